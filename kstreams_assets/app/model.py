@@ -1,0 +1,90 @@
+"""What a Kafka Streams application is to this project: topics with roles, stores, data flow."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class TopicRole(StrEnum):
+    """The part a topic plays in one application; one topic may play two."""
+
+    INPUT = "input"
+    GLOBAL = "global"
+    REPARTITION = "repartition"
+    CHANGELOG = "changelog"
+    OUTPUT = "output"
+
+
+class BackupMode(StrEnum):
+    """Which roles are backed up: `full` all, `minimal` inputs (with globals) and changelogs."""
+
+    FULL = "full"
+    MINIMAL = "minimal"
+
+
+@dataclass(frozen=True, slots=True)
+class AppTopic:
+    """A topic of one application, under its name on the cluster."""
+
+    name: str
+    roles: frozenset[TopicRole]
+    stores: tuple[str, ...] = ()
+    """Stores whose changelog this topic is, or that a global topic fills."""
+    subtopologies: tuple[int, ...] = ()
+    """Sub-topologies that read this topic, or (changelog) own its store."""
+
+    def has_role(self, role: TopicRole) -> bool:
+        """Whether the topic plays this role."""
+        return role in self.roles
+
+    @property
+    def is_internal(self) -> bool:
+        """Whether Kafka Streams itself created the topic."""
+        return self.roles <= {TopicRole.REPARTITION, TopicRole.CHANGELOG}
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """A state store; `changelog` is the topic that can rebuild it, None without logging."""
+
+    name: str
+    changelog: str | None
+    is_global: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TopicEdge:
+    """Records flow from `source` into `target` (both names of topics on the cluster)."""
+
+    source: str
+    target: str
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something about the application that a person must confirm, with what to do about it."""
+
+    subject: str
+    statement: str
+    remedy: str
+
+
+@dataclass(frozen=True, slots=True)
+class StreamsApplication:
+    """One `application.id`: its topics (sorted by name), stores and topic-to-topic data flow."""
+
+    application_id: str
+    topics: tuple[AppTopic, ...]
+    stores: tuple[Store, ...] = ()
+    edges: tuple[TopicEdge, ...] = ()
+    findings: tuple[Finding, ...] = ()
+
+    def topic(self, name: str) -> AppTopic:
+        """The topic of this name; KeyError when the application has none."""
+        for topic in self.topics:
+            if topic.name == name:
+                return topic
+        raise KeyError(name)
+
+    def with_role(self, role: TopicRole) -> tuple[AppTopic, ...]:
+        """The topics that play this role, sorted by name."""
+        return tuple(topic for topic in self.topics if role in topic.roles)

@@ -1,0 +1,89 @@
+"""How Kafka Streams names its internal topics, and to which application such a name belongs.
+
+Source of the rules: `ProcessorStateManager.storeChangelogTopic`, `ProcessorContextUtils` and
+`StreamsResetter.matchesInternalTopicFormat` of Kafka Streams 4.x.
+"""
+
+import re
+from collections.abc import Iterable
+
+_CHANGELOG_SUFFIX = "-changelog"
+
+# Topics between two sub-topologies, without the prefix. The topics of a foreign-key join do not end
+# in "-repartition", named or not.
+_REPARTITION = re.compile(
+    r".+-repartition"
+    r"|.+-subscription-registration-topic"
+    r"|.+-subscription-response-topic"
+    r"|(?:.+-)?KTABLE-FK-JOIN-SUBSCRIPTION-(?:REGISTRATION|RESPONSE)-[0-9]+-topic"
+)
+
+_RESPONSE = re.compile(
+    r"-subscription-response-topic$|KTABLE-FK-JOIN-SUBSCRIPTION-RESPONSE-[0-9]+-topic$"
+)
+
+BROKER_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
+"""Topics of the brokers themselves; a subscription by pattern never reads them."""
+
+
+def internal_topic(prefix: str, name: str) -> str:
+    """The name on the cluster of an internal topic that a topology text calls `name`."""
+    return f"{prefix}-{name}"
+
+
+def changelog_of(application_id: str, store: str) -> str:
+    """The changelog topic of a logged store."""
+    return internal_topic(application_id, store + _CHANGELOG_SUFFIX)
+
+
+def store_of(application_id: str, topic: str) -> str | None:
+    """The store whose changelog this is by its name; None when the name is not of that form."""
+    rest = _without_prefix(application_id, topic)
+    if rest is None or not is_changelog_name(rest):
+        return None
+    return rest.removesuffix(_CHANGELOG_SUFFIX)
+
+
+def is_changelog_name(name: str) -> bool:
+    """Whether a name without prefix is that of a changelog."""
+    return len(name) > len(_CHANGELOG_SUFFIX) and name.endswith(_CHANGELOG_SUFFIX)
+
+
+def is_repartition_name(name: str) -> bool:
+    """Whether a name without prefix is that of a repartition or foreign-key subscription topic."""
+    return _REPARTITION.fullmatch(name) is not None
+
+
+def is_subscription_response_name(name: str) -> bool:
+    """Whether a name without prefix is that of the answers of a foreign-key join."""
+    return is_repartition_name(name) and _RESPONSE.search(name) is not None
+
+
+def is_internal_name(application_id: str, topic: str) -> bool:
+    """Whether Kafka Streams could have created this topic for this application.
+
+    Stricter than Kafka's own reset tool: what stands between prefix and suffix must not be empty,
+    so `orders-eu-changelog` is a changelog of `orders` and none of `orders-eu`.
+    """
+    rest = _without_prefix(application_id, topic)
+    return rest is not None and (is_changelog_name(rest) or is_repartition_name(rest))
+
+
+def repartition_name(application_id: str, topic: str) -> str | None:
+    """The part after the prefix of a repartition or subscription topic; None for other topics."""
+    rest = _without_prefix(application_id, topic)
+    return rest if rest is not None and is_repartition_name(rest) else None
+
+
+def owner_of(topic: str, application_ids: Iterable[str]) -> str | None:
+    """The application that an internal-looking topic belongs to; None when it fits none of them.
+
+    The longest application id wins: `orders-eu-x-changelog` is of `orders-eu`, not of `orders`.
+    """
+    owners = [known for known in application_ids if is_internal_name(known, topic)]
+    return max(owners, key=len, default=None)
+
+
+def _without_prefix(application_id: str, topic: str) -> str | None:
+    prefix = application_id + "-"
+    return topic[len(prefix) :] if topic.startswith(prefix) else None

@@ -1,0 +1,160 @@
+"""From the names in a topology text to the topics of a cluster."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from kstreams_assets.app.declarations import Declarations
+from kstreams_assets.app.draft import ApplicationDraft
+from kstreams_assets.app.names import (
+    BROKER_TOPICS,
+    internal_topic,
+    is_repartition_name,
+    owner_of,
+)
+from kstreams_assets.app.patterns import compile_java_pattern
+from kstreams_assets.app.topology import Source, Topology
+
+
+@dataclass(frozen=True, slots=True)
+class Resolution:
+    """A topology with every topic under its name on the cluster."""
+
+    topology: Topology
+    prefix: str
+    """What internal topics begin with: the application id (and the name of a named topology)."""
+    reads: Mapping[tuple[int, str], tuple[str, ...]]
+    """Topics of each source node, by sub-topology id and node name."""
+    writes: Mapping[tuple[int, str], str]
+    """Topic of each sink node that names one."""
+    internal: frozenset[str]
+    """Topics between two sub-topologies that Kafka Streams makes itself."""
+
+    @property
+    def topics(self) -> frozenset[str]:
+        """Every topic read or written."""
+        return frozenset(t for topics in self.reads.values() for t in topics) | frozenset(
+            self.writes.values()
+        )
+
+
+def resolve(
+    draft: ApplicationDraft,
+    topology: Topology,
+    declarations: Declarations,
+    cluster_topics: Mapping[str, int] | None,
+    application_ids: Collection[str],
+) -> Resolution:
+    """Name every topic as on the cluster, adding findings to `draft`.
+
+    Without a cluster internal topics are told by their names, and a pattern reads declared inputs
+    only. `application_ids` are all known ones, this application's included.
+    """
+    id_ = draft.application_id
+    prefix = id_ if topology.name is None else internal_topic(id_, topology.name)
+    read, written = _names_in(topology)
+    internal = {
+        name: internal_topic(prefix, name)
+        for name in sorted(read & written)
+        if _is_internal(name, internal_topic(prefix, name), declarations, cluster_topics)
+    }
+    patterns = _PatternReader(
+        draft=draft,
+        declarations=declarations,
+        cluster_topics=cluster_topics,
+        application_ids=application_ids,
+        taken=read | frozenset(internal.values()),
+    )
+    reads: dict[tuple[int, str], tuple[str, ...]] = {}
+    writes: dict[tuple[int, str], str] = {}
+    for block in topology.subtopologies:
+        for source in block.sources:
+            named = tuple(internal.get(name, name) for name in source.topics)
+            reads[block.id, source.name] = named + patterns.topics_of(source)
+        for sink in block.sinks:
+            if sink.topic is not None:
+                writes[block.id, sink.name] = internal.get(sink.topic, sink.topic)
+    return Resolution(
+        topology=topology,
+        prefix=prefix,
+        reads=reads,
+        writes=writes,
+        internal=frozenset(internal.values()),
+    )
+
+
+def _names_in(topology: Topology) -> tuple[frozenset[str], frozenset[str]]:
+    blocks = topology.subtopologies
+    read = {name for block in blocks for source in block.sources for name in source.topics}
+    written = {sink.topic for block in blocks for sink in block.sinks if sink.topic is not None}
+    return frozenset(read), frozenset(written)
+
+
+def _is_internal(
+    name: str, decorated: str, declarations: Declarations, cluster: Mapping[str, int] | None
+) -> bool:
+    """Whether a name that is both read and written stands for the internal topic `decorated`."""
+    if decorated in declarations.topics | declarations.not_mine:
+        return True
+    if name in declarations.topics | declarations.not_mine:
+        return False
+    if cluster is not None and decorated in cluster:
+        return True
+    if cluster is not None and name in cluster:
+        return False
+    return is_repartition_name(name)  # no cluster, or the application never ran on it
+
+
+@dataclass(frozen=True, slots=True)
+class _PatternReader:
+    draft: ApplicationDraft
+    declarations: Declarations
+    cluster_topics: Mapping[str, int] | None
+    application_ids: Collection[str]
+    taken: frozenset[str]
+
+    def topics_of(self, source: Source) -> tuple[str, ...]:
+        """Topics that the pattern of a source matches; declared inputs match even if internal."""
+        if source.pattern is None:
+            return ()
+        compiled = compile_java_pattern(source.pattern)
+        declared = self.declarations.declared_inputs - self.taken
+        if compiled is None:
+            self._tell_not_understood(source)
+            return tuple(sorted(declared))
+        candidates = declared | self._on_cluster()
+        matched = tuple(sorted(name for name in candidates if compiled.fullmatch(name)))
+        self._tell(source, matched)
+        return matched
+
+    def _on_cluster(self) -> frozenset[str]:
+        return frozenset(
+            topic
+            for topic in self.cluster_topics or ()
+            if topic not in self.taken
+            and topic not in BROKER_TOPICS
+            and topic not in self.declarations.not_mine
+            and owner_of(topic, self.application_ids) is None
+        )
+
+    def _tell_not_understood(self, source: Source) -> None:
+        self.draft.add_finding(
+            source.name,
+            f"The pattern {source.pattern!r} uses Java syntax that is not understood here; only"
+            " declared inputs count as its topics.",
+            "List the topics it matches under inputs.",
+        )
+
+    def _tell(self, source: Source, matched: tuple[str, ...]) -> None:
+        if self.cluster_topics is None:
+            self.draft.add_finding(
+                source.name,
+                f"Which topics the pattern {source.pattern!r} matches is unknown without a cluster;"
+                f" only declared inputs count ({', '.join(matched) or 'none'}).",
+                "List the topics it matches under inputs.",
+            )
+        elif not matched:
+            self.draft.add_finding(
+                source.name,
+                f"The pattern {source.pattern!r} matches no topic of the cluster.",
+                "Create the topics, or correct the topology text if it is outdated.",
+            )

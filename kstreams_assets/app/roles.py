@@ -1,0 +1,195 @@
+"""Builds the model of an application: which topic plays which role, what rebuilds each store.
+
+Three ways in: a topology text (with or without a cluster's topic list), the facts of a live
+cluster, or declarations alone. What the user declares wins in all of them.
+"""
+
+from collections.abc import Collection, Mapping
+
+from kstreams_assets.app.declarations import (
+    NOTHING_DECLARED,
+    Declarations,
+    StoreDeclaration,
+    require_known,
+)
+from kstreams_assets.app.discovery import application_from_cluster, application_from_declarations
+from kstreams_assets.app.draft import ApplicationDraft
+from kstreams_assets.app.facts import ClusterFacts, StreamsGroupSubtopology
+from kstreams_assets.app.flow import topology_edges, without_cycles
+from kstreams_assets.app.model import StreamsApplication, TopicRole
+from kstreams_assets.app.names import owner_of
+from kstreams_assets.app.patterns import compile_java_pattern
+from kstreams_assets.app.resolution import Resolution, resolve
+from kstreams_assets.app.stores import classify_stores
+from kstreams_assets.app.topology import Topology
+
+__all__ = [
+    "ClusterFacts",
+    "Declarations",
+    "StoreDeclaration",
+    "StreamsGroupSubtopology",
+    "application_from_cluster",
+    "application_from_declarations",
+    "application_from_topology",
+]
+
+
+def application_from_topology(
+    application_id: str,
+    topology: Topology,
+    *,
+    declarations: Declarations = NOTHING_DECLARED,
+    cluster_topics: Mapping[str, int] | None = None,
+    other_application_ids: Collection[str] = (),
+) -> StreamsApplication:
+    """Roles, stores and edges from the topology text.
+
+    With `cluster_topics` (name -> number of partitions) the classification is exact, apart from
+    what findings ask to confirm. Without, so that definitions load without a broker, internal
+    topics are told by name and each store is taken to have its changelog.
+
+    Raises DeclaredNotFoundError for a declared topic or store that is neither in the text nor on
+    the cluster. A topic of the text that the cluster lacks is a finding.
+    """
+    draft = ApplicationDraft(application_id, declarations)
+    ids = {application_id, *other_application_ids}
+    resolution = resolve(draft, topology, declarations, cluster_topics, ids)
+    _add_read_and_written(draft, resolution)
+    classify_stores(draft, resolution, declarations, cluster_topics)
+    _check_declarations(draft, resolution, declarations, cluster_topics)
+    _tell_dynamic_sinks(draft, topology, declarations, resolution)
+    _tell_collisions(draft, resolution, ids)
+    draft.apply_declarations()
+    edges = without_cycles(draft, topology_edges(draft, resolution))
+    if cluster_topics is not None:
+        _tell_cluster_doubts(draft, resolution, declarations, cluster_topics, ids)
+    return draft.finish(edges)
+
+
+def _add_read_and_written(draft: ApplicationDraft, resolution: Resolution) -> None:
+    for block in resolution.topology.subtopologies:
+        for source in block.sources:
+            for topic in resolution.reads[block.id, source.name]:
+                role = TopicRole.GLOBAL if block.is_global else TopicRole.INPUT
+                role = TopicRole.REPARTITION if topic in resolution.internal else role
+                draft.add_topic(topic, role, subtopology=block.id)
+        for sink in block.sinks:
+            topic = resolution.writes.get((block.id, sink.name))
+            if topic is not None:
+                internal = topic in resolution.internal
+                draft.add_topic(topic, TopicRole.REPARTITION if internal else TopicRole.OUTPUT)
+
+
+def _check_declarations(
+    draft: ApplicationDraft,
+    resolution: Resolution,
+    declarations: Declarations,
+    cluster_topics: Mapping[str, int] | None,
+) -> None:
+    """Every declared name exists; inputs and outputs can only be looked up on a cluster."""
+    stores = {store.name for store in draft.stores}
+    require_known("store", declarations.stores.keys(), stores, "the topology text")
+    store_topics = {topic for _, topic in declarations.store_topics()}
+    sources = {d.source_topic for d in declarations.stores.values() if d.source_topic is not None}
+    in_text = draft.topics - store_topics | resolution.topics
+    if cluster_topics is not None:
+        named = declarations.topics | declarations.not_mine | store_topics
+        known = in_text | cluster_topics.keys()
+        require_known("topic", named, known, "the topology text or on the cluster")
+        return
+    additions = declarations.inputs | declarations.outputs
+    named = declarations.topic_roles.keys() | declarations.not_mine | sources
+    unknown = {t for t in named if not _matches_a_pattern(resolution.topology, t)}
+    known = in_text | additions | store_topics - sources
+    require_known("topic", unknown, known, "the topology text (additions go to inputs or outputs)")
+
+
+def _matches_a_pattern(topology: Topology, topic: str) -> bool:
+    for block in topology.subtopologies:
+        for source in block.sources:
+            compiled = None if source.pattern is None else compile_java_pattern(source.pattern)
+            if source.pattern is not None and (compiled is None or compiled.fullmatch(topic)):
+                return True
+    return False
+
+
+def _tell_dynamic_sinks(
+    draft: ApplicationDraft,
+    topology: Topology,
+    declarations: Declarations,
+    resolution: Resolution,
+) -> None:
+    if declarations.outputs - resolution.topics:
+        return
+    for block in topology.subtopologies:
+        for sink in block.sinks:
+            if sink.extractor is not None:
+                draft.add_finding(
+                    sink.name,
+                    "The sink picks its topics at run time; the text does not show them.",
+                    "Declare the topics it writes under outputs.",
+                )
+
+
+def _tell_collisions(
+    draft: ApplicationDraft, resolution: Resolution, application_ids: Collection[str]
+) -> None:
+    """The text names its internal topics exactly, which weighs more than a longer id."""
+    changelogs = {store.changelog for store in draft.stores if store.changelog is not None}
+    for topic in sorted(resolution.internal | (changelogs - resolution.topics)):
+        owner = owner_of(topic, application_ids)
+        if owner is not None and owner != draft.application_id:
+            draft.add_finding(
+                topic,
+                f"The topology text says that it belongs to {draft.application_id}, its name fits"
+                f" application {owner} as well. This needs confirmation.",
+                f"List it under not_mine if it belongs to {owner}.",
+            )
+
+
+def _tell_cluster_doubts(
+    draft: ApplicationDraft,
+    resolution: Resolution,
+    declarations: Declarations,
+    cluster_topics: Mapping[str, int],
+    application_ids: Collection[str],
+) -> None:
+    for topic in sorted(draft.topics - cluster_topics.keys()):
+        draft.add_finding(
+            topic,
+            "The topic is not on the cluster, or not visible to this user.",
+            "Create it or start the application once; give the right DESCRIBE on it; or correct"
+            " the topology text.",
+        )
+    for topic in sorted(cluster_topics.keys() - draft.topics - declarations.not_mine):
+        if owner_of(topic, application_ids) == draft.application_id:
+            draft.add_finding(
+                topic,
+                "By its name the topic belongs to the application, but the topology text does not"
+                " know it: the text is outdated, the topic is left over, or it belongs to an"
+                f" application whose id begins with {draft.application_id}-.",
+                "Update the topology text, or list the topic under not_mine.",
+            )
+    _tell_partition_counts(draft, resolution, cluster_topics)
+
+
+def _tell_partition_counts(
+    draft: ApplicationDraft, resolution: Resolution, cluster_topics: Mapping[str, int]
+) -> None:
+    """A changelog has as many partitions as the largest topic its sub-topology reads."""
+    for block in resolution.topology.subtopologies:
+        if block.is_global:
+            continue
+        read = {t for source in block.sources for t in resolution.reads[block.id, source.name]}
+        expected = max((cluster_topics[t] for t in read if t in cluster_topics), default=None)
+        for topic in sorted({*draft.with_role(TopicRole.CHANGELOG)} - read):
+            count = cluster_topics.get(topic)
+            mine = block.id in draft.subtopologies_of(topic)
+            if mine and None not in (expected, count) and count != expected:
+                draft.add_finding(
+                    topic,
+                    f"It has {count} partition(s), where sub-topology {block.id} reads topics of up"
+                    f" to {expected}: it is another application's, or the input was enlarged.",
+                    "List it under not_mine if it is not this application's; otherwise repair the"
+                    " application's topics before relying on a restore.",
+                )
