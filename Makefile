@@ -1,0 +1,54 @@
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+SLOW := spark or kafka or e2e
+
+export VIRTUAL_ENV := $(CURDIR)/$(VENV)
+export PATH := $(CURDIR)/$(BIN):$(PATH)
+
+.PHONY: help setup jdk jars demo dev test check bench clean
+
+help: ## Say what can be made
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: $(INSTALLED) jdk jars ## Install everything: .venv, JDK (Debian, Ubuntu as root), jars
+
+$(INSTALLED): pyproject.toml constraints.txt scripts/make_venv.sh
+	@scripts/make_venv.sh "$(PYTHON)" $(VENV)
+	$(BIN)/python -m pip install -q -c constraints.txt hatchling editables
+	$(BIN)/python -m pip install -q -c constraints.txt --no-build-isolation -e '.[dev]'
+	@touch $@
+
+jdk: $(INSTALLED)
+	@scripts/ensure_jdk.sh $(BIN)/python
+
+jars: $(INSTALLED) jdk ## Fetch and verify the jars of Spark and of the local Kafka
+	@$(BIN)/python -m spark_resources.fetch_jars all
+
+demo: setup ## Run a broker, an application and its backup; two minutes of orders
+	$(BIN)/python -m examples.demo
+
+dev: setup ## Open the Dagster UI on 127.0.0.1:3000 on a live example, with its daemon
+	$(BIN)/python -m examples.demo.ui
+
+test: setup ## Run every test: the pure ones, then those with brokers and Spark
+	$(BIN)/python -m pytest -q -m "not ($(SLOW))"
+	$(BIN)/python -m pytest -q -m "$(SLOW)"
+
+check: setup ## Run ruff, pyright and dg check defs
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright --pythonpath $(BIN)/python
+	$(BIN)/dg check defs
+
+bench: setup ## Run the benchmarks; results go to bench/results
+	$(BIN)/python -m bench
+
+clean: ## Remove what the demo and the tools made; .venv and .jars stay
+	rm -rf .demo .tmp_dagster_home_* .pytest_cache .ruff_cache .hypothesis build dist *.egg-info
+	rm -rf spark-warehouse metastore_db derby.log
+	find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +
