@@ -41,7 +41,8 @@ class TopologyParseError(ConfigurationError):
 
     def __init__(self, *, line_number: int, line: str, expected: str) -> None:
         super().__init__(
-            f"Line {line_number} of the topology text is not understood: {line!r} (expected {expected}).",
+            f"Line {line_number} of the topology text is not understood: {line!r}"
+            f" (expected {expected}).",
             remedy="Give the unchanged output of Topology.describe().toString().",
         )
         self.line_number = line_number
@@ -135,8 +136,10 @@ class ClusterUnavailableError(KafkaError):
         self, *, bootstrap_servers: str, operation: str, timeout_s: float, reason: str
     ) -> None:
         super().__init__(
-            f"Kafka at {bootstrap_servers} did not answer within {timeout_s:g} s ({operation}): {reason}.",
-            remedy="Check that the brokers run, the address and the security protocol; then try again.",
+            f"Kafka at {bootstrap_servers} did not answer within {timeout_s:g} s ({operation}):"
+            f" {reason}.",
+            remedy="Check that the brokers run, the address and the security protocol; then try"
+            " again.",
         )
         self.bootstrap_servers = bootstrap_servers
         self.operation = operation
@@ -220,7 +223,8 @@ class RawReadTimeoutError(KafkaError):
         self, *, partition: str, reached: int, end: int, timeout_s: float, reason: str
     ) -> None:
         super().__init__(
-            f"{partition} was read up to offset {reached} of {end} within {timeout_s:g} s: {reason}.",
+            f"{partition} was read up to offset {reached} of {end} within {timeout_s:g} s:"
+            f" {reason}.",
             remedy="Check the brokers; allow more time if the range is large.",
         )
         self.partition = partition
@@ -236,7 +240,8 @@ class CorruptBatchError(KafkaError):
     def __init__(self, *, partition: str, offset: int, reason: str) -> None:
         super().__init__(
             f"{partition} cannot be read at offset {offset}: {reason}.",
-            remedy="Check the disk of the partition's leader; formats before Kafka 0.11 are not read.",
+            remedy="Check the disk of the partition's leader; formats before Kafka 0.11 are not"
+            " read.",
         )
         self.partition = partition
         self.offset = offset

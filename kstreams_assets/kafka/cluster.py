@@ -1,0 +1,161 @@
+"""The control plane of one Kafka cluster, as the rest of this project asks it."""
+
+from collections.abc import Callable, Iterable, Mapping
+from types import TracebackType
+from typing import Self
+
+from confluent_kafka import KafkaException
+
+from kstreams_assets.errors import AuthorizationFailedError
+from kstreams_assets.kafka import groups, offsets, topics, transactions
+from kstreams_assets.kafka.connection import KafkaConnection
+from kstreams_assets.kafka.groups import GroupState
+from kstreams_assets.kafka.leaders import PartitionLeaders
+from kstreams_assets.kafka.librdkafka_admin import LibrdkafkaAdmin
+from kstreams_assets.kafka.positions import CommittedOffset, TopicPartitionId
+from kstreams_assets.kafka.topics import TopicDescription, TopicSpec
+from kstreams_assets.kafka.transactions import TransactionalTopics
+from kstreams_assets.kafka.wire import WireClient
+
+
+class KafkaCluster:
+    """Questions to one cluster, each answered or failed within the connection's request timeout.
+
+    Connects at the first call and keeps its connections; usable from one thread at a time. Every
+    call raises ClusterUnavailableError when no broker answers in time, AuthenticationFailedError
+    for wrong credentials or a failed TLS handshake, AuthorizationFailedError where an ACL is
+    missing, TopicNotFoundError for topics that are not there, SecretNotFoundError and
+    ConfigurationError where the connection itself is wrong.
+    """
+
+    def __init__(self, connection: KafkaConnection, *, timeout_s: float | None = None) -> None:
+        self.connection = connection
+        limit_s = connection.request_timeout_seconds if timeout_s is None else timeout_s
+        self._admin = LibrdkafkaAdmin(connection, timeout_s=limit_s)
+        self._wire = WireClient(connection, timeout_s=limit_s)
+        self._name = connection.bootstrap_servers
+        self._leaders = PartitionLeaders(self._wire, cluster=self._name)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._admin.close()
+        self._wire.close()
+
+    def cluster_id(self) -> str:
+        """The id the cluster was formatted with."""
+        results = self._admin.call(
+            "describe_cluster", lambda client: {None: client.describe_cluster()}
+        )
+        description = results[None]
+        if isinstance(description, KafkaException):
+            raise AuthorizationFailedError(
+                operation="describe_cluster", resource="cluster", needed="DESCRIBE"
+            )
+        return str(description.cluster_id)
+
+    def topics(self) -> Mapping[str, int]:
+        """Number of partitions of every topic this user may describe, internal ones too."""
+        return dict(sorted(self._admin.partition_counts().items()))
+
+    def describe_topics(self, names: Iterable[str]) -> Mapping[str, TopicDescription]:
+        """Ids, partitions, configs and this user's rights; one TopicNotFoundError for all missing.
+
+        Needs DESCRIBE and DESCRIBE_CONFIGS on the topics.
+        """
+        return topics.describe_topics(self._admin, names, cluster=self._name)
+
+    def require_read(self, names: Iterable[str]) -> None:
+        """Raise AuthorizationFailedError with every topic this user may not READ."""
+        described = self.describe_topics(names)
+        denied = [
+            name
+            for name, topic in described.items()
+            if not topic.authorized_operations & {"READ", "ALL"}
+        ]
+        if denied:
+            resource = f"topic{'s' if len(denied) > 1 else ''} {', '.join(sorted(denied))}"
+            raise AuthorizationFailedError(operation="fetch", resource=resource, needed="READ")
+
+    def log_start_offsets(
+        self, partitions: Iterable[TopicPartitionId]
+    ) -> Mapping[TopicPartitionId, int]:
+        """The first offset each log still holds. Needs DESCRIBE."""
+        wanted = dict.fromkeys(partitions, offsets.EARLIEST)
+        return offsets.list_offsets(self._wire, self._leaders, wanted)
+
+    def high_watermarks(
+        self, partitions: Iterable[TopicPartitionId]
+    ) -> Mapping[TopicPartitionId, int]:
+        """The end (exclusive) of what is replicated, open transactions included. Needs DESCRIBE."""
+        wanted = dict.fromkeys(partitions, offsets.LATEST)
+        return offsets.list_offsets(self._wire, self._leaders, wanted)
+
+    def last_stable_offsets(
+        self, partitions: Iterable[TopicPartitionId]
+    ) -> Mapping[TopicPartitionId, int]:
+        """The end (exclusive) of what is decided by transactions. Needs DESCRIBE."""
+        wanted = dict.fromkeys(partitions, offsets.LATEST)
+        isolation = offsets.Isolation.READ_COMMITTED
+        return offsets.list_offsets(self._wire, self._leaders, wanted, isolation=isolation)
+
+    def offsets_for_times(
+        self, timestamps_ms: Mapping[TopicPartitionId, int]
+    ) -> Mapping[TopicPartitionId, int | None]:
+        """The first offset with that timestamp or a later one, None without. Needs DESCRIBE."""
+        return offsets.offsets_for_times(self._wire, self._leaders, timestamps_ms)
+
+    def group_offsets(
+        self,
+        group: str,
+        *,
+        partitions: Iterable[TopicPartitionId] | None = None,
+        before_retry: Callable[[], None] | None = None,
+    ) -> Mapping[TopicPartitionId, CommittedOffset]:
+        """Committed offsets with metadata, only once no open transaction may still change them.
+
+        Waits up to 25 s for that, calling `before_retry` before each new attempt. Partitions
+        without an offset are absent; so is everything of a group that does not exist. Without
+        `partitions` all that have an offset; Kafka then passes over a partition whose very first
+        offset is still undecided. Needs DESCRIBE on the group and its topics. Raises
+        UnstableGroupOffsetsError.
+        """
+        return groups.group_offsets(
+            self._wire, group, partitions=partitions, before_retry=before_retry
+        )
+
+    def group_state(self, group: str) -> GroupState | None:
+        """Type, state and members of a group, None when there is none. Needs DESCRIBE."""
+        return groups.group_state(self._wire, group)
+
+    def group_ids(self) -> frozenset[str]:
+        """Every group this user may describe, of whatever type."""
+        return groups.group_ids(self._wire)
+
+    def transactional_topics(self, application_id: str) -> TransactionalTopics:
+        """Topics the application's open transactions write now; empty with a reason if unseen."""
+        return transactions.transactional_topics(self._wire, application_id)
+
+    def create_topics(self, specs: Iterable[TopicSpec]) -> None:
+        """Create topics. Needs CREATE; raises KafkaRequestError when one exists."""
+        topics.create_topics(self._admin, specs, cluster=self._name)
+
+    def delete_topics(self, names: Iterable[str]) -> None:
+        """Delete topics; they vanish a moment later. Needs DELETE."""
+        topics.delete_topics(self._admin, names, cluster=self._name)
+
+    def delete_records(
+        self, before: Mapping[TopicPartitionId, int]
+    ) -> Mapping[TopicPartitionId, int]:
+        """Delete records below the given offsets; the new log starts. Needs DELETE."""
+        return offsets.delete_records(self._admin, before, cluster=self._name)

@@ -1,0 +1,318 @@
+"""How to reach one Kafka cluster: one description for librdkafka, Java and kafka-python."""
+
+from collections.abc import Iterator, Mapping
+from enum import StrEnum
+from typing import Literal
+from urllib.parse import urlsplit
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from kstreams_assets.errors import ConfigurationError
+from kstreams_assets.kafka.pem import check_private_key, is_inline_pem, refuse_store
+from kstreams_assets.kafka.secret import MASK, Secret
+
+RawSetting = bool | int | float | str | Secret
+"""A setting handed to one client as it is; what is secret in it is a `Secret`."""
+
+_SECRET_MARKS = ("password", "secret", "jaas", "token", "private", "ssl.key", "keystore.key")
+_NO_SECRET_SUFFIXES = (".url", "_url", ".location", ".type", ".class", ".seconds", ".ms")
+
+
+_FOR_EVER_S = 86_400.0
+
+
+class SecurityProtocol(StrEnum):
+    """Kafka's `security.protocol`."""
+
+    PLAINTEXT = "PLAINTEXT"
+    SSL = "SSL"
+    SASL_PLAINTEXT = "SASL_PLAINTEXT"
+    SASL_SSL = "SASL_SSL"
+
+    @property
+    def uses_ssl(self) -> bool:
+        """Whether the transport is TLS."""
+        return self in (SecurityProtocol.SSL, SecurityProtocol.SASL_SSL)
+
+    @property
+    def uses_sasl(self) -> bool:
+        """Whether the client authenticates by SASL."""
+        return self in (SecurityProtocol.SASL_PLAINTEXT, SecurityProtocol.SASL_SSL)
+
+
+class _Settings(BaseModel):
+    # Dagster takes these models as they are as parts of a component's YAML, but only while fields
+    # carry no pydantic constraint (`gt`, `min_length` ...): validators do that work instead.
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+
+class _SettingsWithSecrets(_Settings):
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_unknown_keys(cls, data: object) -> object:
+        """Before pydantic does, whose error would show what was written: perhaps a password."""
+        if isinstance(data, Mapping):
+            unknown = sorted(str(key) for key in data if key not in cls.model_fields)
+            if unknown:
+                raise ConfigurationError(
+                    f"Unknown key in the connection: {', '.join(unknown)}.",
+                    remedy=f"Known here are {', '.join(cls.model_fields)}.",
+                )
+        return data
+
+
+class SslSettings(_SettingsWithSecrets):
+    """TLS: whom to trust, and for mutual TLS who we are. PEM only."""
+
+    ca: str | None = Field(
+        default=None,
+        description="CA certificates: path or PEM text. Without it, those of the machine.",
+    )
+    certificate: str | None = Field(
+        default=None, description="Client certificate with its chain: path or PEM text."
+    )
+    private_key: Secret | None = Field(
+        default=None, description="PKCS#8 key of the client certificate (PEM)."
+    )
+    key_password: Secret | None = Field(default=None, description="Password of an encrypted key.")
+    verify_host_name: bool = Field(
+        default=True, description="Whether the broker's certificate must bear its host name."
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> "SslSettings":
+        for setting, value in (("ssl.ca", self.ca), ("ssl.certificate", self.certificate)):
+            if value is not None:
+                refuse_store(setting, value)
+                if "PRIVATE KEY-----" in value:
+                    raise ConfigurationError(
+                        f"{setting} holds a private key in clear.",
+                        remedy="Give the key as ssl.private_key: {file: PATH} or {env: NAME}.",
+                    )
+        if (self.certificate is None) != (self.private_key is None):
+            raise ConfigurationError(
+                "ssl.certificate and ssl.private_key go together; one is missing.",
+                remedy="Give both for mutual TLS, or neither.",
+            )
+        if self.private_key is None:
+            if self.key_password is not None:
+                raise ConfigurationError(
+                    "ssl.key_password is given without ssl.private_key.",
+                    remedy="Give the key too, or remove the password.",
+                )
+            return self
+        if self.private_key.file is not None:
+            refuse_store("ssl.private_key", self.private_key.file)
+        key = self.private_key.peek()
+        if key:  # a key whose place is not readable here is checked when a client is built
+            check_private_key("ssl.private_key", key, has_password=self.key_password is not None)
+        return self
+
+    def resolve_private_key(self) -> str | None:
+        """The PKCS#8 text of the key, None without one; SecretNotFoundError, ConfigurationError."""
+        if self.private_key is None:
+            return None
+        key = self.private_key.resolve("ssl.private_key")
+        check_private_key("ssl.private_key", key, has_password=self.key_password is not None)
+        return key
+
+    def resolve_key_password(self) -> str | None:
+        """The password of the key, None without one; SecretNotFoundError."""
+        return self.key_password.resolve("ssl.key_password") if self.key_password else None
+
+
+class PasswordSasl(_SettingsWithSecrets):
+    """SASL with user name and password."""
+
+    mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]
+    username: str
+    password: Secret
+
+    @field_validator("username")
+    @classmethod
+    def _check_username(cls, value: str) -> str:
+        return _not_empty("sasl.username", value)
+
+
+class OAuthBearerSasl(_SettingsWithSecrets):
+    """SASL OAUTHBEARER with a token from an OpenID Connect provider (client credentials)."""
+
+    mechanism: Literal["OAUTHBEARER"]
+    client_id: str
+    client_secret: Secret
+    token_endpoint_url: str = Field(description="The provider's token endpoint (http or https).")
+    scope: str | None = None
+
+    @field_validator("client_id")
+    @classmethod
+    def _check_client_id(cls, value: str) -> str:
+        return _not_empty("sasl.client_id", value)
+
+    @field_validator("token_endpoint_url")
+    @classmethod
+    def _check_url(cls, value: str) -> str:
+        parts = urlsplit(value)
+        if parts.scheme not in ("http", "https") or not parts.hostname or parts.password:
+            raise ConfigurationError(
+                "sasl.token_endpoint_url is not an http or https address without credentials.",
+                remedy="Give the token endpoint of the OpenID Connect provider.",
+            )
+        return value
+
+
+Sasl = PasswordSasl | OAuthBearerSasl
+
+
+class KafkaConnection(_Settings):
+    """How to reach one Kafka cluster.
+
+    Secrets are named, not held (see `Secret`). Raises ConfigurationError for settings that
+    contradict one another, pydantic's ValidationError for unknown keys and wrong types.
+    """
+
+    bootstrap_servers: str = Field(description="host:port, several separated by commas.")
+    security_protocol: SecurityProtocol = SecurityProtocol.PLAINTEXT
+    ssl: SslSettings | None = None
+    sasl: PasswordSasl | OAuthBearerSasl | None = Field(default=None, discriminator="mechanism")
+    request_timeout_seconds: float = Field(
+        default=30.0, description="After how long a call to the cluster gives up."
+    )
+    extra_librdkafka: Mapping[str, RawSetting] = Field(
+        default_factory=dict, description="Settings for confluent-kafka, as librdkafka names them."
+    )
+    extra_java: Mapping[str, RawSetting] = Field(
+        default_factory=dict, description="Settings for Spark's Kafka client, as Java names them."
+    )
+    extra_kafka_python: Mapping[str, RawSetting] = Field(
+        default_factory=dict, description="Keyword arguments for kafka-python."
+    )
+
+    @field_validator("bootstrap_servers", mode="before")
+    @classmethod
+    def _join_servers(cls, value: object) -> object:
+        if isinstance(value, list | tuple):
+            value = ",".join(str(server) for server in value)
+        if isinstance(value, str):
+            servers = [server.strip() for server in value.split(",")]
+            for server in servers:
+                host, _, port = server.rpartition(":")
+                if not host or not port.isdigit():
+                    raise ConfigurationError(
+                        f"bootstrap_servers: {server!r} is not host:port.",
+                        remedy="Write host:port, several separated by commas.",
+                    )
+            return ",".join(servers)
+        return value
+
+    @field_validator("request_timeout_seconds")
+    @classmethod
+    def _check_timeout(cls, value: float) -> float:
+        if not 0 < value < _FOR_EVER_S:
+            raise ConfigurationError(
+                f"request_timeout_seconds is {value:g}.",
+                remedy="Give a number of seconds above 0, at most a day.",
+            )
+        return value
+
+    @model_validator(mode="after")
+    def _check(self) -> "KafkaConnection":
+        protocol = self.security_protocol
+        if self.ssl is not None and not protocol.uses_ssl:
+            self._refuse("an ssl block", "SSL or SASL_SSL")
+        if self.sasl is not None and not protocol.uses_sasl:
+            self._refuse("a sasl block", "SASL_SSL or SASL_PLAINTEXT")
+        if self.sasl is None and protocol.uses_sasl and not self._has_raw_sasl:
+            self._refuse("no sasl block", "SSL or PLAINTEXT")
+        for field, settings in self._extras():
+            for key, value in settings.items():
+                if isinstance(value, str) and _looks_secret(key):
+                    raise ConfigurationError(
+                        f"{field}[{key!r}] stands in clear.",
+                        remedy="Write it as {env: NAME} or {file: PATH}.",
+                    )
+        return self
+
+    @property
+    def _has_raw_sasl(self) -> bool:
+        """Mechanisms this model does not know (Kerberos, AWS IAM) come through the raw settings."""
+        keys = {key for _, settings in self._extras() for key in settings}
+        return bool(keys & {"sasl.mechanism", "sasl.mechanisms", "sasl_mechanism"})
+
+    def _extras(self) -> tuple[tuple[str, Mapping[str, RawSetting]], ...]:
+        return (
+            ("extra_librdkafka", self.extra_librdkafka),
+            ("extra_java", self.extra_java),
+            ("extra_kafka_python", self.extra_kafka_python),
+        )
+
+    def _refuse(self, what: str, protocols: str) -> None:
+        raise ConfigurationError(
+            f"The connection has {what}, but security_protocol is {self.security_protocol}.",
+            remedy=f"Set security_protocol to {protocols}, or change the block.",
+        )
+
+    @property
+    def mechanism(self) -> str:
+        """How the client authenticates, in words for error messages."""
+        if self.sasl is not None:
+            return f"{self.security_protocol}, {self.sasl.mechanism}"
+        mutual = self.ssl is not None and self.ssl.certificate is not None
+        return f"{self.security_protocol}, client certificate" if mutual else self.security_protocol
+
+    def secrets(self) -> Iterator[tuple[str, Secret]]:
+        """Every secret with the name of its setting."""
+        if self.ssl is not None and self.ssl.private_key is not None:
+            yield "ssl.private_key", self.ssl.private_key
+        if self.ssl is not None and self.ssl.key_password is not None:
+            yield "ssl.key_password", self.ssl.key_password
+        if isinstance(self.sasl, PasswordSasl):
+            yield "sasl.password", self.sasl.password
+        if isinstance(self.sasl, OAuthBearerSasl):
+            yield "sasl.client_secret", self.sasl.client_secret
+        for field, settings in self._extras():
+            for key, value in settings.items():
+                if isinstance(value, Secret):
+                    yield f"{field}.{key}", value
+
+    def scrub(self, text: str) -> str:
+        """The text with every secret of this connection masked (for what clients say in errors)."""
+        for _, secret in self.secrets():
+            value = secret.peek()
+            if value:
+                text = text.replace(value, MASK)
+        return text
+
+
+def resolve_extras(field: str, settings: Mapping[str, RawSetting]) -> dict[str, str | bool | float]:
+    """Raw settings with their secrets read; SecretNotFoundError."""
+    return {
+        key: value.resolve(f"{field}.{key}") if isinstance(value, Secret) else value
+        for key, value in settings.items()
+    }
+
+
+def _not_empty(setting: str, value: str) -> str:
+    if not value:
+        raise ConfigurationError(f"{setting} is empty.", remedy=f"Give {setting}.")
+    return value
+
+
+def _looks_secret(key: str) -> bool:
+    lowered = key.lower()
+    if lowered.endswith(_NO_SECRET_SUFFIXES):
+        return False
+    return any(mark in lowered for mark in _SECRET_MARKS)
+
+
+__all__ = [
+    "KafkaConnection",
+    "OAuthBearerSasl",
+    "PasswordSasl",
+    "RawSetting",
+    "Sasl",
+    "Secret",
+    "SecurityProtocol",
+    "SslSettings",
+    "is_inline_pem",
+    "resolve_extras",
+]

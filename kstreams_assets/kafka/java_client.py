@@ -1,0 +1,100 @@
+"""A connection as configuration of Kafka's Java client, and so of Spark's Kafka source."""
+
+from collections.abc import Mapping
+
+from kstreams_assets.errors import ConfigurationError
+from kstreams_assets.kafka.connection import (
+    KafkaConnection,
+    OAuthBearerSasl,
+    PasswordSasl,
+    Sasl,
+    SslSettings,
+    resolve_extras,
+)
+from kstreams_assets.kafka.pem import decrypt_private_key, read_certificates
+
+_SECURITY = "org.apache.kafka.common.security"
+_ALLOWED_URLS = "org.apache.kafka.sasl.oauthbearer.allowed.urls"
+
+
+def java_config(connection: KafkaConnection) -> dict[str, str]:
+    """Java client properties, secrets in clear, PEM inline so that no file need reach executors.
+
+    Build it where it is used and keep it nowhere. Raises SecretNotFoundError, ConfigurationError
+    (also for a user name or secret with a line break, which JAAS cannot hold).
+    """
+    config = {
+        "bootstrap.servers": connection.bootstrap_servers,
+        "security.protocol": connection.security_protocol.value,
+    }
+    if connection.ssl is not None:
+        config |= _ssl(connection.ssl)
+    if connection.sasl is not None:
+        config["sasl.mechanism"] = connection.sasl.mechanism
+        config["sasl.jaas.config"] = _jaas(connection.sasl)
+        if isinstance(connection.sasl, OAuthBearerSasl):
+            handler = f"{_SECURITY}.oauthbearer.OAuthBearerLoginCallbackHandler"
+            config["sasl.login.callback.handler.class"] = handler
+            config["sasl.oauthbearer.token.endpoint.url"] = connection.sasl.token_endpoint_url
+    extras = resolve_extras("extra_java", connection.extra_java)
+    return config | {key: _java_text(value) for key, value in extras.items()}
+
+
+def spark_options(connection: KafkaConnection) -> dict[str, str]:
+    """The same as options of Spark's Kafka source: each name with the prefix `kafka.`."""
+    return {f"kafka.{name}": value for name, value in java_config(connection).items()}
+
+
+def java_system_properties(connection: KafkaConnection) -> Mapping[str, str]:
+    """JVM properties the client needs: kafka-clients 4.0 wants token endpoints allowed."""
+    if isinstance(connection.sasl, OAuthBearerSasl):
+        return {_ALLOWED_URLS: connection.sasl.token_endpoint_url}
+    return {}
+
+
+def _ssl(ssl: SslSettings) -> dict[str, str]:
+    config = {"ssl.endpoint.identification.algorithm": "https" if ssl.verify_host_name else ""}
+    if ssl.ca is not None:
+        config["ssl.truststore.type"] = "PEM"
+        config["ssl.truststore.certificates"] = read_certificates("ssl.ca", ssl.ca)
+    key = ssl.resolve_private_key()
+    if ssl.certificate is not None and key is not None:
+        chain = read_certificates("ssl.certificate", ssl.certificate)
+        config["ssl.keystore.type"] = "PEM"
+        config["ssl.keystore.certificate.chain"] = chain
+        # Java up to 17 cannot open the encryption (PBES2) that every current tool uses
+        password = ssl.resolve_key_password()
+        config["ssl.keystore.key"] = (
+            key if password is None else decrypt_private_key("ssl.private_key", key, password)
+        )
+    return config
+
+
+def _jaas(sasl: Sasl) -> str:
+    if isinstance(sasl, PasswordSasl):
+        module = "plain.PlainLoginModule" if sasl.mechanism == "PLAIN" else "scram.ScramLoginModule"
+        password = sasl.password.resolve("sasl.password")
+        options = {"username": sasl.username, "password": password}
+    else:
+        module = "oauthbearer.OAuthBearerLoginModule"
+        secret = sasl.client_secret.resolve("sasl.client_secret")
+        options = {"clientId": sasl.client_id, "clientSecret": secret}
+        if sasl.scope is not None:
+            options["scope"] = sasl.scope
+    words = " ".join(f'{name}="{_quote(name, value)}"' for name, value in options.items())
+    return f"{_SECURITY}.{module} required {words};"
+
+
+def _quote(name: str, value: str) -> str:
+    if "\n" in value or "\r" in value:
+        raise ConfigurationError(
+            f"The {name} of the sasl block holds a line break, which JAAS cannot carry.",
+            remedy="Remove the line break from the value or from the place that holds it.",
+        )
+    return value.replace("\\", "\\\\").replace('"', '\\"')
+
+
+def _java_text(value: str | bool | float) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value)

@@ -1,0 +1,281 @@
+"""A Kafka cluster on this machine, started from the jars and never left behind.
+
+The demo, the tests and restore drills use it. It is made for minutes, not for keeping data.
+"""
+
+import functools
+import re
+import secrets
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Final, Self
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+
+from kstreams_assets.errors import ConfigurationError, LocalClusterError
+from kstreams_assets.kafka.broker_properties import (
+    HOST,
+    SCRAM_MECHANISMS,
+    ClientProtocol,
+    NodePorts,
+    broker_properties,
+    choose_ports,
+    properties_text,
+)
+from kstreams_assets.kafka.guarded_process import GuardedProcess
+from spark_resources.jars import verify_jars
+from spark_resources.java import find_java
+
+_FORMAT_TIMEOUT_S: Final = 60.0
+_START_TIMEOUT_S: Final = 60.0
+_STOP_TIMEOUT_S: Final = 10.0
+_PORT_ATTEMPTS: Final = 3
+_STARTED: Final = "Kafka Server started"
+_PORT_TAKEN: Final = "Address already in use"
+# A broker's log says DEBUG-like things at INFO; its reasons for dying are ERROR.
+_LOG_OPTIONS: Final = (
+    "-Dorg.slf4j.simpleLogger.defaultLogLevel=info",
+    "-Dorg.slf4j.simpleLogger.showDateTime=true",
+    "-Dorg.slf4j.simpleLogger.dateTimeFormat=yyyy-MM-dd'T'HH:mm:ss.SSS",
+    "-Dorg.slf4j.simpleLogger.log.org.apache.kafka.common.config=warn",
+)
+
+
+class LocalCluster:
+    """KRaft brokers (combined mode) on free ports of 127.0.0.1, as a context manager.
+
+    Nodes are numbered from 0. `properties` are broker properties that override the small-machine
+    settings; SSL and its kin take their `ssl.*` properties from there. `scram_users` maps names
+    to passwords (SCRAM-SHA-256 and -512). `data_dir` may be used again by a later cluster of the
+    same number of nodes, which then has the earlier data. `jars` is the folder of the Kafka jars,
+    by default the fetched ones. Raises JarsMissingError, JavaNotFoundError, LocalClusterError.
+    """
+
+    def __init__(
+        self,
+        data_dir: Path,
+        *,
+        nodes: int = 1,
+        properties: Mapping[str, str] = {},
+        client_protocol: ClientProtocol = "PLAINTEXT",
+        scram_users: Mapping[str, str] = {},
+        heap_mb: int = 512,
+        jars: Path | None = None,
+    ) -> None:
+        self.data_dir: Final = data_dir.absolute()
+        self._size = nodes
+        if any("," in text for user in scram_users.items() for text in user):
+            raise ConfigurationError(
+                "A SCRAM user name or password of a local cluster has a comma.",
+                remedy="Choose one without: Kafka's StorageTool cannot read it.",
+            )
+        self._properties = dict(properties)
+        self._client_protocol: ClientProtocol = client_protocol
+        self._scram_users = dict(scram_users)
+        self._heap_mb = heap_mb
+        self._jars = jars
+        self._ports: tuple[NodePorts, ...] = ()
+        self._processes: dict[int, GuardedProcess] = {}
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """Addresses of the client listener of every node, also of stopped ones."""
+        return ",".join(f"{HOST}:{ports.client}" for ports in self._ports)
+
+    @property
+    def internal_bootstrap_servers(self) -> str:
+        """Addresses of the PLAINTEXT listener of every node, for administration in tests."""
+        return ",".join(f"{HOST}:{ports.internal}" for ports in self._ports)
+
+    def log_file(self, node: int) -> Path:
+        """Return the log of one node."""
+        return self.data_dir / f"node-{node}.log"
+
+    def pid(self, node: int) -> int | None:
+        """Return the process id of a node, None when it does not run."""
+        process = self._processes.get(node)
+        return process.pid if process is not None and process.running else None
+
+    def start(self) -> None:
+        """Start every node and wait until each answers metadata that names all nodes.
+
+        Takes 2 to 4 s for one node; gives up after 60 s. Leaves nothing running if it raises.
+        """
+        self.data_dir.mkdir(parents=True, exist_ok=True)
+        cluster_id = self._cluster_id()
+        nodes = range(self._size)
+        for attempt in range(1, _PORT_ATTEMPTS + 1):
+            self._ports = self._ports if attempt == 1 and self._ports else choose_ports(self._size)
+            try:
+                for node in nodes:
+                    self._write_properties(node)
+                with ThreadPoolExecutor(max_workers=self._size) as pool:
+                    list(pool.map(self._format, nodes, [cluster_id] * self._size))
+                for node in nodes:
+                    self._launch(node)
+                self._await_ready(nodes)
+                return
+            except LocalClusterError as error:
+                self.stop(timeout_s=0.0)
+                if _PORT_TAKEN not in error.reason or attempt == _PORT_ATTEMPTS:
+                    raise
+            except BaseException:
+                self.stop(timeout_s=0.0)
+                raise
+
+    def stop(self, *, timeout_s: float = _STOP_TIMEOUT_S) -> None:
+        """Stop every node: SIGTERM to all, SIGKILL to those that run after `timeout_s`."""
+        for process in self._processes.values():
+            process.terminate()
+        deadline = time.monotonic() + timeout_s
+        for process in self._processes.values():
+            process.stop(timeout_s=max(0.0, deadline - time.monotonic()))
+        self._processes.clear()
+
+    def kill_node(self, node: int) -> None:
+        """Kill one node with SIGKILL."""
+        process = self._processes.pop(node, None)
+        if process is not None:
+            process.kill()
+
+    def stop_node(self, node: int) -> None:
+        """Stop one node in an orderly way (SIGKILL after 10 s)."""
+        process = self._processes.pop(node, None)
+        if process is not None:
+            process.stop(timeout_s=_STOP_TIMEOUT_S)
+
+    def start_node(self, node: int) -> None:
+        """Start a stopped or killed node again, on its ports and its data, and wait for it."""
+        if self.pid(node) is not None:
+            return
+        self._launch(node)
+        try:
+            self._await_ready([node])
+        except BaseException:
+            self.kill_node(node)
+            raise
+
+    def _node_dir(self, node: int) -> Path:
+        return self.data_dir / f"node-{node}"
+
+    def _write_properties(self, node: int) -> None:
+        properties = broker_properties(
+            node,
+            self._ports,
+            log_directory=self._node_dir(node),
+            client_protocol=self._client_protocol,
+            scram=bool(self._scram_users),
+            overrides=self._properties,
+        )
+        self._properties_file(node).write_text(properties_text(properties.items()), "ascii")
+
+    def _properties_file(self, node: int) -> Path:
+        return self.data_dir / f"node-{node}.properties"
+
+    @functools.cached_property
+    def _java(self) -> tuple[str, ...]:
+        jars = self._jars if self._jars is not None else verify_jars("kafka", hashes=False)
+        # The serial collector: less memory and fewer threads; pauses are short in a small heap.
+        return (
+            str(find_java().executable),
+            "-XX:+UseSerialGC",
+            f"-Xmx{self._heap_mb}m",
+            *_LOG_OPTIONS,
+            "-cp",
+            f"{jars}/*",
+        )
+
+    def _cluster_id(self) -> str:
+        """Return the id of the cluster in this data directory, made at its first start."""
+        file = self.data_dir / "cluster.id"
+        if not file.exists():
+            # A leading "-" would read as an option on the command line.
+            file.write_text("K" + secrets.token_urlsafe(16)[1:], "ascii")
+        return file.read_text("ascii")
+
+    def _format(self, node: int, cluster_id: str) -> None:
+        """Format the directory of a node if it is not yet formatted."""
+        if (self._node_dir(node) / "meta.properties").exists():
+            return
+        command = [*self._java, "-XX:TieredStopAtLevel=1", "kafka.tools.StorageTool"]
+        command += ["format", "-t", cluster_id, "-c", str(self._properties_file(node))]
+        for name, password in self._scram_users.items():
+            for mechanism in SCRAM_MECHANISMS:
+                command += ["--add-scram", f'{mechanism}=[name="{name}",password="{password}"]']
+        try:
+            result = subprocess.run(
+                command,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                timeout=_FORMAT_TIMEOUT_S,
+                check=False,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise self._failure(node, f"formatting took over {_FORMAT_TIMEOUT_S:g} s") from error
+        if result.returncode != 0:
+            self.log_file(node).write_bytes(result.stdout)
+            raise self._failure(node, _reason(result.stdout.decode("utf-8", "replace")))
+
+    def _launch(self, node: int) -> None:
+        self._processes[node] = GuardedProcess(
+            [*self._java, "kafka.Kafka", str(self._properties_file(node))],
+            log_file=self.log_file(node),
+        )
+
+    def _await_ready(self, nodes: Sequence[int]) -> None:
+        deadline = time.monotonic() + _START_TIMEOUT_S
+        for node in nodes:
+            # An open port proves nothing: it may be another program's.
+            while not self._processes[node].has_logged(_STARTED):
+                self._pause(node, nodes, deadline, "it has not said that it started")
+        for node in nodes:
+            self._await_metadata(node, nodes, deadline)
+
+    def _await_metadata(self, node: int, nodes: Sequence[int], deadline: float) -> None:
+        address = f"{HOST}:{self._ports[node].internal}"
+        admin = AdminClient({"bootstrap.servers": address, "log_level": 0})
+        while True:
+            try:
+                known = admin.list_topics(timeout=2.0).brokers
+            except KafkaException:
+                known = {}
+            running = sum(process.running for process in self._processes.values())
+            if node + 1 in known and len(known) >= running:
+                return
+            self._pause(node, nodes, deadline, f"it knows {len(known)} of {running} brokers")
+
+    def _pause(self, node: int, nodes: Sequence[int], deadline: float, state: str) -> None:
+        """Wait a moment; raises LocalClusterError if one of the nodes has died or time is up."""
+        for other in nodes:
+            process = self._processes[other]
+            if not process.running:
+                raise self._failure(other, _reason(process.log_tail(200)))
+        if time.monotonic() > deadline:
+            raise self._failure(node, f"not ready after {_START_TIMEOUT_S:g} s, {state}")
+        time.sleep(0.05)
+
+    def _failure(self, node: int, reason: str) -> LocalClusterError:
+        return LocalClusterError(node=node, reason=reason, log_file=self.log_file(node))
+
+
+def _reason(log: str) -> str:
+    """Pick from a broker's output why it died: its last exception, else its last lines."""
+    lines = [line.strip() for line in log.splitlines() if line.strip()]
+    taken = [line for line in lines if _PORT_TAKEN in line]
+    if taken:
+        return max(taken, key=len).rstrip(".")  # the longest one names the port
+    for line in reversed(lines):
+        if re.search(r"(Exception|Error)(:|$)", line) and not line.startswith("at "):
+            return line.removeprefix('Exception in thread "main" ').rstrip(".")
+    return " / ".join(lines[-3:]).rstrip(".") or "no output"

@@ -1,0 +1,38 @@
+"""Partitions and positions in them, without any Kafka client."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class TopicPartitionId:
+    """One partition of a topic; sorts by topic, then partition."""
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class OffsetRange:
+    """Offsets from `start` up to but not including `end`."""
+
+    start: int
+    end: int
+
+    def __len__(self) -> int:
+        return self.end - self.start
+
+
+@dataclass(frozen=True, slots=True)
+class CommittedOffset:
+    """What a group has committed for a partition.
+
+    `offset` is the next offset the group will read, `metadata` the string exactly as committed (it
+    carries Kafka Streams' partition time), `leader_epoch` None when none was committed.
+    """
+
+    offset: int
+    metadata: str
+    leader_epoch: int | None = None

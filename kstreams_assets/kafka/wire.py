@@ -1,0 +1,274 @@
+"""Single Kafka requests through kafka-python 3, for what librdkafka cannot ask or answers wrongly.
+
+Everything that knows kafka-python's internals (its connection manager and network loop) is here.
+"""
+
+import contextlib
+import ssl
+import threading
+import time
+from collections.abc import Callable
+from enum import IntEnum
+from functools import partial
+from typing import Any
+
+import kafka.errors as client_errors
+from kafka.net.manager import KafkaConnectionManager
+from kafka.net.selector import NetworkSelector
+from kafka.protocol.api_message import ApiMessage
+from kafka.protocol.metadata.find_coordinator import FindCoordinatorRequest
+
+from kstreams_assets.errors import (
+    AuthenticationFailedError,
+    AuthorizationFailedError,
+    ClusterUnavailableError,
+    SecretNotFoundError,
+)
+from kstreams_assets.kafka.client_logs import tame_client_logs
+from kstreams_assets.kafka.connection import KafkaConnection
+from kstreams_assets.kafka.kafka_python_client import kafka_python_arguments
+
+_RETRY_S = 0.1
+_STOP_MS = 2_000
+_LARGEST_RESPONSE = 2**30  # one batch may be as large as the broker's message.max.bytes
+_SASL_REFUSALS = (
+    client_errors.SaslAuthenticationFailedError,
+    client_errors.UnsupportedSaslMechanismError,
+    client_errors.IllegalSaslStateError,
+    AuthenticationFailedError,
+    SecretNotFoundError,
+)
+_BROKEN_OFF = (ssl.SSLEOFError, ssl.SSLZeroReturnError)
+COORDINATOR_BUSY = {14, 15, 16}
+"""COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR: ask again."""
+
+
+class Coordinated(IntEnum):
+    """What has a coordinator, in the numbers of FindCoordinator."""
+
+    GROUP = 0
+    TRANSACTION = 1
+
+
+class _Manager(KafkaConnectionManager):
+    """Remembers why connections failed; kafka-python itself tries on and says only `timeout`."""
+
+    def __init__(self, net: NetworkSelector, **configs: Any) -> None:  # noqa: ANN401
+        super().__init__(net, **configs)
+        self.refusal: Exception | None = None
+        self.last_failure: Exception | None = None
+
+    def get_connection(self, node_id: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+        if self.refusal is not None:
+            raise self.refusal
+        connection = super().get_connection(node_id, *args, **kwargs)
+        connection.init_future.add_errback(self._remember)
+        return connection
+
+    async def _build_transport(self, node: Any, timeout_at: float | None = None) -> Any:  # noqa: ANN401
+        transport = await super()._build_transport(node, timeout_at=timeout_at)
+        # kafka-python drops what arrived together with the end of the connection: the very
+        # answer that says the password is wrong
+        transport._sock_recv = partial(_data_before_end, transport._sock_recv)  # noqa: SLF001
+        return transport
+
+    def _remember(self, failure: Exception) -> None:
+        self.last_failure = failure
+        if _refusal_reason(failure) is not None:
+            self.refusal = failure
+
+
+class WireClient:
+    """Sends requests to chosen brokers, from any thread; connects at the first request.
+
+    Every request ends within its timeout. After a failure the connections are given up, so that
+    the next request notices a cure.
+    """
+
+    def __init__(self, connection: KafkaConnection, *, timeout_s: float) -> None:
+        self._connection = connection
+        self.timeout_s = timeout_s
+        self._lock = threading.RLock()
+        self._manager: _Manager | None = None
+        self._net: NetworkSelector | None = None
+        self._coordinators: dict[tuple[Coordinated, str], int] = {}
+
+    def request(
+        self,
+        make: Callable[[], ApiMessage],
+        *,
+        operation: str,
+        node: int | None = None,
+        timeout_s: float | None = None,
+        retry: bool = True,
+    ) -> Any:  # noqa: ANN401 (kafka-python builds its response classes at run time)
+        """The response of broker `node` (None: any).
+
+        Asked again while connections fail, unless `retry` is off: for callers that would rather ask
+        another broker. Raises AuthenticationFailedError, ClusterUnavailableError,
+        SecretNotFoundError.
+        """
+        limit_s = self.timeout_s if timeout_s is None else timeout_s
+        deadline = time.monotonic() + limit_s
+        while True:
+            manager = self._connected(operation, deadline, limit_s)
+            remaining_ms = max(1, round((deadline - time.monotonic()) * 1000))
+            try:
+                return manager.run(_send, manager, make, node, remaining_ms)
+            except client_errors.IncompatibleBrokerVersion:
+                raise
+            except (client_errors.KafkaError, AuthenticationFailedError, RuntimeError) as error:
+                # RuntimeError: the network loop was closed by another thread's failure
+                late = time.monotonic() + _RETRY_S >= deadline
+                if _refusal_reason(error) is not None or late:
+                    raise self._failed(operation, limit_s, error) from None
+                if not retry:
+                    raise self.unavailable(operation, limit_s, str(error)) from None
+            time.sleep(_RETRY_S)
+
+    def broker_ids(self, *, operation: str) -> list[int]:
+        """The ids of all brokers."""
+        manager = self._connected(operation, time.monotonic() + self.timeout_s, self.timeout_s)
+        return sorted(broker.node_id for broker in manager.cluster.brokers())
+
+    def coordinator(self, kind: Coordinated, key: str, *, operation: str) -> int:
+        """The broker that coordinates a group or transactional id; asked once, then remembered.
+
+        Raises AuthorizationFailedError, ClusterUnavailableError while there is none.
+        """
+        known = self._coordinators.get((kind, key))
+        if known is not None:
+            return known
+        deadline = time.monotonic() + self.timeout_s
+        while True:
+            response = self.request(
+                lambda: FindCoordinatorRequest(
+                    key_type=kind.value, coordinator_keys=[key], min_version=4
+                ),
+                operation=operation,
+            )
+            found = response.coordinators[0]
+            if found.error_code == 0:
+                self._coordinators[kind, key] = found.node_id
+                return found.node_id
+            error = client_errors.for_code(found.error_code)
+            if error in (
+                client_errors.GroupAuthorizationFailedError,
+                client_errors.TransactionalIdAuthorizationFailedError,
+            ):
+                kind_name = "group" if kind is Coordinated.GROUP else "transactional id"
+                raise AuthorizationFailedError(
+                    operation=operation, resource=f"{kind_name} {key}", needed="DESCRIBE"
+                )
+            if time.monotonic() + _RETRY_S >= deadline:
+                raise self.unavailable(operation, self.timeout_s, error.__name__)
+            time.sleep(_RETRY_S)
+
+    def forget_coordinator(self, kind: Coordinated, key: str) -> None:
+        """Ask again next time, because the broker no longer coordinates it."""
+        self._coordinators.pop((kind, key), None)
+
+    def unavailable(self, operation: str, timeout_s: float, reason: str) -> ClusterUnavailableError:
+        """The error for a call that got no usable answer in time."""
+        return ClusterUnavailableError(
+            bootstrap_servers=self._connection.bootstrap_servers,
+            operation=operation,
+            timeout_s=timeout_s,
+            reason=self._connection.scrub(reason).rstrip("."),
+        )
+
+    def close(self) -> None:
+        """Close all connections; the next request opens new ones."""
+        with self._lock:
+            manager, net = self._manager, self._net
+            self._manager = self._net = None
+            self._coordinators.clear()
+        if manager is not None and net is not None:
+            # the loop may have ended already
+            with contextlib.suppress(client_errors.KafkaError, RuntimeError):
+                manager.run(manager.close)
+            net.stop(timeout_ms=_STOP_MS)
+            net.close()
+
+    def _connected(self, operation: str, deadline: float, limit_s: float) -> _Manager:
+        with self._lock:
+            if self._manager is not None:
+                return self._manager
+            tame_client_logs()
+            arguments = kafka_python_arguments(self._connection)
+            timeout_ms = max(1, round((deadline - time.monotonic()) * 1000))
+            arguments |= {
+                "request_timeout_ms": timeout_ms,
+                "socket_connection_setup_timeout_ms": timeout_ms,
+                "receive_message_max_bytes": _LARGEST_RESPONSE,
+                "reconnect_backoff_max_ms": 1_000,
+            }
+            if provider := arguments.get("sasl_oauth_token_provider"):
+                provider.token()  # here, not on the network thread: the error stays the provider's
+            net = NetworkSelector(**arguments)
+            manager = _Manager(net, **arguments)
+            net.start()
+            self._manager, self._net = manager, net
+            try:
+                manager.run(_bootstrap, manager, timeout_ms)
+            except (client_errors.KafkaError, AuthenticationFailedError) as error:
+                raise self._failed(operation, limit_s, error) from None
+            return manager
+
+    def _failed(
+        self, operation: str, timeout_s: float, error: Exception
+    ) -> AuthenticationFailedError | ClusterUnavailableError | SecretNotFoundError:
+        manager = self._manager
+        remembered = None if manager is None else manager.refusal or manager.last_failure
+        self.close()
+        for failure in (error, remembered):
+            reason = None if failure is None else _refusal_reason(failure)
+            if isinstance(failure, AuthenticationFailedError | SecretNotFoundError):
+                return failure
+            if reason is not None:
+                return AuthenticationFailedError(
+                    bootstrap_servers=self._connection.bootstrap_servers,
+                    mechanism=self._connection.mechanism,
+                    reason=self._connection.scrub(reason).rstrip("."),
+                )
+        timed_out = isinstance(error, client_errors.KafkaTimeoutError) and remembered is not None
+        return self.unavailable(operation, timeout_s, str(remembered if timed_out else error))
+
+
+def _data_before_end(
+    receive: Callable[[], tuple[bytes, client_errors.KafkaConnectionError | None]],
+) -> tuple[bytes, client_errors.KafkaConnectionError | None]:
+    data, error = receive()
+    return (data, None) if data else (data, error)  # the end is still there at the next read
+
+
+async def _bootstrap(manager: _Manager, timeout_ms: int) -> None:
+    # with a timeout of its own: a peer that accepts and stays silent would hold it for ever
+    await manager.wait_for(manager.bootstrap_async(timeout_ms), timeout_ms)
+
+
+async def _send(
+    manager: _Manager, make: Callable[[], ApiMessage], node: int | None, timeout_ms: int
+) -> Any:  # noqa: ANN401
+    if node is not None and manager.cluster.broker_metadata(node) is None:
+        refresh = manager.cluster.refresh_metadata  # pyright: ignore[reportAttributeAccessIssue]
+        await manager.wait_for(manager.call_soon(refresh), timeout_ms)
+    target = manager.least_loaded_node() if node is None else node
+    connection = manager.get_connection(target, timeout_ms=timeout_ms)
+    sent = connection.send_request(make(), request_timeout_ms=timeout_ms)
+    return await manager.wait_for(sent, timeout_ms)
+
+
+def _refusal_reason(error: BaseException) -> str | None:
+    """What the broker or TLS refuses for good, None for failures that may pass."""
+    seen: BaseException | None = error
+    while seen is not None:
+        if isinstance(seen, _SASL_REFUSALS):
+            return str(seen)
+        if isinstance(seen, ssl.SSLCertVerificationError):
+            return f"TLS: {seen.verify_message}"
+        if isinstance(seen, ssl.SSLError) and not isinstance(seen, _BROKEN_OFF):
+            return f"TLS: {seen.reason or seen}"
+        inner = seen.args[0] if seen.args and isinstance(seen.args[0], BaseException) else None
+        seen = inner or seen.__cause__ or seen.__context__
+    return None
