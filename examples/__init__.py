@@ -1,0 +1,1 @@
+"""Kafka Streams applications to look at, and the demo."""

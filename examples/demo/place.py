@@ -1,0 +1,60 @@
+"""Where demo and UI keep their things, and the environment that points the example at them."""
+
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+CHECKOUT: Final = Path(__file__).resolve().parents[2]
+DEFS: Final = CHECKOUT / "kstreams_assets" / "defs" / "order_processor" / "defs.yaml"
+APPLICATION_ID: Final = "order-processor"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The folder `.demo` of a checkout."""
+
+    root: Path = CHECKOUT / ".demo"
+
+    @property
+    def kafka(self) -> Path:
+        """Data of the local broker."""
+        return self.root / "kafka"
+
+    @property
+    def state(self) -> Path:
+        """State folder of the order processor."""
+        return self.root / "state"
+
+    @property
+    def warehouse(self) -> Path:
+        """The Delta tables."""
+        return self.root / "warehouse"
+
+    @property
+    def dagster_home(self) -> Path:
+        """Runs and events of Dagster."""
+        return self.root / "dagster_home"
+
+    @property
+    def first_window_file(self) -> Path:
+        """Holds the key of the first window, so that the UI shows the same partitions."""
+        return self.root / "first_window"
+
+    def clear(self) -> None:
+        """Begin anew."""
+        shutil.rmtree(self.root, ignore_errors=True)
+        self.root.mkdir(parents=True)
+
+    def prepare(self, *, bootstrap_servers: str, first_window: str | None = None) -> None:
+        """Set up DAGSTER_HOME and the environment variables that `defs.yaml` reads."""
+        self.dagster_home.mkdir(parents=True, exist_ok=True)
+        shutil.copy(CHECKOUT / "dagster.yaml", self.dagster_home / "dagster.yaml")
+        if first_window is not None:
+            self.first_window_file.write_text(first_window, encoding="utf-8")
+        os.environ["DAGSTER_HOME"] = str(self.dagster_home)
+        os.environ["KSTREAMS_BOOTSTRAP_SERVERS"] = bootstrap_servers
+        os.environ["KSTREAMS_WAREHOUSE"] = str(self.warehouse)
+        if self.first_window_file.is_file():
+            os.environ["KSTREAMS_WINDOWS_START"] = self.first_window_file.read_text("utf-8")
