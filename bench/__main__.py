@@ -1,0 +1,24 @@
+"""`python -m bench [windows|backup]`: all of them without an argument."""
+
+import sys
+
+from bench import backup, windows
+
+_BENCHMARKS = {"windows": windows.main, "backup": backup.main}
+
+
+def main() -> int:
+    """Run the benchmarks that are named, or all."""
+    names = sys.argv[1:] or list(_BENCHMARKS)
+    unknown = [name for name in names if name not in _BENCHMARKS]
+    if unknown:
+        print(f"Unknown: {', '.join(unknown)}. There are: {', '.join(_BENCHMARKS)}.")
+        return 2
+    for name in names:
+        print(f"== {name}", flush=True)
+        _BENCHMARKS[name]()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

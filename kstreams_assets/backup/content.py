@@ -1,0 +1,137 @@
+"""What the records table holds, read from Delta's log and the files' footers alone (no JVM)."""
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from deltalake import DeltaTable
+from deltalake.exceptions import TableNotFoundError
+
+from kstreams_assets.backup.result import SpanContent
+from kstreams_assets.kafka.positions import TopicPartitionId
+from kstreams_assets.warehouse.layout import check_layout
+
+_PAYLOAD_COLUMNS = ("key", "value", "headers")
+
+
+@dataclass(frozen=True, slots=True)
+class SpanId:
+    """A partition's part of one window."""
+
+    window: str
+    partition: TopicPartitionId
+
+
+@dataclass(frozen=True, slots=True)
+class SpanFile:
+    """One file of a span; its records are in offset order, `[first_offset, last_offset]`."""
+
+    path: Path
+    records: int
+    first_offset: int
+    last_offset: int
+
+
+def open_records(path: Path) -> DeltaTable | None:
+    """The records table as deltalake reads it, None while nothing was written.
+
+    Raises:
+        NewerLayoutError: A newer release wrote it.
+    """
+    try:
+        table = DeltaTable(path)
+    except TableNotFoundError:
+        return None
+    check_layout(f"records/{path.name}", table.metadata().configuration)
+    return table
+
+
+def windows_with_data(path: Path, windows: Collection[str]) -> set[tuple[str, str]]:
+    """Which (window, topic) of these windows have files."""
+    rows = _actions(path, windows)
+    return {(row["partition.window"], row["partition.topic"]) for row in rows}
+
+
+def span_contents(
+    path: Path, windows: Collection[str], topics: Collection[str]
+) -> dict[SpanId, SpanContent]:
+    """What the newest version of the table holds of these windows and topics."""
+    grouped: dict[SpanId, list[dict[str, Any]]] = defaultdict(list)
+    for row in _actions(path, windows):
+        if row["partition.topic"] in topics:
+            grouped[_span_id(row)].append(row)
+    return {span: _content(path, rows) for span, rows in grouped.items()}
+
+
+def span_files(path: Path, span: SpanId) -> list[SpanFile]:
+    """The files of one span, in offset order."""
+    files = [
+        SpanFile(
+            path=path / unquote(row["path"]),
+            records=row["num_records"],
+            first_offset=row["min.offset"],
+            last_offset=row["max.offset"],
+        )
+        for row in _actions(path, {span.window})
+        if _span_id(row) == span
+    ]
+    return sorted(files, key=lambda file: file.first_offset)
+
+
+def _span_id(row: dict[str, Any]) -> SpanId:
+    partition = TopicPartitionId(row["partition.topic"], row["min.partition"])
+    return SpanId(row["partition.window"], partition)
+
+
+def _actions(path: Path, windows: Collection[str]) -> Iterable[dict[str, Any]]:
+    table = open_records(path)
+    if table is None:
+        return []
+    actions = pa.table(table.get_add_actions(flatten=True))
+    if actions.num_rows == 0:
+        return []
+    return actions.filter(pc.field("partition.window").isin(list(windows))).to_pylist()
+
+
+def _content(path: Path, rows: list[dict[str, Any]]) -> SpanContent:
+    timestamps = [r["min.timestamp_ms"] for r in rows if r["min.timestamp_ms"] is not None]
+    earliest = min(timestamps, default=None)
+    files = [path / unquote(row["path"]) for row in rows]
+    return SpanContent(
+        records=sum(row["num_records"] for row in rows),
+        bytes=sum(_payload_bytes(file) for file in files),
+        stored_bytes=sum(row["size_bytes"] for row in rows),
+        files=len(rows),
+        tombstones=sum(row["null_count.value"] for row in rows),
+        null_keys=sum(row["null_count.key"] for row in rows),
+        odd_timestamps=sum(_odd_timestamps(f) for f in files)
+        if earliest is not None and earliest <= 0
+        else 0,
+        first_offset=min(row["min.offset"] for row in rows),
+        last_offset=max(row["max.offset"] for row in rows),
+        min_timestamp_ms=earliest,
+        max_timestamp_ms=max((r["max.timestamp_ms"] for r in rows), default=None),
+    )
+
+
+def _payload_bytes(file: Path) -> int:
+    footer = pq.read_metadata(file)
+    total = 0
+    for group in range(footer.num_row_groups):
+        row_group = footer.row_group(group)
+        for index in range(row_group.num_columns):
+            column = row_group.column(index)
+            if column.path_in_schema.split(".")[0] in _PAYLOAD_COLUMNS:
+                total += column.total_uncompressed_size
+    return total
+
+
+def _odd_timestamps(file: Path) -> int:
+    timestamps = pq.ParquetFile(file).read(columns=["timestamp_ms"])
+    return timestamps.filter(pc.field("timestamp_ms") <= 0).num_rows

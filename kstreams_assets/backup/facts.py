@@ -1,0 +1,89 @@
+"""The table `topics`: how each topic was described when a window was backed up."""
+
+from collections.abc import Mapping, Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from kstreams_assets.backup.result import TopicBackup, TopicFacts
+from kstreams_assets.kafka.topics import TopicDescription
+from kstreams_assets.warehouse.control_table import ControlTable
+from kstreams_assets.warehouse.layout import Warehouse
+from kstreams_assets.warehouse.predicate import WindowTopic, sql_string, windows_and_topics
+
+SCHEMA = pa.schema(
+    [
+        pa.field("application_id", pa.string(), nullable=False),
+        pa.field("window", pa.string(), nullable=False),
+        pa.field("window_end_ms", pa.int64(), nullable=False),
+        pa.field("topic", pa.string(), nullable=False),
+        pa.field("role", pa.string(), nullable=False),
+        pa.field("topic_id", pa.string(), nullable=False),
+        pa.field("partitions", pa.int32(), nullable=False),
+        pa.field("replication_factor", pa.int32(), nullable=False),
+        pa.field("configs", pa.map_(pa.string(), pa.string())),
+    ]
+)
+
+
+class TopicFactsTable:
+    """What topics of one application looked like, window by window."""
+
+    def __init__(self, warehouse: Warehouse, application_id: str) -> None:
+        self._table = ControlTable(warehouse.control("topics"), SCHEMA)
+        self._application_id = application_id
+
+    def record(self, backups: Sequence[TopicBackup]) -> None:
+        """Put the facts of these windows and topics in place of earlier ones, in one commit."""
+        rows = [
+            {
+                "application_id": self._application_id,
+                "window": backup.window.key,
+                "window_end_ms": backup.window.end_ms,
+                "topic": backup.topic,
+                "role": backup.role,
+                "topic_id": backup.facts.topic_id,
+                "partitions": backup.facts.partitions,
+                "replication_factor": backup.facts.replication_factor,
+                "configs": list(backup.facts.configs),
+            }
+            for backup in backups
+            if backup.facts is not None
+        ]
+        if not rows:
+            return
+        pairs = windows_and_topics(WindowTopic(b.window.key, b.topic) for b in backups)
+        application = sql_string(self._application_id)
+        self._table.replace(rows, where=f"application_id = {application} AND ({pairs})")
+
+    def before(self, instant_ms: int) -> Mapping[str, TopicFacts]:
+        """Of each topic, what was noted at the last window that ended at or before an instant."""
+        rows = self._table.read(
+            application_id=self._application_id,
+            where=pc.field("window_end_ms") <= instant_ms,
+        )
+        newest = rows.group_by("topic").aggregate([("window_end_ms", "max")]).to_pylist()
+        chosen = {(row["topic"], row["window_end_ms_max"]) for row in newest}
+        return {
+            row["topic"]: TopicFacts(
+                topic_id=row["topic_id"],
+                partitions=row["partitions"],
+                replication_factor=row["replication_factor"],
+                configs=tuple(row["configs"]),
+            )
+            for row in rows.to_pylist()
+            if (row["topic"], row["window_end_ms"]) in chosen
+        }
+
+
+def facts_of(descriptions: Mapping[str, TopicDescription]) -> Mapping[str, TopicFacts]:
+    """The facts that are kept of each described topic."""
+    return {
+        name: TopicFacts(
+            topic_id=topic.topic_id,
+            partitions=topic.partitions,
+            replication_factor=topic.replication_factor,
+            configs=tuple(sorted(topic.explicit_configs.items())),
+        )
+        for name, topic in descriptions.items()
+    }

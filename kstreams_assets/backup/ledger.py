@@ -1,0 +1,259 @@
+"""The ledger: the table `windows`, one row for each window and partition that is backed up."""
+
+import time
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from kstreams_assets.backup.plan import Gap, GapCause, SpanPlan
+from kstreams_assets.backup.result import SpanContent, SpanResult, TopicBackup
+from kstreams_assets.backup.windows import RecordedSpan, Window
+from kstreams_assets.kafka.positions import TopicPartitionId
+from kstreams_assets.warehouse.control_table import ControlTable, one_of
+from kstreams_assets.warehouse.layout import Warehouse
+from kstreams_assets.warehouse.predicate import WindowTopic, sql_string, windows_and_topics
+
+_GAP = pa.struct(
+    [
+        ("cause", pa.string()),
+        ("start", pa.int64()),
+        ("end", pa.int64()),
+        ("offsets", pa.int64()),
+    ]
+)
+
+SCHEMA = pa.schema(
+    [
+        pa.field("application_id", pa.string(), nullable=False),
+        pa.field("window", pa.string(), nullable=False),
+        pa.field("window_start_ms", pa.int64(), nullable=False),
+        pa.field("window_end_ms", pa.int64(), nullable=False),
+        pa.field("topic", pa.string(), nullable=False),
+        pa.field("partition", pa.int32(), nullable=False),
+        pa.field("topic_id", pa.string(), nullable=False),
+        pa.field("start", pa.int64(), nullable=False),
+        pa.field("end", pa.int64(), nullable=False),
+        pa.field("read_start", pa.int64(), nullable=False),
+        pa.field("continues", pa.bool_(), nullable=False),
+        pa.field("log_start", pa.int64(), nullable=False),
+        pa.field("records", pa.int64(), nullable=False),
+        pa.field("bytes", pa.int64(), nullable=False),
+        pa.field("stored_bytes", pa.int64(), nullable=False),
+        pa.field("files", pa.int32(), nullable=False),
+        pa.field("tombstones", pa.int64(), nullable=False),
+        pa.field("null_keys", pa.int64(), nullable=False),
+        pa.field("odd_timestamps", pa.int64(), nullable=False),
+        pa.field("first_offset", pa.int64()),
+        pa.field("last_offset", pa.int64()),
+        pa.field("min_timestamp_ms", pa.int64()),
+        pa.field("max_timestamp_ms", pa.int64()),
+        pa.field("gaps", pa.list_(_GAP)),
+        pa.field("recovery_point_id", pa.string()),
+        pa.field("delta_version", pa.int64()),
+        pa.field("run_id", pa.string(), nullable=False),
+        pa.field("recorded_at_ms", pa.int64(), nullable=False),
+    ]
+)
+
+_EDGE_COLUMNS = [
+    "window",
+    "window_start_ms",
+    "window_end_ms",
+    "topic",
+    "partition",
+    "topic_id",
+    "start",
+    "end",
+    "continues",
+]
+
+
+_NO_PARTITION = -1
+"""A topic that had no partition when the window closed has one row: it says the window is done."""
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerEntry:
+    """One row of the ledger."""
+
+    result: SpanResult
+    recovery_point_id: str | None
+    delta_version: int | None
+    run_id: str
+    recorded_at_ms: int
+
+
+class Ledger:
+    """What is backed up, of one application.
+
+    The rows follow the data: a window whose data is there without rows is written again.
+    """
+
+    def __init__(self, warehouse: Warehouse, application_id: str) -> None:
+        self._table = ControlTable(warehouse.control("windows"), SCHEMA)
+        self._application_id = application_id
+
+    def recorded_spans(
+        self, windows: Sequence[Window], topics: Iterable[str]
+    ) -> list[RecordedSpan]:
+        """The spans whose edges bear on these windows: theirs, and the nearest on either side."""
+        rows = self._table.read(
+            application_id=self._application_id,
+            columns=_EDGE_COLUMNS,
+            where=one_of("topic", topics) & (pc.field("partition") >= 0),
+        )
+        if rows.num_rows == 0 or not windows:
+            return []
+        low = min(window.start_ms for window in windows)
+        high = max(window.end_ms for window in windows)
+        near = _nearest(rows, "window_end_ms", low, before=True)
+        far = _nearest(rows, "window_start_ms", high, before=False)
+        inside = rows.filter(
+            (pc.field("window_end_ms") > low) & (pc.field("window_start_ms") < high)
+        )
+        chosen = pa.concat_tables([near, inside, far], promote_options="permissive")
+        return [_recorded(row) for row in chosen.to_pylist()]
+
+    def done(self, topics: Collection[str]) -> dict[Window, set[str]]:
+        """Windows that are recorded, with their topics among these."""
+        rows = self._table.read(
+            application_id=self._application_id,
+            columns=["window", "window_start_ms", "window_end_ms", "topic"],
+            where=one_of("topic", topics),
+        )
+        done: dict[Window, set[str]] = {}
+        keys = ["window", "window_start_ms", "window_end_ms", "topic"]
+        for row in rows.group_by(keys).aggregate([]).to_pylist():
+            window = Window(row["window_start_ms"], row["window_end_ms"], row["window"])
+            done.setdefault(window, set()).add(row["topic"])
+        return done
+
+    def entries(
+        self, *, windows: Collection[str] | None = None, topics: Collection[str] | None = None
+    ) -> list[LedgerEntry]:
+        """Whole rows, ordered by window, topic and partition."""
+        where = pc.field("partition") >= 0
+        if windows is not None:
+            where &= one_of("window", windows)
+        if topics is not None:
+            where &= one_of("topic", topics)
+        rows = self._table.read(application_id=self._application_id, where=where).to_pylist()
+        entries = [_entry(row) for row in rows]
+        return sorted(entries, key=lambda e: (e.result.plan.window, e.result.partition))
+
+    def record(self, backups: Sequence[TopicBackup], *, run_id: str) -> None:
+        """Put the rows of these windows and topics in place of earlier ones, in one commit."""
+        if not backups:
+            return
+        rows = [
+            self._row(backup, span, run_id)
+            for backup in backups
+            for span in backup.spans or (_no_span(backup),)
+        ]
+        pairs = windows_and_topics(WindowTopic(b.window.key, b.topic) for b in backups)
+        application = sql_string(self._application_id)
+        self._table.replace(rows, where=f"application_id = {application} AND ({pairs})")
+
+    def _row(self, backup: TopicBackup, span: SpanResult, run_id: str) -> dict[str, Any]:
+        plan, content = span.plan, span.content
+        return {
+            "application_id": self._application_id,
+            "window": plan.window.key,
+            "window_start_ms": plan.window.start_ms,
+            "window_end_ms": plan.window.end_ms,
+            "topic": plan.partition.topic,
+            "partition": plan.partition.partition,
+            "topic_id": plan.topic_id,
+            "start": plan.start,
+            "end": plan.end,
+            "read_start": plan.read_start,
+            "continues": plan.continues,
+            "log_start": plan.log_start,
+            "records": content.records,
+            "bytes": content.bytes,
+            "stored_bytes": content.stored_bytes,
+            "files": content.files,
+            "tombstones": content.tombstones,
+            "null_keys": content.null_keys,
+            "odd_timestamps": content.odd_timestamps,
+            "first_offset": content.first_offset,
+            "last_offset": content.last_offset,
+            "min_timestamp_ms": content.min_timestamp_ms,
+            "max_timestamp_ms": content.max_timestamp_ms,
+            "gaps": [
+                {"cause": g.cause.value, "start": g.start, "end": g.end, "offsets": g.offsets}
+                for g in span.gaps
+            ],
+            "recovery_point_id": backup.recovery_point_id,
+            "delta_version": backup.delta_version,
+            "run_id": run_id,
+            "recorded_at_ms": time.time_ns() // 1_000_000,
+        }
+
+
+def _no_span(backup: TopicBackup) -> SpanResult:
+    plan = SpanPlan(
+        window=backup.window,
+        partition=TopicPartitionId(backup.topic, _NO_PARTITION),
+        topic_id="",
+        start=0,
+        end=0,
+        read_start=0,
+        continues=False,
+    )
+    return SpanResult(plan, SpanContent(), ())
+
+
+def _nearest(rows: pa.Table, column: str, edge_ms: int, *, before: bool) -> pa.Table:
+    """Of each partition, the rows of the window nearest to an edge on one side of it."""
+    side = rows.filter(pc.field(column) <= edge_ms if before else pc.field(column) >= edge_ms)
+    extreme = side.group_by(["topic", "partition"]).aggregate(
+        [(column, "max" if before else "min")]
+    )
+    extreme = extreme.rename_columns(["topic", "partition", column])
+    return side.join(extreme, ["topic", "partition", column], join_type="left semi")
+
+
+def _window(row: dict[str, Any]) -> Window:
+    return Window(row["window_start_ms"], row["window_end_ms"], row["window"])
+
+
+def _recorded(row: dict[str, Any]) -> RecordedSpan:
+    return RecordedSpan(
+        window=_window(row),
+        partition=TopicPartitionId(row["topic"], row["partition"]),
+        topic_id=row["topic_id"],
+        start=row["start"],
+        end=row["end"],
+        continues=row["continues"],
+    )
+
+
+def _entry(row: dict[str, Any]) -> LedgerEntry:
+    gaps = tuple(
+        Gap(GapCause(g["cause"]), g["start"], g["end"], g["offsets"]) for g in row["gaps"] or []
+    )
+    plan = SpanPlan(
+        window=_window(row),
+        partition=TopicPartitionId(row["topic"], row["partition"]),
+        topic_id=row["topic_id"],
+        start=row["start"],
+        end=row["end"],
+        read_start=row["read_start"],
+        continues=row["continues"],
+        gaps=gaps,
+        log_start=row["log_start"],
+    )
+    content = SpanContent(
+        **{name: row[name] for name in SpanContent.__dataclass_fields__},
+    )
+    return LedgerEntry(
+        result=SpanResult(plan, content, gaps),
+        recovery_point_id=row["recovery_point_id"],
+        delta_version=row["delta_version"],
+        run_id=row["run_id"],
+        recorded_at_ms=row["recorded_at_ms"],
+    )

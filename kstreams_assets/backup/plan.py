@@ -1,0 +1,182 @@
+"""What a backup run will read for each window, and what Kafka can no longer give. Pure."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from kstreams_assets.backup.windows import Edges, Window
+from kstreams_assets.kafka.positions import TopicPartitionId
+
+
+class GapCause(StrEnum):
+    """Why offsets of a span hold no record in the backup."""
+
+    TRANSACTION_MARKER = "transaction_marker"
+    ABORTED = "aborted"
+    COMPACTED = "compacted"
+    PURGED = "purged"
+    """Repartition records below the committed offset: processed, the application deletes them."""
+    RETENTION = "retention"
+    """The log start offset has passed them: retention, or DeleteRecords."""
+    TOPIC_RECREATED = "topic_recreated"
+    """They belonged to an earlier topic of the same name."""
+    TOPIC_DELETED = "topic_deleted"
+    UNEXPLAINED = "unexplained"
+
+
+LOSSES = frozenset({GapCause.RETENTION, GapCause.TOPIC_RECREATED, GapCause.TOPIC_DELETED})
+"""Causes by which records that were committed are gone for good."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """`offsets` offsets inside `[start, end)` are missing for one cause.
+
+    `end` and `offsets` are None where nobody can know them any more (a topic was deleted before
+    its end was seen).
+    """
+
+    cause: GapCause
+    start: int
+    end: int | None
+    offsets: int | None
+
+    @property
+    def is_loss(self) -> bool:
+        """Whether committed records are gone for good."""
+        return self.cause in LOSSES
+
+    def describe(self) -> str:
+        """Offsets and cause in words."""
+        if self.end is None:
+            return f"from offset {self.start} on, end unknown ({self.cause})"
+        if self.offsets == self.end - self.start:
+            return f"offsets {self.start} to {self.end - 1} ({self.cause})"
+        return f"{self.offsets} offsets within {self.start} to {self.end - 1} ({self.cause})"
+
+
+@dataclass(frozen=True, slots=True)
+class LogState:
+    """What a partition's log holds now; `topic_id` is None when the topic is gone."""
+
+    topic_id: str | None
+    log_start: int
+    last_stable_offset: int
+    committed: int | None = None
+    """Committed offset of the application's group, known for repartition topics only."""
+
+
+@dataclass(frozen=True, slots=True)
+class SpanPlan:
+    """One span: what the window holds, `[start, end)`, and of it to read `[read_start, end)`."""
+
+    window: Window
+    partition: TopicPartitionId
+    topic_id: str
+    start: int
+    end: int
+    read_start: int
+    continues: bool
+    gaps: tuple[Gap, ...] = ()
+    log_start: int = 0
+    """Log start offset when the plan was made."""
+
+    @property
+    def to_read(self) -> int:
+        """Number of offsets to read."""
+        return self.end - self.read_start
+
+
+@dataclass(frozen=True, slots=True)
+class ReadRange:
+    """One contiguous stretch of a partition, `[start, end)`."""
+
+    partition: TopicPartitionId
+    start: int
+    end: int
+
+
+def plan_span(window: Window, edges: Edges, log: LogState, *, repartition: bool) -> SpanPlan:
+    """Lay a window's edges on what the log still holds.
+
+    Of a repartition topic only records from the committed offset on are read: the application may
+    delete the ones below at any moment (`repartition.purge.interval.ms`) and no restore needs them.
+    """
+    continues = edges.start is not None and edges.start.topic_id == edges.end.topic_id
+    start = edges.start.offset if edges.start and continues else edges.first_log_start
+    end = max(edges.end.offset, start)
+    gaps: list[Gap] = []
+    gone_by = GapCause.TOPIC_DELETED if log.topic_id is None else GapCause.TOPIC_RECREATED
+    if edges.start and edges.vanished:
+        gaps.append(Gap(gone_by, edges.start.offset, None, None))
+    elif edges.start and not continues:
+        gaps.append(Gap(GapCause.TOPIC_RECREATED, edges.start.offset, None, None))
+    read_start = start
+    if log.topic_id != edges.end.topic_id:
+        gaps += _range(gone_by, start, end)
+        read_start = end
+    else:
+        processed = min(log.committed or 0, end) if repartition else start
+        gaps += _range(GapCause.PURGED, start, processed)
+        read_start = max(start, processed)
+        gone = min(max(log.log_start, read_start), end)
+        gaps += _range(GapCause.RETENTION, read_start, gone)
+        read_start = max(read_start, gone)
+    return SpanPlan(
+        window=window,
+        partition=edges.partition,
+        topic_id=edges.end.topic_id,
+        start=start,
+        end=end,
+        read_start=read_start,
+        continues=continues,
+        gaps=tuple(gaps),
+        log_start=log.log_start,
+    )
+
+
+def _range(cause: GapCause, start: int, end: int) -> list[Gap]:
+    return [Gap(cause, start, end, end - start)] if end > start else []
+
+
+def read_ranges(spans: Iterable[SpanPlan]) -> list[tuple[ReadRange, ...]]:
+    """The stretches to read, as few Kafka reads as possible.
+
+    A Kafka read takes one stretch per partition; spans of a partition that follow each other
+    (nothing but offsets that need not be read between them) are one stretch. The first read takes
+    the first stretch of each partition, and so on: normally there is one read.
+    """
+    stretches: dict[TopicPartitionId, list[ReadRange]] = {}
+    for span in sorted(spans, key=lambda s: (s.partition, s.read_start)):
+        if span.to_read == 0:
+            continue
+        of_partition = stretches.setdefault(span.partition, [])
+        if of_partition and of_partition[-1].end == span.read_start:
+            last = of_partition.pop()
+            of_partition.append(ReadRange(span.partition, last.start, span.end))
+        else:
+            of_partition.append(ReadRange(span.partition, span.read_start, span.end))
+    depth = max((len(s) for s in stretches.values()), default=0)
+    return [tuple(s[level] for s in stretches.values() if level < len(s)) for level in range(depth)]
+
+
+def commit_groups(
+    windows: Sequence[Window],
+    bytes_of_window: Mapping[Window, int],
+    *,
+    limit_bytes: int,
+) -> list[tuple[Window, ...]]:
+    """Windows in order, cut into groups of at most `limit_bytes` (one window at least).
+
+    Each group becomes one Delta transaction, so that a failure keeps what is done.
+    """
+    groups: list[list[Window]] = []
+    filled = 0
+    for window in sorted(windows):
+        size = bytes_of_window.get(window, 0)
+        if not groups or (groups[-1] and filled + size > limit_bytes):
+            groups.append([])
+            filled = 0
+        groups[-1].append(window)
+        filled += size
+    return [tuple(group) for group in groups]

@@ -1,0 +1,341 @@
+"""Backs up windows of one application: one read, one Delta transaction, then the ledger."""
+
+import logging
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from kstreams_assets.app.model import AppTopic, StreamsApplication
+from kstreams_assets.backup.accounting import Accountant
+from kstreams_assets.backup.content import SpanId, open_records, span_contents, windows_with_data
+from kstreams_assets.backup.facts import TopicFactsTable, facts_of
+from kstreams_assets.backup.ledger import Ledger
+from kstreams_assets.backup.plan import SpanPlan, commit_groups, read_ranges
+from kstreams_assets.backup.planner import Planner, RunPlan, TopicPlan
+from kstreams_assets.backup.result import SpanContent, SpanResult, TopicBackup, WindowBackup
+from kstreams_assets.backup.windows import Window
+from kstreams_assets.errors import KStreamsAssetsError
+from kstreams_assets.kafka.cluster import KafkaCluster
+from kstreams_assets.kafka.java_client import spark_options
+from kstreams_assets.recovery.point import in_force
+from kstreams_assets.recovery.recorder import Recorder
+from kstreams_assets.recovery.table import RecoveryPointTable
+from kstreams_assets.settings import BackupSettings
+from kstreams_assets.warehouse.control_table import refuse_newer_tables
+from kstreams_assets.warehouse.layout import Warehouse
+from kstreams_assets.warehouse.lock import LockHandle, warehouse_lock
+from kstreams_assets.warehouse.predicate import WindowTopic
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_BYTES_PER_RECORD = 1024
+"""What a record is taken for when commits are bounded: its size is known only when it is read."""
+
+_ATTEMPTS = 3
+
+_log = logging.getLogger(__name__)
+
+
+class Spark(Protocol):
+    """A lazily started Spark session (`spark_resources.session.SparkSessionResource`)."""
+
+    @property
+    def spark_session(self) -> "SparkSession":
+        """The session; starts the JVM on first use."""
+        ...
+
+    def jvm_pid(self) -> int | None:
+        """Process id of the JVM, None when it is on another machine."""
+        ...
+
+
+class BackupReadError(KStreamsAssetsError):
+    """Spark could not read or write a group of windows."""
+
+    def __init__(self, *, windows: Sequence[Window], reason: str) -> None:
+        super().__init__(
+            f"The backup of {_range(windows)} failed: {reason.rstrip('.')}.",
+            remedy="Nothing of these windows was changed. Run the same windows again once the"
+            " cause is removed.",
+        )
+        self.windows = tuple(windows)
+        self.reason = reason
+
+
+class TopicRecreatedWhileReadingError(KStreamsAssetsError):
+    """A topic was deleted or recreated while its records were read."""
+
+    def __init__(self, *, topics: Iterable[str]) -> None:
+        self.topics = tuple(sorted(topics))
+        super().__init__(
+            f"Topic {', '.join(self.topics)} was deleted or recreated while it was read; what was"
+            " read has been discarded.",
+            remedy="Run the same windows again; what the old topic held is reported as lost.",
+        )
+
+
+class PoorerBackupError(KStreamsAssetsError):
+    """A second backup of a window came out with fewer records than the first."""
+
+    def __init__(self, *, windows: Sequence[Window], topics: Iterable[str]) -> None:
+        self.topics = tuple(sorted(topics))
+        super().__init__(
+            f"Reading {_range(windows)} again gave fewer records of {', '.join(self.topics)}"
+            " than the backup holds; the earlier backup was put back.",
+            remedy="Nothing needs to be done: the earlier backup stays. Kafka is removing records"
+            " (compaction or retention), do not back these windows up again.",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class BackupRun:
+    """One run over windows of one application; knows no Dagster."""
+
+    application: StreamsApplication
+    topics: tuple[AppTopic, ...]
+    cluster: KafkaCluster
+    warehouse: Warehouse
+    spark: Spark
+    run_id: str
+    settings: BackupSettings = field(default_factory=BackupSettings)
+
+    def execute(
+        self, windows: Sequence[Window], *, newest_closed: Window | None
+    ) -> list[WindowBackup]:
+        """Back up these windows, in order of time.
+
+        Windows that the ledger holds keep their spans and are read again; where Kafka no longer
+        holds all of their records, the earlier backup stays. A recovery point is taken first when
+        the newest closed window is among them and has none.
+
+        Raises:
+            KStreamsAssetsError: Its subclasses say what stood in the way; groups of windows that
+                were done before it stay done.
+        """
+        name = self.application.application_id
+        with warehouse_lock(
+            self.warehouse.lock_file(name),
+            purpose=f"backup run {self.run_id}",
+            wait_s=self.settings.lock_wait_s,
+        ) as lock:
+            # A newer layout is refused before anything is touched.
+            open_records(self._records)
+            refuse_newer_tables(self.warehouse)
+            self._ensure_point(windows, newest_closed)
+            plan = self._planner().plan(sorted(windows))
+            done: list[WindowBackup] = []
+            for group in self._groups(plan):
+                done += self._back_up_settled(group, plan, lock)
+        return done
+
+    @property
+    def _records(self) -> Path:
+        return self.warehouse.records(self.application.application_id)
+
+    @property
+    def _ledger(self) -> Ledger:
+        return Ledger(self.warehouse, self.application.application_id)
+
+    def _planner(self) -> Planner:
+        return Planner(
+            application=self.application,
+            topics=self.topics,
+            cluster=self.cluster,
+            points=RecoveryPointTable(self.warehouse),
+            ledger=self._ledger,
+            stable_wait_s=self.settings.stable_wait_s,
+        )
+
+    def _ensure_point(self, windows: Sequence[Window], newest_closed: Window | None) -> None:
+        if newest_closed is None or newest_closed not in windows:
+            return
+        if self._ledger.done({t.name for t in self.topics}).get(newest_closed):
+            return
+        points = RecoveryPointTable(self.warehouse)
+        instants = in_force(points.instants(self.application.application_id))
+        if any(
+            newest_closed.start_ms <= i.effective_at_ms < newest_closed.end_ms for i in instants
+        ):
+            return
+        recorder = Recorder(self.application, self.cluster, self.warehouse)
+        recorder.take(closes_window_end_ms=newest_closed.end_ms)
+
+    def _groups(self, plan: RunPlan) -> list[tuple[Window, ...]]:
+        offsets: dict[Window, int] = {}
+        for topic in plan.topics:
+            offsets[topic.window] = offsets.get(topic.window, 0) + topic.to_read
+        sizes = {window: count * _BYTES_PER_RECORD for window, count in offsets.items()}
+        limit = self.settings.commit_bytes
+        groups = commit_groups(list(offsets), sizes, limit_bytes=limit)
+        most = self.settings.windows_per_commit
+        return [group[i : i + most] for group in groups for i in range(0, len(group), most)]
+
+    def _back_up_settled(
+        self, windows: Sequence[Window], plan: RunPlan, lock: LockHandle
+    ) -> list[WindowBackup]:
+        """Plan the group anew when the log moved under the read (retention, recreated topics)."""
+        for _ in range(_ATTEMPTS - 1):
+            try:
+                return self._back_up_group(windows, plan, lock)
+            except PoorerBackupError as error:
+                # What Kafka lost between the look at the log and the read is lost for good: the
+                # next look finds that out, and keeps the earlier backup.
+                _log.warning("%s Looking again.", error.problem)
+            except (BackupReadError, TopicRecreatedWhileReadingError) as error:
+                anew = self._planner().plan(windows)
+                if _spans(anew, windows) == _spans(plan, windows):
+                    raise
+                _log.warning("%s The log has moved meanwhile: planning anew.", error.problem)
+                plan = anew
+        return self._back_up_group(windows, plan, lock)
+
+    def _back_up_group(
+        self, windows: Sequence[Window], plan: RunPlan, lock: LockHandle
+    ) -> list[WindowBackup]:
+        began = time.monotonic()
+        plans = [topic for topic in plan.topics if topic.window in set(windows)]
+        with Accountant(self.cluster.connection, self.settings.scan_deadline_s) as accountant:
+            kept = {topic.id for topic in plans if not accountant.can_be_read_again(topic)}
+            fresh = [topic for topic in plans if topic.id not in kept]
+            version = self._write(fresh, windows, lock)
+            self._refuse_recreated(plan, version)
+            names = {topic.topic.name for topic in plans}
+            contents = span_contents(self._records, {w.key for w in windows}, names)
+            self._refuse_poorer(fresh, contents, windows, version)
+            results = accountant.results(fresh, contents)
+        share = (time.monotonic() - began) / max(len(plans), 1)
+        facts = facts_of(plan.descriptions)
+        facts_table = TopicFactsTable(self.warehouse, self.application.application_id)
+        previous = facts_table.before(min(window.start_ms for window in windows))
+        backups = [
+            TopicBackup(
+                window=topic.window,
+                topic=topic.topic.name,
+                role="+".join(sorted(topic.topic.roles)),
+                spans=_kept(topic) if topic.id in kept else results[topic.id],
+                facts=facts.get(topic.topic.name),
+                previous_facts=previous.get(topic.topic.name),
+                opened=topic.opened,
+                closed=topic.closed,
+                recovery_point_id=topic.recovery_point_id,
+                delta_version=version,
+                duration_s=share,
+            )
+            for topic in plans
+        ]
+        recorded = [b for b, t in zip(backups, plans, strict=True) if t.id not in kept]
+        facts_table.record(recorded)
+        self._ledger.record(recorded, run_id=self.run_id)
+        return [self._window_backup(window, backups, plan) for window in windows]
+
+    def _write(
+        self, plans: Sequence[TopicPlan], windows: Sequence[Window], lock: LockHandle
+    ) -> int | None:
+        """Replace what the table holds of these topics and windows; None when there is nothing."""
+        spans = [span for topic in plans for span in topic.spans]
+        reads = read_ranges(spans)
+        pairs = [WindowTopic(topic.window.key, topic.topic.name) for topic in plans]
+        if not reads:
+            stale = windows_with_data(self._records, {w.key for w in windows})
+            pairs = [pair for pair in pairs if (pair.window, pair.topic) in stale]
+            if not pairs:
+                return None
+        offsets = sum(span.to_read for span in spans)
+        topics = {pair.topic for pair in pairs}
+        _log.info("Reading %d offsets of %d topics for %s.", offsets, len(topics), _range(windows))
+        from spark_resources.backup_job import SparkJobError, write_spans
+
+        lock.note_writer(self.spark.jvm_pid())
+        try:
+            return write_spans(
+                self.spark.spark_session,
+                self._records,
+                kafka_options=spark_options(self.cluster.connection),
+                reads=reads,
+                spans=spans,
+                replaces=pairs,
+                provenance={
+                    "run_id": self.run_id,
+                    "application_id": self.application.application_id,
+                    "windows": sorted({w.key for w in windows}),
+                },
+                group_id_prefix=f"kstreams-assets-{self.application.application_id}",
+                compression=self.settings.compression,
+                compression_level=self.settings.compression_level,
+            )
+        except SparkJobError as error:
+            reason = self.cluster.connection.scrub(str(error))
+            raise BackupReadError(windows=windows, reason=reason) from None
+
+    def _refuse_recreated(self, plan: RunPlan, version: int | None) -> None:
+        """Undo a read that may have mixed two topics of one name."""
+        if version is None:
+            return
+        now = self.cluster.describe_topics(
+            sorted(set(plan.descriptions) & set(self.cluster.topics()))
+        )
+        changed = {
+            name
+            for name, topic in plan.descriptions.items()
+            if name not in now or now[name].topic_id != topic.topic_id
+        }
+        if changed:
+            from spark_resources.records_table import restore_version
+
+            restore_version(self.spark.spark_session, self._records, version - 1)
+            raise TopicRecreatedWhileReadingError(topics=changed)
+
+    def _refuse_poorer(
+        self,
+        plans: Sequence[TopicPlan],
+        contents: Mapping[SpanId, SpanContent],
+        windows: Sequence[Window],
+        version: int | None,
+    ) -> None:
+        """Put the earlier backup back should Kafka have lost records while they were re-read."""
+        poorer = {
+            topic.topic.name
+            for topic in plans
+            for entry in topic.earlier
+            if entry.result.content.records
+            > contents.get(_span_id(entry.result.plan), SpanContent()).records
+        }
+        if poorer and version is not None:
+            from spark_resources.records_table import restore_version
+
+            restore_version(self.spark.spark_session, self._records, version - 1)
+            raise PoorerBackupError(windows=windows, topics=poorer)
+
+    def _window_backup(
+        self, window: Window, backups: Sequence[TopicBackup], plan: RunPlan
+    ) -> WindowBackup:
+        topics = tuple(backup for backup in backups if backup.window == window)
+        backup = WindowBackup(
+            window=window,
+            topics=topics,
+            recovery_point_id=topics[0].recovery_point_id if topics else None,
+            partition_counts=plan.partition_counts[window],
+            has_own_point=window in plan.with_own_point,
+        )
+        _log.info("Window %s: %d records of %d topics.", window.key, backup.records, len(topics))
+        return backup
+
+
+def _kept(topic: TopicPlan) -> tuple[SpanResult, ...]:
+    return tuple(replace(entry.result, kept=True) for entry in topic.earlier)
+
+
+def _span_id(span: SpanPlan) -> SpanId:
+    return SpanId(span.window.key, span.partition)
+
+
+def _spans(plan: RunPlan, windows: Sequence[Window]) -> list[SpanPlan]:
+    return [span for topic in plan.topics if topic.window in windows for span in topic.spans]
+
+
+def _range(windows: Sequence[Window]) -> str:
+    keys = [window.key for window in sorted(windows)]
+    return f"window {keys[0]}" if len(keys) == 1 else f"windows {keys[0]} to {keys[-1]}"

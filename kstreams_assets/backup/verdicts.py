@@ -1,0 +1,215 @@
+"""The checks of a backup: claims about one topic in one window, judged from facts. Pure."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TypeVar
+
+from kstreams_assets.app.model import StreamsApplication, TopicRole
+from kstreams_assets.backup.result import TopicBackup, WindowBackup
+
+
+class Severity(StrEnum):
+    """How bad a failed check is."""
+
+    ERROR = "error"
+    WARN = "warn"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """One check of one topic in one window; `explanation` says what to do when it failed."""
+
+    check: str
+    topic: str
+    window: str
+    passed: bool
+    explanation: str
+    severity: Severity = Severity.ERROR
+    numbers: Mapping[str, int] = field(default_factory=dict)
+
+
+CHECKS: Mapping[str, str] = {
+    "every_offset_accounted": (
+        "Every offset of the window is a stored record, or its absence is proved from the raw log"
+        " (transaction marker, aborted, compacted, purged) or told as a loss. Red: records are"
+        " missing or doubled for no known cause; keep the window's topic and report it."
+    ),
+    "no_source_loss": (
+        "Kafka still held every committed record of the window when it was read. Red: retention,"
+        " DeleteRecords or the recreation of a topic was faster than the backup; the message names"
+        " topic, partition and offsets. Back up more often, or lengthen retention."
+    ),
+    "topic_unchanged": (
+        "The topic is the one of the window before: same id, partitions and configs."
+        " Red: it was deleted and created anew. Warning: partitions or configs changed."
+    ),
+    "partitions_aligned": (
+        "All partitions are in the backup, and internal topics have as many partitions as the"
+        " input of their sub-topology. Red: Kafka Streams would refuse to start on a restore."
+    ),
+}
+
+
+def judge(window: WindowBackup, application: StreamsApplication) -> list[Verdict]:
+    """Every check of every topic of a window."""
+    return [
+        verdict
+        for backup in window.topics
+        for verdict in (
+            every_offset_accounted(backup),
+            no_source_loss(backup),
+            topic_unchanged(backup),
+            partitions_aligned(backup, application, window.partition_counts),
+        )
+    ]
+
+
+def every_offset_accounted(backup: TopicBackup) -> Verdict:
+    """No offset of the spans is missing or doubled without a cause."""
+    wrong = [span for span in backup.spans if span.unaccounted != 0]
+    numbers = {
+        "offsets": sum(s.plan.end - s.plan.start for s in backup.spans),
+        "records": backup.records,
+        "missing_offsets": backup.missing_offsets,
+        "unaccounted": sum(abs(span.unaccounted) for span in wrong),
+    }
+    if not wrong:
+        kept = sum(span.kept for span in backup.spans)
+        text = f"{numbers['records']} records, {numbers['missing_offsets']} offsets without one"
+        if kept:
+            text += "; Kafka no longer holds all of them, the earlier backup was kept"
+        return _verdict(backup, "every_offset_accounted", True, text + ".", numbers)
+    text = _join(wrong, lambda span: f"{span.partition}: {span.unaccounted} offsets unaccounted")
+    return _verdict(
+        backup,
+        "every_offset_accounted",
+        False,
+        f"{text}. Keep the topic as it is, and run the window again; report it if it stays.",
+        numbers,
+    )
+
+
+def no_source_loss(backup: TopicBackup) -> Verdict:
+    """No committed record of the window had gone from Kafka before it was read."""
+    losses = [(span, gap) for span in backup.spans for gap in span.losses]
+    known = sum(gap.offsets or 0 for _, gap in losses)
+    numbers = {"lost_offsets": known, "losses": len(losses)}
+    if not losses:
+        return _verdict(backup, "no_source_loss", True, "Nothing was lost.", numbers)
+    text = _join(losses, lambda pair: f"{pair[0].partition}: {pair[1].describe()}")
+    return _verdict(
+        backup,
+        "no_source_loss",
+        False,
+        f"Lost before the backup read them: {text}. Back up more often than Kafka deletes, or"
+        " raise retention.ms; records that went into a transaction marker's place are counted too.",
+        numbers,
+    )
+
+
+def topic_unchanged(backup: TopicBackup) -> Verdict:
+    """The topic's id, partitions and configs are those of the window before."""
+    name = "topic_unchanged"
+    opened, closed, facts = backup.opened, backup.closed, backup.facts
+    if facts is None:
+        return _verdict(
+            backup, name, False, "The topic is gone. Exclude it, or find out who deleted it."
+        )
+    lives = [life.topic_id for life in (opened, closed) if life] + [facts.topic_id]
+    if opened is None and backup.previous_facts is not None:
+        lives.insert(0, backup.previous_facts.topic_id)
+    if len(set(lives)) > 1:
+        return _verdict(
+            backup,
+            name,
+            False,
+            f"The topic was deleted and created anew (ids {' -> '.join(dict.fromkeys(lives))}):"
+            " its log begins anew. What the old one held since the last backup is lost.",
+        )
+    changes = _changes(backup)
+    if changes:
+        return _verdict(
+            backup, name, False, f"Changed: {'; '.join(changes)}.", severity=Severity.WARN
+        )
+    return _verdict(backup, name, True, "Same id, partitions and configs.")
+
+
+def _changes(backup: TopicBackup) -> list[str]:
+    changes: list[str] = []
+    if backup.opened and backup.closed and backup.opened.partitions != backup.closed.partitions:
+        changes.append(f"partitions {backup.opened.partitions} -> {backup.closed.partitions}")
+    facts, previous = backup.facts, backup.previous_facts
+    if facts and previous:
+        before, now = dict(previous.configs), dict(facts.configs)
+        changes += [
+            f"{key} {before.get(key, 'unset')} -> {now.get(key, 'unset')}"
+            for key in sorted(before.keys() | now.keys())
+            if before.get(key) != now.get(key)
+        ]
+    return changes
+
+
+def partitions_aligned(
+    backup: TopicBackup, application: StreamsApplication, counts: Mapping[str, int]
+) -> Verdict:
+    """All partitions are there, as many as the topic's sub-topologies need."""
+    name = "partitions_aligned"
+    count = counts.get(backup.topic, 0)
+    numbers = {"partitions": count}
+    present = {span.partition.partition for span in backup.spans}
+    missing = sorted(set(range(count)) - present)
+    if missing:
+        text = f"Partitions {missing} are not in the backup. Run the window again."
+        return _verdict(backup, name, False, text, numbers)
+    topic = application.topic(backup.topic)
+    if not topic.is_internal or TopicRole.CHANGELOG not in topic.roles:
+        return _verdict(backup, name, True, f"{count} partitions.", numbers)
+    sources = {
+        source.name: counts[source.name]
+        for source in application.topics
+        if source.roles & {TopicRole.INPUT, TopicRole.REPARTITION}
+        and set(source.subtopologies) & set(topic.subtopologies)
+        and source.name in counts
+    }
+    needed = max(sources.values(), default=count)
+    if count == needed or count == 0:
+        return _verdict(backup, name, True, f"{count} partitions, as its input.", numbers)
+    widest = sorted(source for source, n in sources.items() if n == needed)
+    return _verdict(
+        backup,
+        name,
+        False,
+        f"{count} partitions, but {', '.join(widest)} has {needed}: Kafka Streams refuses to start"
+        " with them. Bring the partition counts together before you rely on a restore.",
+        numbers,
+    )
+
+
+def _verdict(
+    backup: TopicBackup,
+    check: str,
+    passed: bool,
+    explanation: str,
+    numbers: Mapping[str, int] | None = None,
+    severity: Severity = Severity.ERROR,
+) -> Verdict:
+    return Verdict(
+        check=check,
+        topic=backup.topic,
+        window=backup.window.key,
+        passed=passed,
+        explanation=explanation,
+        severity=severity,
+        numbers=numbers or {},
+    )
+
+
+T = TypeVar("T")
+_MOST = 10
+
+
+def _join(items: Iterable[T], describe: Callable[[T], str]) -> str:
+    texts = [describe(item) for item in items]
+    more = f" and {len(texts) - _MOST} more" if len(texts) > _MOST else ""
+    return "; ".join(texts[:_MOST]) + more

@@ -1,0 +1,193 @@
+"""Which offsets belong to which window: windows tile every partition's log by construction.
+
+A window ends where the last recovery point taken before its closing instant stood, and begins
+where the window before it ends. Record timestamps play no part. What the ledger holds is frozen:
+an edge that was used once is never moved.
+"""
+
+from bisect import bisect_left, bisect_right
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from operator import itemgetter
+
+from kstreams_assets.kafka.positions import TopicPartitionId
+from kstreams_assets.recovery.point import RecoveryPoint, in_force
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Window:
+    """One time partition `[start_ms, end_ms)` of wall-clock time; `key` as in Dagster."""
+
+    start_ms: int
+    end_ms: int
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """The next offset of a partition in one life of its topic."""
+
+    topic_id: str
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedSpan:
+    """A span that the ledger already holds: its edges are frozen.
+
+    `continues` says that it begins where the window before it ends; a span that begins a topic's
+    life (first window, new partition, recreated topic) says nothing about the window before it.
+    """
+
+    window: Window
+    partition: TopicPartitionId
+    topic_id: str
+    start: int
+    end: int
+    continues: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Edges:
+    """The two ends of a window in one partition.
+
+    `start` is None where the partition was not known before the window (its records then begin at
+    `first_log_start`); the window has no `Edges` at all where it was not known at its end, unless
+    it was there when the window opened: then it has `vanished`, and ends where it began.
+    """
+
+    partition: TopicPartitionId
+    start: Position | None
+    end: Position
+    first_log_start: int
+    vanished: bool = False
+
+
+@dataclass(slots=True)
+class _Recorded:
+    """What the ledger holds of one partition, by the instants that it answers for."""
+
+    by_window: dict[Window, RecordedSpan] = field(default_factory=dict)
+    by_instant: dict[int, Position] = field(default_factory=dict)
+    _ends: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
+    _starts: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, spans: Iterable[RecordedSpan]) -> "_Recorded":
+        recorded = cls()
+        for span in sorted(spans, key=lambda s: s.window):
+            recorded._add(span)
+        return recorded
+
+    def _add(self, span: RecordedSpan) -> None:
+        window, life = span.window, span.topic_id
+        self.by_window[window] = span
+        if span.continues:
+            self.by_instant.setdefault(window.start_ms, Position(life, span.start))
+        self.by_instant[window.end_ms] = Position(life, span.end)
+        self._ends.setdefault(life, []).append((window.end_ms, span.end))
+        self._starts.setdefault(life, []).append((window.start_ms, span.start))
+
+    def clamp(self, instant_ms: int, position: Position) -> Position:
+        """Keep an edge between the windows around it, should a late point move it."""
+        ends = self._ends.get(position.topic_id, [])
+        starts = self._starts.get(position.topic_id, [])
+        before = bisect_right(ends, instant_ms, key=itemgetter(0))
+        after = bisect_left(starts, instant_ms, key=itemgetter(0))
+        offset = position.offset
+        if before:
+            offset = max(offset, ends[before - 1][1])
+        if after < len(starts):
+            offset = min(offset, starts[after][1])
+        return Position(position.topic_id, offset)
+
+
+_NOTHING = _Recorded()
+
+
+@dataclass(slots=True)
+class WindowEdges:
+    """Answers where each partition stood at an instant, from recovery points and the ledger."""
+
+    points: Sequence[RecoveryPoint]
+    recorded: Iterable[RecordedSpan] = ()
+    _ordered: list[RecoveryPoint] = field(init=False)
+    _instants: list[int] = field(init=False)
+    _ledger: dict[TopicPartitionId, _Recorded] = field(init=False)
+    _recorded_in: dict[Window, set[TopicPartitionId]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._ordered = in_force(self.points)
+        self._instants = [point.effective_at_ms for point in self._ordered]
+        spans: dict[TopicPartitionId, list[RecordedSpan]] = defaultdict(list)
+        self._recorded_in = defaultdict(set)
+        for span in self.recorded:
+            spans[span.partition].append(span)
+            self._recorded_in[span.window].add(span.partition)
+        self._ledger = {partition: _Recorded.of(of_it) for partition, of_it in spans.items()}
+
+    def closing_point(self, window: Window) -> RecoveryPoint | None:
+        """The recovery point that bounds a window, None when there is none before its end."""
+        return self.point_before(window.end_ms)
+
+    def has_own_point(self, window: Window) -> bool:
+        """Whether a point was taken in the window, or afterwards on its behalf."""
+        point = self.closing_point(window)
+        return point is not None and point.effective_at_ms >= window.start_ms
+
+    def point_before(self, instant_ms: int) -> RecoveryPoint | None:
+        """The last recovery point that counts before an instant, None when there is none."""
+        index = bisect_left(self._instants, instant_ms)
+        return self._ordered[index - 1] if index else None
+
+    def partitions_of(self, window: Window, topics: Iterable[str]) -> list[Edges]:
+        """The edges of every partition of these topics that was known when the window closed.
+
+        Those that were known when it opened and had gone when it closed are among them.
+        """
+        wanted = set(topics)
+        closing = self.closing_point(window)
+        known = {cut.id for cut in closing.partitions} if closing else set()
+        opening = self.point_before(window.start_ms)
+        known |= {cut.id for cut in opening.partitions} if opening else set()
+        known |= self._recorded_in.get(window, set())
+        edges = (
+            self._edges(window, partition, closing)
+            for partition in sorted(known)
+            if partition.topic in wanted
+        )
+        return [edge for edge in edges if edge is not None]
+
+    def _edges(
+        self, window: Window, partition: TopicPartitionId, closing: RecoveryPoint | None
+    ) -> Edges | None:
+        span = self._ledger.get(partition, _NOTHING).by_window.get(window)
+        if span is not None:
+            start = Position(span.topic_id, span.start) if span.continues else None
+            return Edges(partition, start, Position(span.topic_id, span.end), span.start)
+        opening = self.point_before(window.start_ms)
+        start = self._position(partition, window.start_ms)
+        if opening and partition.topic in opening.absent_topics:
+            start = None  # its end was told in the window in which it went
+        cut = closing.cut(partition) if closing else None
+        if cut is None and start is not None:
+            return Edges(partition, start, start, start.offset, vanished=True)
+        end = self._position(partition, window.end_ms)
+        if end is None:
+            return None
+        if start is not None and start.topic_id == end.topic_id and start.offset > end.offset:
+            end = start
+        first_log_start = cut.log_start if cut else 0
+        return Edges(partition, start, end, first_log_start)
+
+    def _position(self, partition: TopicPartitionId, instant_ms: int) -> Position | None:
+        """Where the partition stood at an instant; edges of the ledger win over points."""
+        recorded = self._ledger.get(partition, _NOTHING)
+        if instant_ms in recorded.by_instant:
+            return recorded.by_instant[instant_ms]
+        point = self.point_before(instant_ms)
+        cut = point.cut(partition) if point else None
+        if cut is None:
+            return None
+        return recorded.clamp(instant_ms, Position(cut.topic_id, cut.end))

@@ -1,0 +1,1 @@
+"""The command line: the same YAML as in Dagster, for cron jobs and scripts."""

@@ -1,0 +1,190 @@
+"""`kstreams-assets backup`: back up all due windows, or the given ones, in one process."""
+
+import sys
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from kstreams_assets.app.model import AppTopic
+from kstreams_assets.backup.due import window_statuses
+from kstreams_assets.backup.partitions import WindowCalendar
+from kstreams_assets.backup.result import WindowBackup
+from kstreams_assets.backup.run import BackupRun
+from kstreams_assets.backup.verdicts import Severity, Verdict, judge
+from kstreams_assets.backup.windows import Window
+from kstreams_assets.cli.app_file import load_settings
+from kstreams_assets.cli.options import app_options
+from kstreams_assets.cli.output import print_json, print_table
+from kstreams_assets.errors import ConfigurationError
+from kstreams_assets.kafka.cluster import KafkaCluster
+from kstreams_assets.settings import ApplicationSettings
+
+
+@click.command()
+@app_options
+@click.option("--window", "keys", multiple=True, help="A window to back up; repeat for more.")
+@click.option("--topic", "names", multiple=True, help="Only this topic; repeat for more.")
+def backup(
+    app_file: Path,
+    application_id: str | None,
+    bootstrap: str | None,
+    warehouse: str | None,
+    as_json: bool,
+    keys: tuple[str, ...],
+    names: tuple[str, ...],
+) -> None:
+    """Back up all due windows, or the given ones. Exits 0 only if every check passed.
+
+    \f
+    Raises ConfigurationError for an unknown topic or window.
+    """
+    settings = load_settings(
+        app_file, application_id=application_id, bootstrap_servers=bootstrap, warehouse=warehouse
+    )
+    topics = _topics(settings, names)
+    calendar = WindowCalendar(settings.windows)
+    windows = calendar.windows(keys) if keys else _due(settings, topics)
+    backups = _run(settings, topics, windows, calendar) if windows else []
+    verdicts = [v for window in backups for v in judge(window, settings.application)]
+    _report(settings, backups, verdicts, as_json=as_json)
+    if any(not v.passed and v.severity is Severity.ERROR for v in verdicts):
+        sys.exit(1)
+
+
+def _topics(settings: ApplicationSettings, names: Sequence[str]) -> tuple[AppTopic, ...]:
+    unknown = sorted(set(names) - {topic.name for topic in settings.topics})
+    if unknown:
+        raise ConfigurationError(
+            f"Not among the backed-up topics of {settings.application_id}: {', '.join(unknown)}.",
+            remedy=f"They are: {', '.join(topic.name for topic in settings.topics)}.",
+        )
+    return tuple(t for t in settings.topics if not names or t.name in names)
+
+
+def _due(settings: ApplicationSettings, topics: Sequence[AppTopic]) -> list[Window]:
+    wanted = {topic.name for topic in topics}
+    return [s.window for s in window_statuses(settings) if s.missing & wanted]
+
+
+def _run(
+    settings: ApplicationSettings,
+    topics: tuple[AppTopic, ...],
+    windows: Sequence[Window],
+    calendar: WindowCalendar,
+) -> list[WindowBackup]:
+    from spark_resources.session import SparkSessionResource
+
+    spark = SparkSessionResource()
+    try:
+        with KafkaCluster(settings.connection) as cluster:
+            run = BackupRun(
+                application=settings.application,
+                topics=topics,
+                cluster=cluster,
+                warehouse=settings.warehouse,
+                spark=spark,
+                run_id=f"cli-{uuid.uuid4()}",
+                settings=settings.backup,
+            )
+            return run.execute(windows, newest_closed=calendar.newest_closed())
+    finally:
+        spark.stop()
+
+
+def _report(
+    settings: ApplicationSettings,
+    backups: Sequence[WindowBackup],
+    verdicts: Sequence[Verdict],
+    *,
+    as_json: bool,
+) -> None:
+    documents = [_document(window, verdicts) for window in backups]
+    passed = all(v.passed or v.severity is Severity.WARN for v in verdicts)
+    if as_json:
+        print_json(
+            {
+                "application_id": settings.application_id,
+                "warehouse": str(settings.warehouse.root),
+                "passed": passed,
+                "windows": documents,
+            }
+        )
+        return
+    columns = ["topic", "role", "records", "bytes", "tombstones", "missing_offsets"]
+    print_table(
+        f"{settings.application_id}: {len(backups)} windows backed up to {settings.warehouse.root}",
+        ["window", *(column.replace("_", " ") for column in columns), "checks"],
+        [
+            [document["window"], *(topic[c] for c in columns), _checks(topic)]
+            for document in documents
+            for topic in document["topics"]
+        ],
+    )
+    for window in backups:
+        if window.note:
+            click.echo(f"NOTE {window.window.key}: {window.note}", err=True)
+    for verdict in verdicts:
+        if not verdict.passed:
+            click.echo(
+                f"{verdict.severity.value.upper()} {verdict.window} {verdict.topic}"
+                f" {verdict.check}: {verdict.explanation}",
+                err=True,
+            )
+
+
+def _checks(topic: dict[str, Any]) -> str:
+    red = [check["check"] for check in topic["checks"] if not check["passed"]]
+    return f"RED: {', '.join(red)}" if red else f"{len(topic['checks'])} passed"
+
+
+def _document(window: WindowBackup, verdicts: Sequence[Verdict]) -> dict[str, Any]:
+    return {
+        "window": window.window.key,
+        "recovery_point": window.recovery_point_id,
+        "note": window.note,
+        "topics": [
+            {
+                "topic": topic.topic,
+                "role": topic.role,
+                "records": topic.records,
+                "bytes": topic.bytes,
+                "stored_bytes": topic.stored_bytes,
+                "tombstones": topic.tombstones,
+                "missing_offsets": topic.missing_offsets,
+                "delta_version": topic.delta_version,
+                "spans": [
+                    {
+                        "partition": span.partition.partition,
+                        "start": span.plan.start,
+                        "end": span.plan.end,
+                        "records": span.content.records,
+                        "kept": span.kept,
+                        "gaps": [
+                            {
+                                "cause": gap.cause.value,
+                                "start": gap.start,
+                                "end": gap.end,
+                                "offsets": gap.offsets,
+                            }
+                            for gap in span.gaps
+                        ],
+                    }
+                    for span in topic.spans
+                ],
+                "checks": [
+                    {
+                        "check": verdict.check,
+                        "passed": verdict.passed,
+                        "severity": verdict.severity.value,
+                        "explanation": verdict.explanation,
+                    }
+                    for verdict in verdicts
+                    if (verdict.window, verdict.topic) == (window.window.key, topic.topic)
+                ],
+            }
+            for topic in window.topics
+        ],
+    }

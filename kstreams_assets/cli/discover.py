@@ -1,0 +1,186 @@
+"""`kstreams-assets discover`: writes the YAML of an application from what a cluster shows."""
+
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import click
+import yaml
+
+from kstreams_assets.app.facts import ClusterFacts
+from kstreams_assets.app.model import StreamsApplication
+from kstreams_assets.app.roles import application_from_cluster, application_from_topology
+from kstreams_assets.app.topology import parse_topology
+from kstreams_assets.cli.app_file import load_component, read_attributes
+from kstreams_assets.cli.output import print_json, print_table
+from kstreams_assets.errors import ConfigurationError
+from kstreams_assets.kafka.cluster import KafkaCluster
+from kstreams_assets.kafka.connection import KafkaConnection
+
+_SAMPLES = 10
+_SAMPLE_EVERY_S = 0.2
+
+
+@click.command()
+@click.option("--application-id", help="The application.id; not needed with --app.")
+@click.option("--bootstrap", help="host:port[,...]; not needed with --app.")
+@click.option(
+    "--app",
+    "app_file",
+    type=click.Path(path_type=Path),
+    help="A component's YAML whose connection and application id are used.",
+)
+@click.option(
+    "--topology",
+    "topology_file",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="Text of Topology.describe(); roles and edges are then exact.",
+)
+@click.option(
+    "--output",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Write the component's YAML there.",
+)
+@click.option("--warehouse", default="warehouse", show_default=True, help="For the YAML.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def discover(
+    application_id: str | None,
+    bootstrap: str | None,
+    app_file: Path | None,
+    topology_file: Path | None,
+    output: Path | None,
+    warehouse: str,
+    as_json: bool,
+) -> None:
+    """Find the topics of an application on a live cluster, with their roles.
+
+    \f
+    Raises ConfigurationError when it is not said which application on which cluster.
+    """
+    target = _target(application_id, bootstrap, app_file)
+    connection = target.connection
+    application = _discover(connection, target.application_id, topology_file)
+    document = _component(application, target, topology_file, output, warehouse)
+    if output is not None:
+        output.write_text(yaml.safe_dump(document, sort_keys=False), encoding="utf-8")
+    if as_json:
+        print_json(_json(application))
+        return
+    print_table(
+        f"{application.application_id} on {connection.bootstrap_servers}",
+        ["topic", "roles", "stores"],
+        [[t.name, ", ".join(sorted(t.roles)), ", ".join(t.stores)] for t in application.topics],
+    )
+    for finding in application.findings:
+        click.echo(f"To confirm, {finding.subject}: {finding.statement} {finding.remedy}", err=True)
+    if output is not None:
+        click.echo(f"Written: {output}. Set windows.start and the warehouse, then back up.")
+
+
+@dataclass(frozen=True, slots=True)
+class _Target:
+    """Which application on which cluster; `attributes` as the given YAML has them."""
+
+    application_id: str
+    connection: KafkaConnection
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+
+
+def _target(application_id: str | None, bootstrap: str | None, app_file: Path | None) -> _Target:
+    if app_file is not None:
+        component = load_component(
+            app_file, application_id=application_id, bootstrap_servers=bootstrap
+        )
+        attributes = read_attributes(app_file, application_id=application_id)
+        return _Target(component.application_id, component.connection, attributes)
+    if application_id is None or bootstrap is None:
+        raise ConfigurationError(
+            "It is not said which application is meant, or on which cluster.",
+            remedy="Give --application-id and --bootstrap, or --app with a component's YAML"
+            " (which can hold the credentials of a secured cluster).",
+        )
+    return _Target(application_id, KafkaConnection(bootstrap_servers=bootstrap))
+
+
+def _discover(
+    connection: KafkaConnection, application_id: str, topology_file: Path | None
+) -> StreamsApplication:
+    with KafkaCluster(connection) as cluster:
+        topics = cluster.topics()
+        others = set(cluster.group_ids()) - {application_id}
+        if topology_file is not None:
+            return application_from_topology(
+                application_id,
+                parse_topology(topology_file.read_text(encoding="utf-8")),
+                cluster_topics=topics,
+                other_application_ids=others,
+            )
+        facts = ClusterFacts(
+            topics=topics,
+            group_topics=frozenset(p.topic for p in cluster.group_offsets(application_id)),
+            transactional_topics=_written_in_transactions(cluster, application_id),
+            other_application_ids=frozenset(others),
+        )
+    return application_from_cluster(application_id, facts)
+
+
+def _written_in_transactions(cluster: KafkaCluster, application_id: str) -> frozenset[str]:
+    """Topics of the transactions seen open in a few samples: the outputs, if it runs."""
+    seen: set[str] = set()
+    for _ in range(_SAMPLES):
+        seen |= cluster.transactional_topics(application_id).topics
+        time.sleep(_SAMPLE_EVERY_S)
+    return frozenset(seen)
+
+
+def _component(
+    application: StreamsApplication,
+    target: _Target,
+    topology_file: Path | None,
+    output: Path | None,
+    warehouse: str,
+) -> dict[str, Any]:
+    """The YAML's content: what the given one says, with the topics that were found."""
+    attributes: dict[str, Any] = {
+        "application_id": application.application_id,
+        "connection": {"bootstrap_servers": target.connection.bootstrap_servers},
+        "warehouse": warehouse,
+        "windows": {"every": "hour", "start": time.strftime("%Y-%m-%d", time.gmtime())},
+        **target.attributes,
+    }
+    for replaced in ("topology", "topics"):
+        attributes.pop(replaced, None)
+    if topology_file is not None:
+        folder = output.parent.resolve() if output else Path.cwd()
+        attributes["topology"] = os.path.relpath(topology_file.resolve(), folder)
+    else:
+        attributes["topics"] = {
+            topic.name: {"roles": sorted(role.value for role in topic.roles)}
+            for topic in application.topics
+        }
+    return {
+        "type": "kstreams_assets.components.KafkaStreamsAppComponent",
+        "attributes": attributes,
+    }
+
+
+def _json(application: StreamsApplication) -> dict[str, Any]:
+    return {
+        "application_id": application.application_id,
+        "topics": [
+            {"name": t.name, "roles": sorted(r.value for r in t.roles), "stores": list(t.stores)}
+            for t in application.topics
+        ],
+        "stores": [
+            {"name": s.name, "changelog": s.changelog, "global": s.is_global}
+            for s in application.stores
+        ],
+        "edges": [{"source": e.source, "target": e.target} for e in application.edges],
+        "findings": [
+            {"subject": f.subject, "statement": f.statement, "remedy": f.remedy}
+            for f in application.findings
+        ],
+    }

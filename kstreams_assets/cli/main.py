@@ -1,0 +1,58 @@
+"""`kstreams-assets`: discover, recovery-points, windows, backup."""
+
+import logging
+import sys
+
+import click
+
+from kstreams_assets.cli.backup import backup
+from kstreams_assets.cli.discover import discover
+from kstreams_assets.cli.recovery_points import recovery_points
+from kstreams_assets.cli.windows import windows
+from kstreams_assets.errors import KStreamsAssetsError
+
+EXIT_CHECK_FAILED = 1
+EXIT_ERROR = 2
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("-v", "--verbose", is_flag=True, help="Progress on standard error.")
+def cli(verbose: bool) -> None:
+    """Back up Kafka Streams applications as a unit.
+
+    Exit code 0: done, every check passed. 1: a check failed. 2: an error, named in one line.
+    """
+    logging.basicConfig(
+        level=logging.WARNING,
+        format="%(asctime)s %(levelname)s %(message)s",
+        stream=sys.stderr,
+    )
+    for name in ("kstreams_assets", "spark_resources"):
+        logging.getLogger(name).setLevel(logging.INFO if verbose else logging.WARNING)
+
+
+cli.add_command(backup)
+cli.add_command(discover)
+cli.add_command(recovery_points)
+cli.add_command(windows)
+
+
+def main() -> None:
+    """Run the command line; an error of this project is one line, never a stack trace."""
+    try:
+        cli.main(prog_name="kstreams-assets", standalone_mode=False)
+    except KStreamsAssetsError as error:
+        click.echo(f"Error: {error}", err=True)
+        sys.exit(EXIT_ERROR)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(EXIT_ERROR)
+    except click.exceptions.Exit as stop:
+        sys.exit(stop.exit_code)
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("Interrupted; what was committed stays, run the same command again.", err=True)
+        sys.exit(EXIT_ERROR)
+
+
+if __name__ == "__main__":
+    main()

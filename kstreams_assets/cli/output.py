@@ -1,0 +1,38 @@
+"""What commands print: a table for people, JSON for machines."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+_NUMBERS = (int, float)
+
+
+def print_json(document: Mapping[str, Any]) -> None:
+    """One JSON document on standard output."""
+    click.echo(json.dumps(document, indent=2, sort_keys=False))
+
+
+def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    """A line and a table on standard output; numbers to the right."""
+    click.echo(title)  # not as the table's own, which would be broken to the table's width
+    table = Table(header_style="bold")
+    for index, column in enumerate(columns):
+        numeric = bool(rows) and all(
+            row[index] is None or isinstance(row[index], _NUMBERS) for row in rows
+        )
+        table.add_column(column, justify="right" if numeric else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(_text(cell) for cell in row))
+    console = Console()
+    # A pipe has no width; cut names would be of no use to grep.
+    Console(width=console.width if console.is_terminal else 240).print(table)
+
+
+def _text(cell: object) -> str:
+    if cell is None:
+        return ""
+    return f"{cell:,}" if isinstance(cell, int) and not isinstance(cell, bool) else str(cell)

@@ -1,0 +1,59 @@
+"""`kstreams-assets windows`: what is backed up, what is due."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from kstreams_assets.backup.due import WindowStatus, window_statuses
+from kstreams_assets.backup.ledger import Ledger, LedgerEntry
+from kstreams_assets.cli.app_file import load_settings
+from kstreams_assets.cli.options import app_options
+from kstreams_assets.cli.output import print_json, print_table
+
+
+@click.command()
+@app_options
+@click.option("--last", default=20, show_default=True, help="How many windows, newest first.")
+def windows(
+    app_file: Path,
+    application_id: str | None,
+    bootstrap: str | None,
+    warehouse: str | None,
+    as_json: bool,
+    last: int,
+) -> None:
+    """Closed windows, newest first: which are backed up, which are due. Needs no broker."""
+    settings = load_settings(
+        app_file, application_id=application_id, bootstrap_servers=bootstrap, warehouse=warehouse
+    )
+    statuses = window_statuses(settings)
+    due = sum(status.is_due for status in statuses)
+    shown = statuses[::-1][:last]
+    ledger = Ledger(settings.warehouse, settings.application_id)
+    entries: dict[str, list[LedgerEntry]] = {}
+    for entry in ledger.entries(windows={status.window.key for status in shown}):
+        entries.setdefault(entry.result.plan.window.key, []).append(entry)
+    documents = [_document(status, entries.get(status.window.key, [])) for status in shown]
+    if as_json:
+        print_json({"application_id": settings.application_id, "due": due, "windows": documents})
+        return
+    columns = ["window", "state", "points", "topics", "records", "bytes", "lost"]
+    print_table(
+        f"Windows of {settings.application_id}: {len(statuses)} closed, {due} due",
+        columns,
+        [[document[column] for column in columns] for document in documents],
+    )
+
+
+def _document(status: WindowStatus, entries: list[LedgerEntry]) -> dict[str, Any]:
+    return {
+        "window": status.window.key,
+        "state": "due" if status.is_due else "done",
+        "points": status.points,
+        "topics": len(status.done),
+        "records": sum(entry.result.content.records for entry in entries),
+        "bytes": sum(entry.result.content.bytes for entry in entries),
+        "lost": sum(len(entry.result.losses) for entry in entries),
+        "missing_topics": sorted(status.missing),
+    }

@@ -1,0 +1,26 @@
+"""Settings of an application -> Dagster definitions, for the YAML and for Python users."""
+
+import dagster as dg
+
+from kstreams_assets.backup.assets import build_backup_assets
+from kstreams_assets.components.topic_assets import topic_specs
+from kstreams_assets.recovery.assets import build_recovery_points_asset
+from kstreams_assets.settings import ApplicationSettings
+
+
+def build_application_definitions(settings: ApplicationSettings) -> dg.Definitions:
+    """Topics, recovery points and backups of one application.
+
+    The resource `spark` (`spark_resources.session.SparkSessionResource`) has to be bound by the
+    code location; pass several applications through `components.topic_assets.share_topics`.
+
+    Raises:
+        ConfigurationError: Names collide, or the windows are not understood.
+    """
+    return dg.Definitions(
+        assets=[
+            *topic_specs(settings),
+            build_recovery_points_asset(settings),
+            build_backup_assets(settings),
+        ]
+    )

@@ -1,0 +1,126 @@
+"""`KafkaStreamsAppComponent`: one YAML file describes one application, and becomes assets."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import dagster as dg
+from pydantic import Field
+
+from kstreams_assets.app.model import BackupMode, StreamsApplication
+from kstreams_assets.app.roles import application_from_declarations, application_from_topology
+from kstreams_assets.app.selection import select_topics
+from kstreams_assets.app.topology import parse_topology
+from kstreams_assets.components.builder import build_application_definitions
+from kstreams_assets.components.models import (
+    BackupModel,
+    StoreModel,
+    TopicModel,
+    WindowsModel,
+    declarations,
+)
+from kstreams_assets.errors import ConfigurationError
+from kstreams_assets.kafka.connection import KafkaConnection
+from kstreams_assets.settings import ApplicationSettings
+from kstreams_assets.warehouse.layout import Warehouse
+
+
+def _resolve_connection(context: dg.ResolutionContext, raw: dict[str, Any]) -> KafkaConnection:
+    """Templates first: a template is no host:port."""
+    return KafkaConnection.model_validate(context.resolve_value(raw))
+
+
+class KafkaStreamsAppComponent(dg.Component, dg.Resolvable, dg.Model):
+    """One Kafka Streams application: its topics with lineage, recovery points and backups.
+
+    Loads without a broker and without a JVM. Give the text of `Topology.describe()` in a file
+    beside the YAML (`topology`), or declare topics with their roles; `kstreams-assets discover`
+    writes either from a running application.
+    """
+
+    application_id: str = Field(description="The `application.id` of the application.")
+    connection: Annotated[
+        KafkaConnection,
+        dg.Resolver(
+            _resolve_connection,
+            model_field_type=dict[str, Any],
+            description="How to reach the cluster; secrets as {env: NAME} or {file: PATH}.",
+        ),
+    ]
+    warehouse: str = Field(description="Folder of the tables, on a local or mounted disk.")
+    windows: WindowsModel = Field(description="How time is cut into windows.")
+    topology: str | None = Field(
+        default=None,
+        description="File with the text of Topology.describe(), relative to this one.",
+    )
+    mode: BackupMode = Field(
+        default=BackupMode.FULL,
+        description="`full`: every role; `minimal`: inputs, globals and changelogs.",
+    )
+    include: list[str] = Field(default=[], description="Globs of topics the mode leaves out.")
+    exclude: list[str] = Field(default=[], description="Globs of topics not to back up.")
+    topics: dict[str, TopicModel] = Field(default={}, description="Roles that win over all else.")
+    stores: dict[str, StoreModel] = Field(default={}, description="What rebuilds a store.")
+    inputs: list[str] = Field(default=[], description="Further topics the application reads.")
+    outputs: list[str] = Field(default=[], description="Further topics it writes.")
+    not_mine: list[str] = Field(default=[], description="Topics of others whose names fit.")
+    other_application_ids: list[str] = Field(
+        default=[], description="Applications of the cluster whose ids begin like this one."
+    )
+    owners: list[str] = Field(default=[], description="E-mail addresses or team:NAME.")
+    tags: dict[str, str] = Field(default={}, description="Tags of every asset.")
+    description: str = Field(default="", description="What the application does.")
+    backup: BackupModel = Field(default=BackupModel(), description="How backups are written.")
+
+    @classmethod
+    def get_spec(cls) -> dg.ComponentTypeSpec:
+        """What the component catalogue says."""
+        return dg.ComponentTypeSpec(
+            description="Backups of one Kafka Streams application",
+            produces=["asset", "asset_check"],
+        )
+
+    def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
+        """The definitions; raises ConfigurationError and its kin for what the YAML says wrong."""
+        return build_application_definitions(self.settings(context.path))
+
+    def settings(self, folder: Path) -> ApplicationSettings:
+        """Everything configured, checked; `folder` is where the YAML lies."""
+        application = self.application(folder)
+        return ApplicationSettings(
+            application=application,
+            topics=select_topics(
+                application, mode=self.mode, include=self.include, exclude=self.exclude
+            ),
+            connection=self.connection,
+            warehouse=Warehouse.at(self.warehouse),
+            windows=self.windows.schedule(),
+            backup=self.backup.settings(),
+            owners=tuple(self.owners),
+            tags=dict(self.tags),
+            description=self.description,
+        )
+
+    def application(self, folder: Path) -> StreamsApplication:
+        """The application as topology text and declarations tell it."""
+        said = declarations(
+            topics=self.topics,
+            stores=self.stores,
+            inputs=self.inputs,
+            outputs=self.outputs,
+            not_mine=self.not_mine,
+        )
+        if self.topology is None:
+            return application_from_declarations(self.application_id, said)
+        file = folder / self.topology
+        if not file.is_file():
+            raise ConfigurationError(
+                f"The topology file {file} is not there.",
+                remedy="Save the output of Topology.describe() under that name, or run"
+                " kstreams-assets discover and declare the topics.",
+            )
+        return application_from_topology(
+            self.application_id,
+            parse_topology(file.read_text(encoding="utf-8")),
+            declarations=said,
+            other_application_ids=self.other_application_ids,
+        )

@@ -1,0 +1,65 @@
+"""Names of assets, groups, pools and tags."""
+
+import re
+from collections.abc import Iterable
+
+import dagster as dg
+
+from kstreams_assets.errors import ConfigurationError
+
+
+class CollidingNamesError(ConfigurationError):
+    """Two names that Dagster cannot tell apart."""
+
+    def __init__(self, *, first: str, second: str) -> None:
+        super().__init__(
+            f"Dagster cannot tell {first!r} and {second!r} apart: it folds names to letters, digits"
+            " and underscores.",
+            remedy="Leave one of the two out (a topic: list it under not_mine; an application: put"
+            " it into a code location of its own), or rename it in Kafka.",
+        )
+        self.first = first
+        self.second = second
+
+
+def folded(name: str) -> str:
+    """A name as Dagster folds it to an identifier."""
+    return re.sub(r"[^A-Za-z0-9_]", "_", name)
+
+
+def refuse_collisions(names: Iterable[str]) -> None:
+    """Refuse names of which two fold to the same identifier.
+
+    Raises:
+        CollidingNamesError: It names the two.
+    """
+    seen: dict[str, str] = {}
+    for name in sorted(set(names)):
+        other = seen.setdefault(folded(name), name)
+        if other != name:
+            raise CollidingNamesError(first=other, second=name)
+
+
+def topic_key(topic: str) -> dg.AssetKey:
+    """The external asset of a topic."""
+    return dg.AssetKey(["kafka", topic])
+
+
+def backup_key(application_id: str, topic: str) -> dg.AssetKey:
+    """The backup of a topic of an application."""
+    return dg.AssetKey(["backup", application_id, topic])
+
+
+def recovery_points_key(application_id: str) -> dg.AssetKey:
+    """The recovery points of an application."""
+    return dg.AssetKey(["recovery_points", application_id])
+
+
+def group(application_id: str, part: str) -> str:
+    """The group of an application's topics, backups and so on."""
+    return f"{folded(application_id)}/{part}"
+
+
+def pool(application_id: str) -> str:
+    """The pool (size 1) that keeps an application's tables to one writing process."""
+    return f"kstreams_{folded(application_id)}"

@@ -1,0 +1,85 @@
+"""Everything that is configured about one application's backups, resolved and checked."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from kstreams_assets.app.model import AppTopic, StreamsApplication
+from kstreams_assets.errors import ConfigurationError
+from kstreams_assets.kafka.connection import KafkaConnection
+from kstreams_assets.warehouse.layout import Warehouse
+
+_EVERY = {"minute": "* * * * *", "hour": "0 * * * *", "day": "0 0 * * *"}
+
+
+@dataclass(frozen=True, slots=True)
+class BackupSettings:
+    """Bounds of a run and how files are compressed; sizes in bytes, times in seconds."""
+
+    compression: str = "zstd"
+    compression_level: int = 1
+    commit_bytes: int = 4 * 1024**3
+    windows_per_commit: int = 200
+    lock_wait_s: float = 60.0
+    stable_wait_s: float = 60.0
+    scan_deadline_s: float = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class WindowSchedule:
+    """How wall-clock time is cut into windows.
+
+    `cron` says when windows begin and end. `start` is the first window (ISO date or date and
+    time); windows of under a day are in UTC, since a local hour may come twice.
+    """
+
+    cron: str
+    start: str
+    timezone: str = "UTC"
+
+    @classmethod
+    def every(cls, period: str, *, start: str, timezone: str = "UTC") -> "WindowSchedule":
+        """Windows of a `minute`, an `hour`, a `day`, or of any cron schedule.
+
+        Raises:
+            ConfigurationError: The period is neither, or a time zone is given for short windows.
+        """
+        cron = _EVERY.get(period, period)
+        if len(cron.split()) != 5:
+            raise ConfigurationError(
+                f"windows.every is {period!r}.",
+                remedy="Give minute, hour, day, or a cron schedule of five fields.",
+            )
+        schedule = cls(cron, start, timezone)
+        if timezone != "UTC" and not schedule.is_daily:
+            raise ConfigurationError(
+                f"windows.timezone is {timezone!r} for windows of under a day ({cron}).",
+                remedy="Leave the time zone out: in a local one an hour can come twice.",
+            )
+        return schedule
+
+    @property
+    def is_daily(self) -> bool:
+        """Whether no window is shorter than a day."""
+        minute, hour, *_ = self.cron.split()
+        return minute.isdigit() and hour.isdigit()
+
+
+@dataclass(frozen=True, slots=True)
+class ApplicationSettings:
+    """One application: what it is, where it runs, what of it is backed up, when and where to."""
+
+    application: StreamsApplication
+    topics: tuple[AppTopic, ...]
+    """The topics that are backed up."""
+    connection: KafkaConnection
+    warehouse: Warehouse
+    windows: WindowSchedule
+    backup: BackupSettings = BackupSettings()
+    owners: tuple[str, ...] = ()
+    tags: Mapping[str, str] = field(default_factory=dict)
+    description: str = ""
+
+    @property
+    def application_id(self) -> str:
+        """The Kafka Streams `application.id`."""
+        return self.application.application_id

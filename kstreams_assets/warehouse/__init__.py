@@ -1,0 +1,1 @@
+"""The folder that holds every table of the backups: paths, layout version, locks."""

@@ -1,0 +1,73 @@
+"""Where each table lies below the warehouse folder, and the layout version they carry."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from kstreams_assets.errors import ConfigurationError, KStreamsAssetsError
+
+LAYOUT_VERSION = 1
+LAYOUT_PROPERTY = "kstreams_assets.layout"
+
+CONTROL_TABLES = ("recovery_points", "windows", "topics")
+"""The small tables, which all applications of a warehouse share."""
+
+
+class NewerLayoutError(KStreamsAssetsError):
+    """A table was written by a newer release than this one."""
+
+    def __init__(self, *, table: str, found: str) -> None:
+        super().__init__(
+            f"The table {table} has layout version {found}; this release knows up to"
+            f" {LAYOUT_VERSION}.",
+            remedy="Install the release that wrote the table, or a newer one; nothing was changed.",
+        )
+        self.table = table
+        self.found = found
+
+
+def check_layout(table: str, properties: dict[str, str | None] | dict[str, str]) -> None:
+    """Refuse a table whose layout is newer than this release.
+
+    Raises:
+        NewerLayoutError: The version is higher, or is not a number.
+    """
+    found = properties.get(LAYOUT_PROPERTY) or str(LAYOUT_VERSION)
+    if not found.isdigit() or int(found) > LAYOUT_VERSION:
+        raise NewerLayoutError(table=table, found=found)
+
+
+@dataclass(frozen=True, slots=True)
+class Warehouse:
+    """A folder on a local or mounted disk that holds the tables of any number of applications."""
+
+    root: Path
+
+    @classmethod
+    def at(cls, location: str | Path) -> "Warehouse":
+        """The warehouse at a path; `file:` URIs are understood.
+
+        Raises:
+            ConfigurationError: The location is an object store. One writer per table cannot be
+                guaranteed there yet, and two lose each other's commits without an error.
+        """
+        text = str(location)
+        if text.startswith("file:"):
+            text = "/" + text.removeprefix("file:").lstrip("/")
+        if "://" in text or text.startswith(("s3:", "s3a:", "gs:", "abfs:")):
+            raise ConfigurationError(
+                f"The warehouse {text!r} is not on a local or mounted disk.",
+                remedy="Give a folder; object stores are not supported by this release.",
+            )
+        return cls(Path(text).expanduser().absolute())
+
+    def records(self, application_id: str) -> Path:
+        """The records of one application's backups (written by Spark only)."""
+        return self.root / "records" / application_id
+
+    def control(self, table: str) -> Path:
+        """A small table written with the deltalake package."""
+        return self.root / table
+
+    def lock_file(self, name: str) -> Path:
+        """The file that a holder of the named lock keeps locked."""
+        return self.root / ".locks" / f"{name}.lock"

@@ -1,0 +1,402 @@
+"""Writes docs/reference from the code: `python -m scripts.generate_reference [--check]`.
+
+Names, types, defaults and commands come from the code. What a column or a gap cause means is said
+here, once for each; a column without a text, or a text without a column, is an error.
+"""
+
+import enum
+import inspect
+import re
+import sys
+import types
+import typing
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import click
+import pyarrow as pa
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from kstreams_assets.backup import facts, ledger
+from kstreams_assets.backup.plan import LOSSES, GapCause
+from kstreams_assets.backup.verdicts import CHECKS
+from kstreams_assets.cli.main import cli
+from kstreams_assets.components import KafkaStreamsAppComponent
+from kstreams_assets.kafka.connection import KafkaConnection
+from kstreams_assets.kafka.secret import Secret
+from kstreams_assets.recovery import table as recovery_points
+from kstreams_assets.warehouse.layout import LAYOUT_PROPERTY, LAYOUT_VERSION, Warehouse
+from spark_resources.records_table import RECORD_COLUMNS
+
+CHECKOUT = Path(__file__).resolve().parents[1]
+FOLDER = CHECKOUT / "docs" / "reference"
+GENERATED = "<!-- Written by `python -m scripts.generate_reference`; do not edit. -->"
+
+Columns = Mapping[str, tuple[str, str]]
+"""Name -> type and text of a column."""
+
+_COMMON = {
+    "application_id": "The application.",
+    "window": "Key of the window, as in Dagster.",
+    "window_start_ms": "Begin of the window, epoch milliseconds.",
+    "window_end_ms": "Exclusive end of the window, epoch milliseconds.",
+    "topic": "Topic.",
+    "partition": "Partition of the topic.",
+    "topic_id": "Id that Kafka gave the topic; a recreated topic has another one.",
+}
+_RECORDS = {
+    "window": _COMMON["window"],
+    "topic": _COMMON["topic"],
+    "partition": _COMMON["partition"],
+    "offset": "Offset in Kafka.",
+    "timestamp_ms": "Epoch milliseconds exactly as Kafka stored it; 0 and -1 are kept.",
+    "timestamp_type": "0 CreateTime, 1 LogAppendTime.",
+    "headers": "In order; duplicate keys and null values are kept.",
+    "key": "Raw bytes; null and empty are told apart.",
+    "value": "Raw bytes; null is a tombstone.",
+}
+_RECOVERY_POINTS = {
+    "application_id": _COMMON["application_id"],
+    "id": "Sorts by the time the point was taken.",
+    "cluster_id": "Id of the Kafka cluster.",
+    "taken_at_ms": "When it was taken, epoch milliseconds.",
+    "closes_window_end_ms": "Set on a point taken late, for a window that closed without one:"
+    " exclusive end of that window.",
+    "method": "How it was taken.",
+    "guarantee": "What a restore from it would give.",
+    "sealed": "Reserved; always false in this release.",
+    "reason": "Why it has this guarantee and no better one.",
+    "took_ms": "How long it took.",
+    "absent_topics": "Topics that earlier points knew and that were not on the cluster.",
+    "partitions": "Of each partition: log start offset, and last stable offset as `end`.",
+    "group_offsets": "Committed offsets of the group, with metadata unchanged.",
+}
+_WINDOWS = {
+    **_COMMON,
+    "partition": "Partition; -1 in the one row of a topic that no recovery point knew yet.",
+    "start": "First offset of the span.",
+    "end": "Exclusive end of the span.",
+    "read_start": "First offset that was read; what lies before it is told in `gaps`.",
+    "continues": "Whether the span begins where the window before it ends.",
+    "log_start": "Log start offset when the span was planned.",
+    "records": "Records stored.",
+    "bytes": "Uncompressed keys, values and headers in Parquet's plain encoding.",
+    "stored_bytes": "Size of the span's files.",
+    "files": "Number of the span's files.",
+    "tombstones": "Records with a null value.",
+    "null_keys": "Records with a null key.",
+    "odd_timestamps": "Records with a timestamp of 0 or below.",
+    "first_offset": "Smallest offset stored; null without records.",
+    "last_offset": "Largest offset stored; null without records.",
+    "min_timestamp_ms": "Smallest timestamp stored.",
+    "max_timestamp_ms": "Largest timestamp stored.",
+    "gaps": "Offsets without a record: cause, range, number (see [checks](checks.md)).",
+    "recovery_point_id": "The recovery point that ends the window.",
+    "delta_version": "Version of the records table that holds the span.",
+    "run_id": "Dagster run, or `cli-...`.",
+    "recorded_at_ms": "When the row was written, epoch milliseconds.",
+}
+_TOPICS = {
+    **{name: _COMMON[name] for name in ("application_id", "window", "window_end_ms", "topic")},
+    "topic_id": _COMMON["topic_id"],
+    "role": "Roles, joined with `+`.",
+    "partitions": "Number of partitions.",
+    "replication_factor": "Smallest number of replicas of a partition.",
+    "configs": "Settings made on the topic itself, not the broker's defaults.",
+}
+_GAPS = {
+    GapCause.TRANSACTION_MARKER: "Commit and abort markers take an offset each.",
+    GapCause.ABORTED: "Records of aborted transactions.",
+    GapCause.COMPACTED: "The raw log no longer holds them: compaction removed them, because a later"
+    " record of the same key superseded them.",
+    GapCause.PURGED: "Repartition records below the committed offset: processed; Kafka Streams"
+    " deletes them itself.",
+    GapCause.RETENTION: "The log start offset has passed them: retention, or DeleteRecords.",
+    GapCause.TOPIC_RECREATED: "They belonged to an earlier topic of the same name.",
+    GapCause.TOPIC_DELETED: "The topic is gone.",
+    GapCause.UNEXPLAINED: "Kafka shows committed records that the backup does not hold.",
+}
+
+
+def pages() -> dict[str, str]:
+    """Every page of the reference, by file name."""
+    return {
+        "yaml.md": _page("YAML of an application", yaml_lines()),
+        "cli.md": _page("Command line", cli_lines()),
+        "tables.md": _page("Tables", table_lines()),
+        "checks.md": _page("Checks", check_lines()),
+    }
+
+
+def stale_pages(folder: Path = FOLDER) -> list[str]:
+    """Names of the pages whose file is missing or says something else than the code."""
+    return [
+        name
+        for name, text in pages().items()
+        if not (folder / name).is_file() or (folder / name).read_text(encoding="utf-8") != text
+    ]
+
+
+def yaml_lines() -> Iterator[str]:
+    """The YAML: every model that the component reaches, with its fields."""
+    module = KafkaStreamsAppComponent.__module__.rpartition(".")[0]
+    yield f"A file `defs.yaml` has `type: {module}.{KafkaStreamsAppComponent.__name__}` and"
+    yield "`attributes` with the keys below. Unknown keys are errors. `{{ env('NAME') }}` and"
+    yield "`{{ env('NAME', 'default') }}` take a value from the environment; secrets have a form"
+    yield "of their own (`env` or `file`), so that they never stand in the configuration."
+    yield ""
+    yield "## attributes"
+    yield ""
+    yield from _model_lines(KafkaStreamsAppComponent, "")
+
+
+def _model_lines(model: type[BaseModel], path: str) -> Iterator[str]:
+    yield from _row("key", "type", "default", "what")
+    yield from _row("---", "---", "---", "---")
+    nested: list[tuple[str, type[BaseModel]]] = []
+    for name, field in model.model_fields.items():
+        annotation = KafkaConnection if name == "connection" else field.annotation
+        models = list(_models(annotation))
+        text = field.description or " Or: ".join(_first_sentence(found) for found in models)
+        if name == "connection":
+            text = "How to reach the cluster."
+        yield from _row(f"`{name}`", _type(annotation), _default(field), text)
+        inner = f"{path}{name}{_item_path(annotation)}"
+        nested += [(inner, found) for found in models if found is not Secret]
+    for inner, found in nested:
+        yield ""
+        yield f"## {inner}{_variant(found)}"
+        yield ""
+        if (text := _first_sentence(found)) != "":
+            yield text
+            yield ""
+        yield from _model_lines(found, f"{inner}.")
+
+
+def _models(annotation: object) -> Iterator[type[BaseModel]]:
+    """The models inside a type."""
+    if inspect.isclass(annotation) and issubclass(annotation, BaseModel):
+        yield annotation
+    for inner in typing.get_args(annotation):
+        yield from _models(inner)
+
+
+def _item_path(annotation: object) -> str:
+    return ".NAME" if typing.get_origin(annotation) is dict and any(_models(annotation)) else ""
+
+
+def _variant(model: type[BaseModel]) -> str:
+    """Which mechanisms a block is for, where several blocks share one key."""
+    mechanism = model.model_fields.get("mechanism")
+    if mechanism is None:
+        return ""
+    return f" ({', '.join(str(m) for m in typing.get_args(mechanism.annotation))})"
+
+
+def _first_sentence(model: type[BaseModel]) -> str:
+    text = inspect.cleandoc(model.__doc__ or "").partition("\n\n")[0]
+    return " ".join(text.split())
+
+
+_PLAIN_TYPES = {str: "text", int: "integer", float: "number", bool: "true or false"}
+
+
+def _type(annotation: object) -> str:
+    if annotation in _PLAIN_TYPES:
+        return _PLAIN_TYPES[typing.cast(type, annotation)]
+    if annotation is Secret:
+        return "`{env: NAME}` or `{file: PATH}`"
+    origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin is typing.Literal:
+        return ", ".join(f"`{value}`" for value in arguments)
+    if origin is list:
+        inner = _type(arguments[0])
+        return "list of " + ("texts" if inner == "text" else inner)
+    if origin is not None and inspect.isclass(origin) and issubclass(origin, Mapping):
+        return "mapping" if any(_models(arguments[1])) else f"mapping to {_type(arguments[1])}"
+    if origin in (typing.Union, types.UnionType):
+        texts = [_type(inner) for inner in arguments if inner is not type(None)]
+        return " or ".join(dict.fromkeys(texts))
+    if inspect.isclass(annotation) and issubclass(annotation, enum.Enum):
+        return ", ".join(f"`{member.value}`" for member in annotation)
+    if inspect.isclass(annotation) and issubclass(annotation, BaseModel):
+        return "block"
+    raise TypeError(f"No text for the type {annotation!r}.")
+
+
+def _default(field: FieldInfo) -> str:
+    if field.is_required():
+        return "**required**"
+    value = field.get_default(call_default_factory=True)
+    if value is None or value == "" or (isinstance(value, list | dict) and not value):
+        return ""
+    if isinstance(value, BaseModel):
+        return "see below"
+    if isinstance(value, enum.Enum):
+        value = value.value
+    return f"`{str(value).lower()}`" if isinstance(value, bool) else f"`{value}`"
+
+
+def cli_lines() -> Iterator[str]:
+    """Every command with its options."""
+    yield _help(cli)
+    yield ""
+    root = click.Context(cli, info_name="kstreams-assets", **cli.context_settings)
+    yield from _option_lines(cli, root)
+    for name, command in sorted(cli.commands.items()):
+        yield from _command_lines(command, click.Context(command, parent=root, info_name=name))
+
+
+def _command_lines(command: click.Command, context: click.Context) -> Iterator[str]:
+    if isinstance(command, click.Group):
+        for name, inner in sorted(command.commands.items()):
+            below = click.Context(inner, parent=context, info_name=name)
+            yield from _command_lines(inner, below)
+        return
+    yield ""
+    yield f"## {context.command_path}"
+    yield ""
+    yield _help(command)
+    yield ""
+    yield f"Usage: `{context.command_path} {' '.join(command.collect_usage_pieces(context))}`"
+    yield ""
+    yield from _option_lines(command, context)
+
+
+def _option_lines(command: click.Command, context: click.Context) -> Iterator[str]:
+    yield from _row("option", "what")
+    yield from _row("---", "---")
+    for parameter in command.get_params(context):
+        record = parameter.get_help_record(context)
+        if record is not None:
+            yield from _row(f"`{record[0]}`", record[1])
+
+
+def _help(command: click.Command) -> str:
+    """The help text, without what only Python users need (the errors raised)."""
+    paragraphs = inspect.cleandoc(command.help or "").split("\n\n")
+    kept = [" ".join(p.split()) for p in paragraphs if not p.startswith("Raises")]
+    return "\n\n".join(kept)
+
+
+def table_lines() -> Iterator[str]:
+    """Every table below the warehouse with its columns."""
+    warehouse = Warehouse(Path("/warehouse"))
+    yield "All tables are Delta tables below the folder `warehouse`. Each carries its layout"
+    yield f"version (now {LAYOUT_VERSION}) in the table property `{LAYOUT_PROPERTY}`; a newer"
+    yield "layout is refused. Do not write to them."
+    tables: list[tuple[Path, str, Columns]] = [
+        (
+            warehouse.records("<application id>"),
+            "Records, partitioned by `window` and `topic`; written by Spark. A file holds records"
+            " of one span, in offset order.",
+            _sql_columns(RECORD_COLUMNS, _RECORDS),
+        ),
+        (
+            warehouse.control("recovery_points"),
+            "Recovery points, one row each.",
+            _arrow_columns(recovery_points.SCHEMA, _RECOVERY_POINTS),
+        ),
+        (
+            warehouse.control("windows"),
+            "The ledger: one row for each window, topic and partition that is backed up.",
+            _arrow_columns(ledger.SCHEMA, _WINDOWS),
+        ),
+        (
+            warehouse.control("topics"),
+            "How each topic was described when a window was backed up.",
+            _arrow_columns(facts.SCHEMA, _TOPICS),
+        ),
+    ]
+    for path, text, columns in tables:
+        yield ""
+        yield f"## {path.relative_to(warehouse.root)}"
+        yield ""
+        yield text
+        yield ""
+        yield from _row("column", "type", "what")
+        yield from _row("---", "---", "---")
+        for name, (kind, meaning) in columns.items():
+            yield from _row(f"`{name}`", f"`{kind}`", meaning)
+
+
+def _arrow_columns(schema: pa.Schema, texts: Mapping[str, str]) -> Columns:
+    _require_same(schema.names, texts)
+    return {field.name: (_arrow_type(field.type), texts[field.name]) for field in schema}
+
+
+def _arrow_type(kind: pa.DataType) -> str:
+    if pa.types.is_list(kind):
+        return f"list<{_arrow_type(kind.value_type)}>"
+    if pa.types.is_struct(kind):
+        return f"struct<{', '.join(f'{f.name}: {_arrow_type(f.type)}' for f in kind)}>"
+    return str(kind)
+
+
+def _sql_columns(text: str, texts: Mapping[str, str]) -> Columns:
+    found = {}
+    for column in re.split(r",\s*(?![^<]*>)", text):
+        name, kind = column.replace(" NOT NULL", "").split(" ", 1)
+        found[name] = kind.lower()
+    _require_same(list(found), texts)
+    return {name: (kind, texts[name]) for name, kind in found.items()}
+
+
+def _require_same(names: Sequence[str], texts: Mapping[str, str]) -> None:
+    wrong = set(names) ^ set(texts)
+    if wrong:
+        raise ValueError(f"Column without a text, or text without a column: {sorted(wrong)}.")
+
+
+def check_lines() -> Iterator[str]:
+    """Every check and every cause of a gap."""
+    yield "Each backup of a topic has these checks, with one evaluation for each window."
+    yield "What to do when one is red: [runbook](../operations/runbook.md)."
+    yield ""
+    yield from _row("check", "claim")
+    yield from _row("---", "---")
+    for name, text in CHECKS.items():
+        yield from _row(f"`{name}`", text)
+    yield ""
+    yield "## Gaps"
+    yield ""
+    yield "An offset of a span without a record is a gap. Each has a cause in the ledger."
+    yield ""
+    yield from _row("cause", "loss", "what")
+    yield from _row("---", "---", "---")
+    for cause in GapCause:
+        loss = "**yes**" if cause in LOSSES else "no"
+        text = "unknown" if cause is GapCause.UNEXPLAINED else loss
+        yield from _row(f"`{cause}`", text, _GAPS[cause])
+    yield ""
+    yield "Loss turns `no_source_loss` red; `unexplained` turns `every_offset_accounted` red."
+
+
+def _row(*cells: str) -> Iterator[str]:
+    escaped = (cell.replace("|", "\\|").replace("\n", " ") for cell in cells)
+    yield f"| {' | '.join(escaped)} |"
+
+
+def _page(title: str, lines: Iterator[str]) -> str:
+    return "\n".join([f"# {title}", "", GENERATED, "", *lines, ""])
+
+
+@click.command()
+@click.option("--check", is_flag=True, help="Write nothing; fail when a page is stale.")
+def main(check: bool) -> None:
+    """Write docs/reference from the code."""
+    stale = stale_pages()
+    if check:
+        if stale:
+            click.echo(f"Stale in docs/reference: {', '.join(stale)}. Run this without --check.")
+            sys.exit(1)
+        return
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    for name, text in pages().items():
+        (FOLDER / name).write_text(text, encoding="utf-8")
+    click.echo(f"Written: {', '.join(stale) or 'nothing, all is up to date'}.")
+
+
+if __name__ == "__main__":
+    main()

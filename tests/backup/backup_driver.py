@@ -1,0 +1,69 @@
+"""A backup run in a process of its own, which tells how far it is.
+
+Arguments: a JSON object with bootstrap, warehouse, application_id, topics, windows (start, end,
+key) and hold (a milestone at which it waits to be killed).
+"""
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from kstreams_assets.app.model import AppTopic, StreamsApplication, TopicRole
+from kstreams_assets.backup.facts import TopicFactsTable
+from kstreams_assets.backup.ledger import Ledger
+from kstreams_assets.backup.planner import Planner
+from kstreams_assets.backup.run import BackupRun
+from kstreams_assets.backup.windows import Window
+from kstreams_assets.kafka.cluster import KafkaCluster
+from kstreams_assets.kafka.connection import KafkaConnection
+from kstreams_assets.warehouse.layout import Warehouse
+from spark_resources.session import SparkSessionResource
+
+
+def main() -> None:
+    """Back up the windows, printing each milestone on a line of its own."""
+    job = json.loads(sys.argv[1])
+
+    def milestone(name: str) -> None:
+        print(name, flush=True)  # noqa: T201 - the parent reads it
+        if name == job["hold"]:
+            time.sleep(120)
+
+    def telling(owner: type, method: str, before: str | None, after: str | None) -> None:
+        original: Callable[..., Any] = getattr(owner, method)
+
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            if before:
+                milestone(before)
+            result = original(*args, **kwargs)
+            if after:
+                milestone(after)
+            return result
+
+        setattr(owner, method, wrapper)
+
+    telling(Planner, "plan", "locked", "planned")
+    telling(BackupRun, "_write", "writing", "written")
+    telling(TopicFactsTable, "record", None, "described")
+    telling(Ledger, "record", "recording", "recorded")
+    spark = SparkSessionResource(master="local[2]", driver_memory="1g")
+    topics = tuple(AppTopic(name, frozenset({TopicRole.INPUT})) for name in job["topics"])
+    connection = KafkaConnection(bootstrap_servers=job["bootstrap"])
+    with KafkaCluster(connection) as cluster:
+        run = BackupRun(
+            application=StreamsApplication(job["application_id"], topics),
+            topics=topics,
+            cluster=cluster,
+            warehouse=Warehouse(Path(job["warehouse"])),
+            spark=spark,
+            run_id="driver",
+        )
+        run.execute([Window(*window) for window in job["windows"]], newest_closed=None)
+    milestone("done")
+
+
+if __name__ == "__main__":
+    main()

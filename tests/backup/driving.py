@@ -1,0 +1,62 @@
+"""Starts `backup_driver.py`: a backup in a process of its own."""
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import astuple, dataclass
+from pathlib import Path
+from typing import IO
+
+import pytest
+
+from kstreams_assets.backup.windows import Window
+from tests.streams.workbench import Workbench
+
+_ROOT = Path(__file__).resolve().parents[2]
+
+
+@dataclass
+class Driver:
+    """The process."""
+
+    process: subprocess.Popen[str]
+    output: IO[str]
+
+    def await_milestone(self, name: str) -> None:
+        """Read on until the driver says so."""
+        for line in self.output:
+            if line.strip() == name:
+                return
+        pytest.fail(f"the driver ended before {name!r}")
+
+
+@contextlib.contextmanager
+def driver(
+    bench: Workbench, windows: Sequence[Window], *, hold: str | None = None
+) -> Iterator[Driver]:
+    """Start a backup of these windows; `hold` is a milestone at which it waits to be killed."""
+    job = {
+        "bootstrap": bench.bootstrap_servers,
+        "warehouse": str(bench.warehouse.root),
+        "application_id": bench.application_id,
+        "topics": sorted(bench.roles),
+        "windows": [astuple(window) for window in windows],
+        "hold": hold,
+    }
+    process = subprocess.Popen(
+        [sys.executable, str(Path(__file__).with_name("backup_driver.py")), json.dumps(job)],
+        env={**os.environ, "PYTHONPATH": str(_ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    assert process.stdout is not None
+    try:
+        yield Driver(process, process.stdout)
+    finally:
+        process.kill()
+        process.wait(10)
+        process.stdout.close()

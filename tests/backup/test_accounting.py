@@ -1,0 +1,121 @@
+"""Why offsets hold no record: proved from the log."""
+
+from collections import Counter
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kstreams_assets.backup.accounting import explain
+from kstreams_assets.backup.plan import Gap, GapCause
+from kstreams_assets.backup.result import SpanContent, SpanResult
+from kstreams_assets.kafka.raw_batch import RawBatch
+from kstreams_assets.kafka.visible import content_of_range
+from tests.backup.samples import span
+
+_KINDS = ("visible", "aborted", "marker", "hole")
+
+
+def _log(kinds: list[str]) -> list[RawBatch]:
+    """A log of one batch for each offset that holds something."""
+    return [
+        RawBatch(
+            base_offset=offset,
+            last_offset=offset,
+            record_count=1,
+            producer_id=1,
+            producer_epoch=0,
+            is_transactional=True,
+            is_control=kind == "marker",
+            control_type="commit" if kind == "marker" else None,
+            max_timestamp=0,
+            aborted=None if kind == "undecided" else kind == "aborted",
+        )
+        for offset, kind in enumerate(kinds)
+        if kind != "hole"
+    ]
+
+
+def _explained(
+    kinds: list[str], start: int, end: int, stored: int
+) -> tuple[dict[GapCause, int], int]:
+    """(cause -> offsets, offsets unaccounted) of a span of which `stored` records are stored."""
+    plan = span(0, end, read_start=start, gaps=[Gap(GapCause.PURGED, 0, start, start)])
+    gaps = explain(plan, stored, content_of_range(_log(kinds), start, end))
+    assert all((gap.start, gap.end) == (start, end) for gap in gaps)
+    result = SpanResult(plan, SpanContent(records=stored), (*plan.gaps, *gaps))
+    return {gap.cause: gap.offsets or 0 for gap in gaps}, result.unaccounted
+
+
+@given(st.lists(st.sampled_from(_KINDS), max_size=20), st.data())
+def test_against_the_log_offset_by_offset(kinds: list[str], data: st.DataObject) -> None:
+    start = data.draw(st.integers(0, len(kinds)))
+    end = data.draw(st.integers(start, len(kinds)))
+    inside = Counter(kinds[start:end])
+    found, unaccounted = _explained(kinds, start, end, inside["visible"])
+    expected = {
+        GapCause.TRANSACTION_MARKER: inside["marker"],
+        GapCause.ABORTED: inside["aborted"],
+        GapCause.COMPACTED: inside["hole"],
+    }
+    assert found == {cause: count for cause, count in expected.items() if count}
+    assert unaccounted == 0
+
+
+@given(st.lists(st.sampled_from(_KINDS), min_size=1, max_size=20), st.data())
+def test_a_record_that_the_log_has_and_the_backup_lacks(
+    kinds: list[str], data: st.DataObject
+) -> None:
+    inside = Counter(kinds)
+    stored = data.draw(st.integers(0, inside["visible"]))
+    found, unaccounted = _explained(kinds, 0, len(kinds), stored)
+    assert unaccounted == found.get(GapCause.UNEXPLAINED, 0) == inside["visible"] - stored
+    assert found.get(GapCause.COMPACTED, 0) == inside["hole"]
+
+
+@given(st.lists(st.sampled_from(["visible", "aborted", "marker"]), max_size=20), st.integers(1, 9))
+def test_a_record_that_is_stored_twice(kinds: list[str], doubled: int) -> None:
+    """Markers and aborted records make no room for it."""
+    _, unaccounted = _explained(kinds, 0, len(kinds), kinds.count("visible") + doubled)
+    assert unaccounted == -doubled
+
+
+@given(st.lists(st.sampled_from(_KINDS), max_size=20), st.data())
+def test_records_compacted_between_the_read_and_the_scan(
+    kinds: list[str], data: st.DataObject
+) -> None:
+    stored = kinds.count("visible")
+    now = [
+        "hole" if data.draw(st.booleans(), label=f"{offset} is removed") else kind
+        for offset, kind in enumerate(kinds)
+    ]
+    found, unaccounted = _explained(now, 0, len(now), stored)
+    assert unaccounted == 0
+    assert GapCause.UNEXPLAINED not in found
+
+
+def test_a_record_of_an_open_transaction_is_not_passed_over() -> None:
+    found, unaccounted = _explained(["visible", "undecided", "marker"], 0, 3, 1)
+    assert found == {GapCause.TRANSACTION_MARKER: 1, GapCause.UNEXPLAINED: 1}
+    assert unaccounted == 1
+
+
+def test_a_span_that_was_not_read_has_nothing_to_explain() -> None:
+    assert _explained(["visible"] * 3, 3, 3, 0) == ({}, 0)
+
+
+@given(st.lists(st.sampled_from(_KINDS), min_size=1, max_size=20), st.data())
+def test_what_was_deleted_before_the_scan_stays_unexplained(
+    kinds: list[str], data: st.DataObject
+) -> None:
+    """A record that was not stored cannot pass for compacted once its proof is gone."""
+    log_start = data.draw(st.integers(1, len(kinds)))
+    stored = kinds.count("visible")
+    plan = span(0, len(kinds))
+    log = content_of_range(_log(["hole"] * log_start + kinds[log_start:]), 0, len(kinds))
+    gaps = explain(plan, stored, log, scanned_from=log_start)
+    found = {gap.cause: gap.offsets for gap in gaps}
+    unproved = sum(kind != "visible" for kind in kinds[:log_start])
+    # Visible records of the deleted part are stored; only what had no record is in question.
+    holes = kinds[log_start:].count("hole")
+    assert found.get(GapCause.COMPACTED, 0) == holes
+    assert found.get(GapCause.UNEXPLAINED, 0) == unproved

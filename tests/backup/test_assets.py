@@ -1,0 +1,194 @@
+"""Backups as Dagster assets, with the run itself replaced: what Dagster is told of each window."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pytest
+
+from kstreams_assets.app.model import AppTopic, TopicRole
+from kstreams_assets.backup import assets
+from kstreams_assets.backup.plan import Gap, GapCause
+from kstreams_assets.backup.result import TopicBackup, WindowBackup
+from kstreams_assets.backup.verdicts import CHECKS
+from kstreams_assets.backup.windows import Window
+from kstreams_assets.errors import TopicNotFoundError
+from kstreams_assets.kafka.connection import KafkaConnection
+from kstreams_assets.settings import ApplicationSettings, WindowSchedule
+from kstreams_assets.warehouse.layout import Warehouse
+from spark_resources.session import SparkSessionResource
+from tests.backup.samples import application, backup, result, span
+
+TOPICS = tuple(AppTopic(name, frozenset({TopicRole.INPUT})) for name in ("t", "u"))
+KEYS = [f"2026-10-20-0{hour}:00" for hour in range(3)]
+LOST = Gap(GapCause.RETENTION, 0, 4, 4)
+
+
+@dataclass
+class _Run:
+    """Stands in for `BackupRun`: of window 01:00 topic `t` has lost records."""
+
+    topics: Sequence[AppTopic] = ()
+    error: Exception | None = None
+
+    def __call__(self, *, topics: Sequence[AppTopic], **_: Any) -> "_Run":
+        self.topics = topics
+        return self
+
+    def execute(
+        self, windows: Sequence[Window], *, newest_closed: Window | None
+    ) -> list[WindowBackup]:
+        assert newest_closed is not None
+        if self.error is not None:
+            raise self.error
+        return [
+            WindowBackup(
+                window,
+                tuple(self._topic(window, topic.name) for topic in self.topics),
+                "point-1",
+                {topic.name: 1 for topic in TOPICS},
+            )
+            for window in windows
+        ]
+
+    def _topic(self, window: Window, topic: str) -> TopicBackup:
+        gaps = [LOST] if (window.key, topic) == (KEYS[1], "t") else []
+        return replace(backup(result(span(0, 9, topic=topic), *gaps), topic=topic), window=window)
+
+
+class _Cluster:
+    def __init__(self, connection: KafkaConnection) -> None:
+        pass
+
+    def __enter__(self) -> "_Cluster":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch) -> _Run:
+    """The run that the asset makes."""
+    made = _Run()
+    monkeypatch.setattr(assets, "BackupRun", made)
+    monkeypatch.setattr(assets, "KafkaCluster", _Cluster)
+    return made
+
+
+@pytest.fixture
+def definition(tmp_path: Path, run: _Run) -> dg.AssetsDefinition:
+    """The multi-asset of an application of two topics."""
+    return assets.build_backup_assets(
+        ApplicationSettings(
+            application=application(*TOPICS),
+            topics=TOPICS,
+            connection=KafkaConnection(bootstrap_servers="localhost:1"),
+            warehouse=Warehouse(tmp_path),
+            windows=WindowSchedule.every("hour", start="2026-10-20"),
+        )
+    )
+
+
+def _materialise(
+    definition: dg.AssetsDefinition,
+    instance: dg.DagsterInstance,
+    first: str,
+    last: str,
+    *topics: str,
+) -> dg.ExecuteInProcessResult:
+    job = dg.Definitions(
+        assets=[definition],
+        jobs=[
+            dg.define_asset_job(
+                "job", [dg.AssetKey(["backup", "shop", topic]) for topic in topics or ("t", "u")]
+            )
+        ],
+        resources={"spark": SparkSessionResource()},
+    ).resolve_job_def("job")
+    tags = {
+        "dagster/asset_partition_range_start": first,
+        "dagster/asset_partition_range_end": last,
+    }
+    return job.execute_in_process(
+        instance=instance,
+        partition_key=first if first == last else None,
+        tags={} if first == last else tags,
+        raise_on_error=False,
+    )
+
+
+def _materialised(done: dg.ExecuteInProcessResult) -> dict[tuple[str, str], dict[str, Any]]:
+    return {
+        (event.asset_key.path[-1], event.partition or ""): {
+            name: value.value for name, value in event.materialization.metadata.items()
+        }
+        for event in done.all_events
+        if event.is_step_materialization and event.asset_key is not None
+    }
+
+
+def _evaluated(done: dg.ExecuteInProcessResult, check: str) -> dict[tuple[str, str], bool]:
+    """(topic, window) -> passed; the summary of a range stands under the window ''."""
+    return {
+        (evaluation.asset_key.path[-1], evaluation.partition or ""): evaluation.passed
+        for evaluation in done.get_asset_check_evaluations()
+        if evaluation.check_name == check
+    }
+
+
+def test_each_window_of_a_range_has_its_numbers(definition: dg.AssetsDefinition) -> None:
+    with dg.DagsterInstance.ephemeral() as instance:
+        done = _materialise(definition, instance, KEYS[0], KEYS[2])
+        assert done.success
+        found = _materialised(done)
+    assert found.keys() == {(topic, key) for topic in ("t", "u") for key in KEYS}
+    assert found["t", KEYS[0]]["records"] == 9
+    assert found["t", KEYS[1]]["records"] == 5
+    assert found["t", KEYS[1]]["dagster/partition_row_count"] == 5
+    assert found["u", KEYS[1]]["records"] == 9
+    assert found["t", KEYS[0]]["delta_version"] == 3
+    (row,) = found["t", KEYS[1]]["offsets"].records
+    assert row.data["gaps"] == "offsets 0 to 3 (retention)"
+
+
+def test_each_window_of_a_range_has_its_evaluations(definition: dg.AssetsDefinition) -> None:
+    with dg.DagsterInstance.ephemeral() as instance:
+        done = _materialise(definition, instance, KEYS[0], KEYS[2])
+    everything = {(topic, key): True for topic in ("t", "u") for key in KEYS}
+    for check in CHECKS:
+        lost = {("t", KEYS[1]): False} if check == "no_source_loss" else {}
+        found = _evaluated(done, check)
+        assert {pair: passed for pair, passed in found.items() if pair[1]} == everything | lost
+
+
+def test_a_single_window_is_evaluated_once(definition: dg.AssetsDefinition) -> None:
+    with dg.DagsterInstance.ephemeral() as instance:
+        done = _materialise(definition, instance, KEYS[1], KEYS[1])
+    evaluations = done.get_asset_check_evaluations()
+    assert len(evaluations) == 2 * len(CHECKS)
+    (red,) = [evaluation for evaluation in evaluations if not evaluation.passed]
+    assert (red.check_name, red.asset_key.path[-1]) == ("no_source_loss", "t")
+    assert red.severity is dg.AssetCheckSeverity.ERROR
+    assert "t-0: offsets 0 to 3 (retention)" in (red.description or "")
+
+
+def test_a_subset_of_topics(definition: dg.AssetsDefinition, run: _Run) -> None:
+    with dg.DagsterInstance.ephemeral() as instance:
+        done = _materialise(definition, instance, KEYS[0], KEYS[0], "u")
+    assert [topic.name for topic in run.topics] == ["u"]
+    assert _materialised(done).keys() == {("u", KEYS[0])}
+
+
+def test_an_error_of_ours_is_a_failure_in_its_own_words(
+    definition: dg.AssetsDefinition, run: _Run
+) -> None:
+    run.error = TopicNotFoundError(topics=["t"], cluster="localhost:1")
+    with dg.DagsterInstance.ephemeral() as instance:
+        done = _materialise(definition, instance, KEYS[0], KEYS[0])
+    (failure,) = done.get_step_failure_events()
+    data = failure.step_failure_data
+    assert data.user_failure_data is not None
+    assert data.user_failure_data.description == str(run.error)

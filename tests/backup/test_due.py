@@ -1,0 +1,113 @@
+"""Which windows are due."""
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from dagster._core.test_utils import freeze_time
+
+from kstreams_assets.app.model import AppTopic, TopicRole
+from kstreams_assets.backup.due import WindowStatus, window_statuses
+from kstreams_assets.backup.ledger import Ledger
+from kstreams_assets.backup.partitions import WindowCalendar
+from kstreams_assets.kafka.connection import KafkaConnection
+from kstreams_assets.recovery.table import RecoveryPointTable
+from kstreams_assets.settings import ApplicationSettings, WindowSchedule
+from kstreams_assets.warehouse.layout import Warehouse
+from tests.backup.samples import APPLICATION_ID, application, backup, cut, point, result, span
+
+TOPICS = tuple(AppTopic(name, frozenset({TopicRole.INPUT})) for name in ("t", "u"))
+SCHEDULE = WindowSchedule.every("hour", start="2026-10-20")
+NOW = datetime(2026, 10, 20, 6, 30, tzinfo=UTC)
+
+
+def _settings(root: Path) -> ApplicationSettings:
+    return ApplicationSettings(
+        application=application(*TOPICS),
+        topics=TOPICS,
+        connection=KafkaConnection(bootstrap_servers="localhost:1"),
+        warehouse=Warehouse(root),
+        windows=SCHEDULE,
+    )
+
+
+def _statuses(root: Path) -> list[WindowStatus]:
+    with freeze_time(NOW):
+        return window_statuses(_settings(root))
+
+
+def _ms(hour: int, minute: int) -> int:
+    return round(datetime(2026, 10, 20, hour, minute, tzinfo=UTC).timestamp() * 1000)
+
+
+def _hour(status: WindowStatus) -> int:
+    return int(status.window.key[-5:-3])
+
+
+def _record(root: Path, key: str, *topics: str) -> None:
+    window = WindowCalendar(SCHEDULE).window(key)
+    backups = [
+        replace(
+            backup(result(replace(span(0, 5, topic=topic), window=window)), topic=topic),
+            window=window,
+        )
+        for topic in topics
+    ]
+    Ledger(Warehouse(root), APPLICATION_ID).record(backups, run_id="run-1")
+
+
+def _take(root: Path, hour: int, minute: int, closes: int | None = None) -> None:
+    table = RecoveryPointTable(Warehouse(root))
+    table.append(
+        point(
+            _ms(hour, minute),
+            cut(0, 5),
+            closes_window_end_ms=None if closes is None else _ms(closes, 0),
+        )
+    )
+
+
+def test_without_any_point_only_the_newest_closed_window_is_due(tmp_path: Path) -> None:
+    (status,) = _statuses(tmp_path)
+    assert status.window.key == "2026-10-20-05:00"
+    assert status.is_due
+    assert (status.done, status.missing, status.points) == (frozenset(), {"t", "u"}, 0)
+
+
+def test_windows_from_the_first_point_on(tmp_path: Path) -> None:
+    _take(tmp_path, 2, 59)
+    _take(tmp_path, 4, 0)
+    _take(tmp_path, 4, 59)
+    found = _statuses(tmp_path)
+    assert [(_hour(s), s.points, s.is_due) for s in found] == [
+        (2, 1, True),
+        (3, 0, True),
+        (4, 2, True),
+        (5, 0, True),
+    ]
+
+
+def test_a_late_point_counts_for_the_window_it_closes(tmp_path: Path) -> None:
+    _take(tmp_path, 6, 10, closes=6)
+    assert [(_hour(s), s.points) for s in _statuses(tmp_path)] == [(5, 1)]
+
+
+def test_a_window_is_done_when_all_its_topics_are(tmp_path: Path) -> None:
+    _take(tmp_path, 3, 30)
+    _record(tmp_path, "2026-10-20-03:00", "t", "u")
+    _record(tmp_path, "2026-10-20-04:00", "u")
+    assert [(_hour(s), s.is_due, s.missing) for s in _statuses(tmp_path)] == [
+        (3, False, frozenset()),
+        (4, True, {"t"}),
+        (5, True, {"t", "u"}),
+    ]
+
+
+def test_points_of_the_open_window_make_nothing_due_but_the_newest(tmp_path: Path) -> None:
+    _take(tmp_path, 6, 20)
+    assert [_hour(s) for s in _statuses(tmp_path)] == [5]
+
+
+def test_before_the_first_window_has_closed(tmp_path: Path) -> None:
+    with freeze_time(datetime(2026, 10, 20, 0, 30, tzinfo=UTC)):
+        assert window_statuses(_settings(tmp_path)) == []

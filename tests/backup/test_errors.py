@@ -1,0 +1,337 @@
+"""Whatever stands in the way is one clear error in bounded time, and nothing is half-written."""
+
+import contextlib
+import json
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import (
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    ResourcePatternType,
+    ResourceType,
+)
+from deltalake import DeltaTable
+from pydantic import SecretStr
+
+from kstreams_assets.app.model import TopicRole
+from kstreams_assets.backup.run import BackupRun
+from kstreams_assets.errors import (
+    AuthenticationFailedError,
+    AuthorizationFailedError,
+    ClusterUnavailableError,
+    KStreamsAssetsError,
+    TopicNotFoundError,
+)
+from kstreams_assets.kafka.cluster import KafkaCluster
+from kstreams_assets.kafka.connection import KafkaConnection
+from kstreams_assets.kafka.local_cluster import LocalCluster
+from kstreams_assets.settings import BackupSettings
+from kstreams_assets.warehouse.layout import (
+    LAYOUT_PROPERTY,
+    LAYOUT_VERSION,
+    NewerLayoutError,
+    Warehouse,
+)
+from kstreams_assets.warehouse.lock import WarehouseLockedError
+from spark_resources.session import SparkSessionResource
+from tests.backup.reading import offsets, stored
+from tests.backup.writing import write
+from tests.streams.cluster import unique_name
+from tests.streams.workbench import NoSpark, Workbench
+
+pytestmark = [pytest.mark.kafka, pytest.mark.spark]
+
+PASSWORD = 'al"ice\\s; s=$1 #'
+WRONG = "not-her-password"
+TIMEOUT_S = 4.0
+
+
+@contextlib.contextmanager
+def refused(
+    workbench: Workbench, error: type[KStreamsAssetsError], match: str, *, within_s: float
+) -> Iterator[None]:
+    """The block raises the error in time, leaves the warehouse as it was, and tells no secret."""
+    before, began = _files(workbench.warehouse), time.monotonic()
+    with pytest.raises(error, match=match) as caught:
+        yield
+    assert time.monotonic() - began < within_s
+    assert _files(workbench.warehouse) == before
+    told = "".join(traceback.format_exception(caught.value))
+    for secret in (PASSWORD, WRONG, json.dumps(PASSWORD)[1:-1]):
+        assert secret not in told
+
+
+def _files(warehouse: Warehouse) -> dict[Path, int]:
+    """Every file of the warehouse's tables with its size, but for a records table without rows."""
+    creation = f"{0:020}"
+    return {
+        path: path.stat().st_size
+        for path in warehouse.root.rglob("*")
+        if path.is_file()
+        and ".locks" not in path.parts
+        and not (path.parts[-4] == "records" and creation in path.name)
+    }
+
+
+@pytest.fixture(scope="module")
+def secure_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    """Passwords and ACLs: alice may do everything, bob what he is given."""
+    authorizer = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
+    with LocalCluster(
+        tmp_path_factory.mktemp("secure"),
+        client_protocol="SASL_PLAINTEXT",
+        scram_users={"alice": PASSWORD.replace('"', ""), "bob": "bob-secret"},
+        properties={
+            "authorizer.class.name": authorizer,
+            "super.users": "User:ANONYMOUS;User:alice",
+        },
+    ) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def secured(
+    secure_cluster: LocalCluster, spark: SparkSessionResource, tmp_path: Path
+) -> Iterator[Callable[..., Workbench]]:
+    """A workbench whose topics anyone may make, as one of the users; one warehouse for all."""
+    application_id = unique_name("app")
+    with contextlib.ExitStack() as stack:
+
+        def make(user: str, password: str) -> Workbench:
+            connection = KafkaConnection.model_validate(
+                {
+                    "bootstrap_servers": secure_cluster.bootstrap_servers,
+                    "security_protocol": "SASL_PLAINTEXT",
+                    "request_timeout_seconds": TIMEOUT_S,
+                    "sasl": {
+                        "mechanism": "SCRAM-SHA-512",
+                        "username": user,
+                        "password": SecretStr(password),
+                    },
+                }
+            )
+            return Workbench(
+                cluster=stack.enter_context(KafkaCluster(connection)),
+                warehouse=Warehouse(tmp_path / "warehouse"),
+                spark=spark,
+                application_id=application_id,
+            )
+
+        yield make
+
+
+@pytest.fixture
+def window(workbench: Workbench) -> str:
+    """A closed window with ten records that nobody has backed up; the topic's name."""
+    topic = workbench.topic("records")
+    write(workbench, topic, 10)
+    workbench.close_window()
+    return topic
+
+
+class TestCluster:
+    """The cluster does not answer, or not as wanted."""
+
+    def test_nobody_listens(self, workbench: Workbench, window: str) -> None:
+        workbench.spark = NoSpark()
+        connection = KafkaConnection(
+            bootstrap_servers="127.0.0.1:1", request_timeout_seconds=TIMEOUT_S
+        )
+        with KafkaCluster(connection) as workbench.cluster:
+            for action in (workbench.back_up, workbench.take_point):
+                with refused(workbench, ClusterUnavailableError, "127.0.0.1:1", within_s=15):
+                    action()
+
+    def test_missing_topic(self, workbench: Workbench, window: str) -> None:
+        workbench.spark = NoSpark()
+        missing = unique_name("never-there")
+        workbench.roles[missing] = frozenset({TopicRole.INPUT})
+        for action in (workbench.back_up, workbench.take_point):
+            with refused(workbench, TopicNotFoundError, missing, within_s=15):
+                action()
+
+    def test_wrong_password(self, secured: Callable[..., Workbench]) -> None:
+        bench = secured("alice", PASSWORD.replace('"', ""))
+        topic = bench.topic("secret")
+        bench.close_window()
+        wrong = secured("alice", WRONG)
+        wrong.roles, wrong.windows, wrong.spark = bench.roles, bench.windows, NoSpark()
+        for action in (wrong.back_up, wrong.take_point):
+            with refused(wrong, AuthenticationFailedError, "refused the cred.*SCRAM", within_s=15):
+                action()
+        assert topic in wrong.roles
+
+    def test_each_missing_right_is_named_and_with_all_of_them_it_works(
+        self,
+        secured: Callable[..., Workbench],
+        secure_cluster: LocalCluster,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        bench = secured("alice", PASSWORD.replace('"', ""))
+        topic = bench.topic("guarded")
+        group = bench.application_id
+        bob = secured("bob", "bob-secret")
+        bob.roles, bob.windows = bench.roles, bench.windows
+        acls = _Acls(secure_cluster.internal_bootstrap_servers)
+        session, bob.spark = bob.spark, NoSpark()
+        with refused(bob, TopicNotFoundError, topic, within_s=15):
+            bob.take_point()
+        acls.allow(ResourceType.TOPIC, topic, AclOperation.DESCRIBE)
+        with refused(bob, AuthorizationFailedError, f"DESCRIBE_CONFIGS on.*{topic}", within_s=15):
+            bob.take_point()
+        acls.allow(ResourceType.TOPIC, topic, AclOperation.DESCRIBE_CONFIGS)
+        with refused(bob, AuthorizationFailedError, f"DESCRIBE on group {group}", within_s=15):
+            bob.take_point()
+        acls.allow(ResourceType.GROUP, group, AclOperation.DESCRIBE)
+        _write(secure_cluster, topic)
+        bob.close_window()
+        with refused(bob, AuthorizationFailedError, f"READ on topic {topic}", within_s=15):
+            bob.back_up()
+        acls.allow(ResourceType.TOPIC, topic, AclOperation.READ)
+        bob.spark = session
+
+        def without_right(run, plans, windows, lock):
+            acls.withdraw(topic, AclOperation.READ)
+            return write_spans(run, plans, windows, lock)
+
+        write_spans = BackupRun._write
+        monkeypatch.setattr(BackupRun, "_write", without_right)
+        with refused(bob, AuthorizationFailedError, f"READ on topic {topic}", within_s=90):
+            bob.back_up()
+        monkeypatch.undo()
+        acls.allow(ResourceType.TOPIC, topic, AclOperation.READ)
+        bob.back_up()
+        assert offsets(stored(bob, topic)) == [*range(10)]
+
+    def test_the_broker_dies_before_spark_reads(
+        self,
+        secured: Callable[..., Workbench],
+        secure_cluster: LocalCluster,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        bench = secured("alice", PASSWORD.replace('"', ""))
+        topic = bench.topic("dying")
+        _write(secure_cluster, topic)
+        bench.close_window()
+
+        def without_broker(run, plans, windows, lock):
+            secure_cluster.kill_node(0)
+            return write_spans(run, plans, windows, lock)
+
+        write_spans = BackupRun._write
+        monkeypatch.setattr(BackupRun, "_write", without_broker)
+        try:
+            with refused(bench, ClusterUnavailableError, "127.0.0.1", within_s=120):
+                bench.back_up()
+        finally:
+            monkeypatch.undo()
+            secure_cluster.start_node(0)
+        bench.back_up()
+        assert offsets(stored(bench, topic)) == [*range(10)]
+
+
+def _write(cluster: LocalCluster, topic: str) -> None:
+    from tests.backup.writing import producer
+
+    sender = producer(cluster.internal_bootstrap_servers)
+    for number in range(10):
+        sender.produce(topic, b"%d" % number)
+    assert sender.flush(20) == 0
+
+
+class _Acls:
+    """Rights of bob."""
+
+    def __init__(self, servers: str) -> None:
+        self._admin = AdminClient({"bootstrap.servers": servers})
+
+    def allow(self, kind: ResourceType, name: str, operation: AclOperation) -> None:
+        """Give a right, and wait until the broker heeds it."""
+        binding = AclBinding(
+            kind,
+            name,
+            ResourcePatternType.LITERAL,
+            "User:bob",
+            "*",
+            operation,
+            AclPermissionType.ALLOW,
+        )
+        for future in self._admin.create_acls([binding], request_timeout=10).values():
+            future.result(10)
+        time.sleep(0.5)
+
+    def withdraw(self, topic: str, operation: AclOperation) -> None:
+        """Take a right on a topic away."""
+        wanted = AclBindingFilter(
+            ResourceType.TOPIC,
+            topic,
+            ResourcePatternType.LITERAL,
+            "User:bob",
+            "*",
+            operation,
+            AclPermissionType.ALLOW,
+        )
+        for future in self._admin.delete_acls([wanted], request_timeout=10).values():
+            assert len(future.result(10)) == 1
+        time.sleep(0.5)
+
+
+class TestWarehouse:
+    """The tables or the lock are another's."""
+
+    @pytest.mark.parametrize("table", ["recovery_points", "windows", "topics", "records"])
+    def test_newer_layout(self, workbench: Workbench, window: str, table: str) -> None:
+        workbench.back_up()
+        write(workbench, window, 1)
+        workbench.close_window()
+        workbench.spark = NoSpark()
+        path = workbench.records_path if table == "records" else workbench.warehouse.root / table
+        newer = {LAYOUT_PROPERTY: str(LAYOUT_VERSION + 1)}
+        DeltaTable(path).alter.set_table_properties(newer, raise_if_not_exists=False)
+        with refused(workbench, NewerLayoutError, rf"{table}.* has layout", within_s=10):
+            workbench.back_up()
+        if table == "recovery_points":
+            with refused(workbench, NewerLayoutError, table, within_s=10):
+                workbench.take_point()
+
+    @pytest.mark.parametrize("recorder", [False, True])
+    def test_lock_of_another_process(
+        self, workbench: Workbench, window: str, recorder: bool, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        workbench.spark = NoSpark()
+        workbench.settings = BackupSettings(lock_wait_s=1.0)
+        monkeypatch.setattr("kstreams_assets.recovery.recorder._LOCK_WAIT_S", 1.0)
+        name = workbench.application_id
+        lock = workbench.warehouse.lock_file(f"recorder/{name}" if recorder else name)
+        program = (
+            "import sys, pathlib\n"
+            "from kstreams_assets.warehouse.lock import warehouse_lock\n"
+            "with warehouse_lock(pathlib.Path(sys.argv[1]), purpose='test', wait_s=5):\n"
+            "    print('held', flush=True)\n"
+            "    sys.stdin.read()\n"
+        )
+        holder = subprocess.Popen(
+            [sys.executable, "-c", program, str(lock)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        try:
+            assert holder.stdout is not None
+            assert holder.stdout.readline() == b"held\n"
+            action = workbench.take_point if recorder else workbench.back_up
+            held_by = rf"held by process {holder.pid} on .*test"
+            with refused(workbench, WarehouseLockedError, held_by, within_s=10):
+                action()
+        finally:
+            holder.kill()
+            holder.wait(10)
+        workbench.take_point()

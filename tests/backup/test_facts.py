@@ -1,0 +1,69 @@
+"""How topics were described, window by window."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from kstreams_assets.backup.facts import TopicFactsTable, facts_of
+from kstreams_assets.backup.result import TopicFacts
+from kstreams_assets.kafka.topics import TopicDescription
+from kstreams_assets.warehouse.layout import Warehouse
+from tests.backup.samples import FACTS, backup, window
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> TopicFactsTable:
+    """The table of one application."""
+    return TopicFactsTable(Warehouse(tmp_path), "shop")
+
+
+def test_nothing_was_noted_yet(table: TopicFactsTable) -> None:
+    assert table.before(10**15) == {}
+
+
+def test_the_newest_of_each_topic_at_or_before_an_instant(table: TopicFactsTable) -> None:
+    later = TopicFacts("life-2", 4, 1, ())
+    table.record([backup(index=0), backup(index=0, topic="u")])
+    table.record([backup(index=2, facts=later)])
+    assert table.before(window(0).end_ms) == {"t": FACTS, "u": FACTS}
+    assert table.before(window(2).end_ms - 1) == {"t": FACTS, "u": FACTS}
+    assert table.before(window(2).end_ms) == {"t": later, "u": FACTS}
+    assert table.before(window(0).end_ms - 1) == {}
+
+
+def test_a_window_is_noted_once(table: TopicFactsTable) -> None:
+    table.record([backup(index=0), backup(index=1)])
+    changed = replace(FACTS, partitions=9)
+    table.record([backup(index=0, facts=changed)])
+    assert table.before(window(0).end_ms) == {"t": changed}
+    assert table.before(window(1).end_ms) == {"t": FACTS}
+
+
+def test_a_topic_that_is_gone_has_no_facts(table: TopicFactsTable) -> None:
+    table.record([backup(index=0, facts=None)])
+    table.record([])
+    assert table.before(10**15) == {}
+
+
+def test_applications_are_apart(table: TopicFactsTable, tmp_path: Path) -> None:
+    table.record([backup(index=0)])
+    assert TopicFactsTable(Warehouse(tmp_path), "shop-eu").before(10**15) == {}
+
+
+def test_configs_are_kept_in_order(table: TopicFactsTable) -> None:
+    description = TopicDescription(
+        name="t",
+        topic_id="life-1",
+        partitions=3,
+        replication_factor=2,
+        explicit_configs={"retention.ms": "5", "cleanup.policy": "compact"},
+        effective_configs={"retention.ms": "5", "max.message.bytes": "1"},
+        authorized_operations=frozenset(),
+    )
+    facts = facts_of({"t": description})["t"]
+    assert facts == TopicFacts(
+        "life-1", 3, 2, (("cleanup.policy", "compact"), ("retention.ms", "5"))
+    )
+    table.record([backup(index=0, facts=facts)])
+    assert table.before(10**15) == {"t": facts}

@@ -1,0 +1,148 @@
+"""Reads the YAML of an application outside Dagster."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kstreams_assets.cli.app_file import AppFileError, load_settings
+from kstreams_assets.errors import ConfigurationError
+from tests.cli.application import document, write
+
+SECRET = "hunter2-do-not-show"
+
+
+def _fails(path: Path, **options: str) -> str:
+    with pytest.raises(AppFileError) as caught:
+        load_settings(path, **options)
+    text = str(caught.value)
+    assert caught.value.path == path
+    assert text.startswith(f"{path}: ")
+    assert "\n" not in text
+    assert "Traceback" not in text
+    return text
+
+
+class TestLoad:
+    """What a good file gives."""
+
+    def test_settings(self, tmp_path: Path) -> None:
+        settings = load_settings(write(tmp_path / "defs.yaml", document(exclude=["u"])))
+        assert settings.application_id == "shop"
+        assert [topic.name for topic in settings.topics] == ["t"]
+        assert [topic.name for topic in settings.application.topics] == ["t", "u"]
+        assert settings.warehouse.root == Path("/nowhere/warehouse")
+        assert settings.windows.cron == "0 * * * *"
+
+    def test_overrides(self, tmp_path: Path) -> None:
+        connection = {"bootstrap_servers": "a:1", "request_timeout_seconds": 7}
+        settings = load_settings(
+            write(tmp_path / "defs.yaml", document(connection=connection)),
+            bootstrap_servers="b:2,c:3",
+            warehouse=str(tmp_path / "w"),
+        )
+        assert settings.connection.bootstrap_servers == "b:2,c:3"
+        assert settings.connection.request_timeout_seconds == 7
+        assert settings.warehouse.root == tmp_path / "w"
+
+    def test_an_override_stands_in_for_what_the_file_lacks(self, tmp_path: Path) -> None:
+        said = document()
+        del said["attributes"]["connection"], said["attributes"]["warehouse"]
+        path = write(tmp_path / "defs.yaml", said)
+        settings = load_settings(path, bootstrap_servers="b:2", warehouse="/w")
+        assert settings.connection.bootstrap_servers == "b:2"
+
+    def test_several_documents(self, tmp_path: Path) -> None:
+        other = {"type": "dagster.DefsFolderComponent", "attributes": {"x": 1}}
+        path = write(tmp_path / "defs.yaml", document("one"), other, document("two"))
+        assert load_settings(path, application_id="two").application_id == "two"
+        assert "2 applications (one, two)" in _fails(path)
+        assert "no application of type" in _fails(path, application_id="three")
+
+    def test_templates(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("WAREHOUSE", "/from/environment")
+        monkeypatch.delenv("START", raising=False)
+        windows = {"every": "hour", "start": "{{ env('START', '2026-11-01') }}"}
+        said = document(warehouse="{{ env('WAREHOUSE') }}", windows=windows)
+        settings = load_settings(write(tmp_path / "defs.yaml", said))
+        assert settings.warehouse.root == Path("/from/environment")
+        assert settings.windows.start == "2026-11-01"
+
+    def test_the_topology_lies_beside_the_file(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        (tmp_path / "topology.txt").write_text(
+            "Topologies:\n   Sub-topology: 0\n    Source: s (topics: [in])\n      --> k\n"
+            "    Sink: k (topic: out)\n      <-- s\n"
+        )
+        said = document(topology="topology.txt", topics={})
+        path = write(tmp_path / "defs.yaml", said)
+        monkeypatch.chdir("/")
+        assert [topic.name for topic in load_settings(path).topics] == ["in", "out"]
+
+
+class TestErrors:
+    """One line, with the file and what is wrong in it."""
+
+    def test_no_file(self, tmp_path: Path) -> None:
+        assert "No such file" in _fails(tmp_path / "defs.yaml")
+        assert "Is a directory" in _fails(tmp_path)
+
+    @pytest.mark.parametrize("text", ["a: [", "\tx: 1", "a: {{ b }}: c", "type: \x00"])
+    def test_not_yaml(self, tmp_path: Path, text: str) -> None:
+        path = tmp_path / "defs.yaml"
+        path.write_text(text)
+        _fails(path)
+
+    def test_not_text(self, tmp_path: Path) -> None:
+        path = tmp_path / "defs.yaml"
+        path.write_bytes(b"\xff\xfe\x00\xd8")
+        _fails(path)
+
+    @pytest.mark.parametrize(
+        "content",
+        [
+            {},
+            {"type": "dagster.DefsFolderComponent", "attributes": {}},
+            {"type": "kstreams_assets.components.KafkaStreamsAppComponent"},
+            {"type": "kstreams_assets.components.KafkaStreamsAppComponent", "attributes": []},
+        ],
+    )
+    def test_no_application(self, tmp_path: Path, content: dict[str, Any]) -> None:
+        assert "no application of type" in _fails(write(tmp_path / "defs.yaml", content))
+
+    @pytest.mark.parametrize(
+        ("change", "texts"),
+        [
+            ({"applicaton": "x"}, ["applicaton", "Extra inputs"]),
+            ({"windows": {"every": "hour"}}, ["windows", "start", "Field required"]),
+            ({"backup": {"codec": 1}}, ["codec"]),
+            ({"topics": {"t": {"roles": ["inptu"]}}}, ["topics", "'input', 'global'"]),
+            ({"connection": {"bootstrap_servers": "a"}}, ["bootstrap_servers: 'a' is not"]),
+            ({"connection": {"bootstrap_servers": "a:1", "x": 1}}, ["connection", "x", "Extra"]),
+            ({"warehouse": "{{ nope }}"}, ["'nope' not found in scope"]),
+            ({"warehouse": "{{ env('NOT_SET_ANYWHERE') }}"}, ["NOT_SET_ANYWHERE"]),
+        ],
+    )
+    def test_wrong_values(self, tmp_path: Path, change: dict[str, Any], texts: list[str]) -> None:
+        said = _fails(write(tmp_path / "defs.yaml", document(**change)))
+        for text in texts:
+            assert text in said
+
+    def test_what_stands_in_clear_is_not_repeated(self, tmp_path: Path) -> None:
+        sasl = {"mechanism": "PLAIN", "username": "u", "password": SECRET}
+        connection = {
+            "bootstrap_servers": "a:1",
+            "security_protocol": "SASL_SSL",
+            "sasl": sasl,
+        }
+        for said in (
+            document(connection=connection),
+            document(connection={**connection, "pasword": SECRET}),
+            document(password=SECRET),
+        ):
+            assert SECRET not in _fails(write(tmp_path / "defs.yaml", said))
+
+    def test_contradictions_are_errors_of_their_own(self, tmp_path: Path) -> None:
+        with pytest.raises(ConfigurationError, match=r"topology file .* is not there"):
+            load_settings(write(tmp_path / "defs.yaml", document(topology="x.txt")))

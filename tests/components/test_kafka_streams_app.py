@@ -1,0 +1,237 @@
+"""YAML in, assets out; and what is said when the YAML is wrong."""
+
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+from kstreams_assets.components import KafkaStreamsAppComponent
+from kstreams_assets.components.builder import build_application_definitions
+from kstreams_assets.errors import ConfigurationError
+from kstreams_assets.naming import CollidingNamesError
+from tests.components.project import Project, attributes, edges, specs_of
+
+SECRET = "hunter2-do-not-show"
+
+
+def _messages(error: BaseException | None) -> str:
+    texts: list[str] = []
+    while error is not None:
+        texts.append(str(error))
+        error = error.__cause__ or error.__context__
+    return "\n".join(texts)
+
+
+def _fails(project: Project) -> str:
+    """Everything that Dagster says on loading the project."""
+    with pytest.raises(Exception) as caught:  # noqa: PT011 - Dagster wraps it in its own errors
+        project.graph()
+    return _messages(caught.value)
+
+
+class TestAssets:
+    """What becomes of an application."""
+
+    def test_every_topic_has_a_backup(self, project: Project) -> None:
+        project.write("shop", attributes())
+        topics = {"in", "out", "shop-s-changelog"}
+        assert set(project.graph()) == {
+            "recovery_points/shop",
+            *(f"kafka/{topic}" for topic in topics),
+            *(f"backup/shop/{topic}" for topic in topics),
+        }
+
+    def test_minimal_include_and_exclude(self, project: Project) -> None:
+        project.write("shop", attributes(mode="minimal", include=["o*"], exclude=["in"]))
+        backups = {key for key in project.graph() if key.startswith("backup/")}
+        assert backups == {"backup/shop/out", "backup/shop/shop-s-changelog"}
+
+    def test_owners_tags_and_groups(self, project: Project) -> None:
+        project.write("shop", attributes("shop.eu", owners=["team:shop"], tags={"domain": "x"}))
+        specs = project.graph()
+        assert all(spec.owners == ["team:shop"] for spec in specs.values())
+        assert all(spec.tags["domain"] == "x" for spec in specs.values())
+        assert {spec.group_name for spec in specs.values()} == {
+            "shop_eu/topics",
+            "shop_eu/backups",
+        }
+
+    def test_python_users_get_the_same(self, project: Project) -> None:
+        project.write("shop", attributes())
+        component = KafkaStreamsAppComponent.resolve_from_dict(attributes())
+        made = specs_of(build_application_definitions(component.settings(Path.cwd())))
+        assert made.keys() == project.graph().keys()
+        assert edges(made) == edges(project.graph())
+
+    def test_topology_text_gives_edges(self, project: Project, order_processor: str) -> None:
+        said = attributes("shop", topology="topology.txt")
+        del said["topics"]
+        path = project.write("shop", said)
+        path.with_name("topology.txt").write_text(order_processor)
+        repartition, changelog = (
+            "kafka/shop-orders-by-customer-repartition",
+            "kafka/shop-order-totals-changelog",
+        )
+        assert {edge for edge in edges(project.graph()) if edge[1].startswith("kafka/")} == {
+            ("kafka/orders", repartition),
+            (repartition, changelog),
+            (changelog, "kafka/customer-totals"),
+            ("kafka/orders", "kafka/orders-rejected"),
+        }
+
+
+class TestSeveralApplications:
+    """They share topics, and nothing else."""
+
+    def _topics(self, **roles: str) -> dict[str, Any]:
+        return {"topics": {name.replace("__", "-"): {"roles": [r]} for name, r in roles.items()}}
+
+    def test_two_versions_read_the_same_input(self, project: Project) -> None:
+        for version in ("v1", "v2"):
+            topics = self._topics(orders="input", **{f"totals__{version}": "output"})
+            project.write(version, attributes(f"shop-{version}", **topics))
+        specs = project.graph()
+        assert ("kafka/orders", "backup/shop-v1/orders") in edges(specs)
+        assert ("kafka/orders", "backup/shop-v2/orders") in edges(specs)
+        tags = specs["kafka/orders"].tags
+        assert {"kstreams/app-shop_v1", "kstreams/app-shop_v2"} <= tags.keys()
+        assert specs["kafka/orders"].kinds == {"kafka", "source"}
+        description = specs["kafka/orders"].description or ""
+        assert "of `shop-v1`" in description
+        assert "of `shop-v2`" in description
+
+    def test_the_output_of_one_is_the_input_of_another(
+        self, project: Project, order_processor: str
+    ) -> None:
+        first = attributes("first", topology="topology.txt", owners=["team:a"])
+        del first["topics"]
+        path = project.write("first", first)
+        path.with_name("topology.txt").write_text(order_processor)
+        topics = self._topics(customer__totals="input", report="output")
+        project.write("second", attributes("second", **topics, owners=["team:b"]))
+        specs = project.graph()
+        shared = specs["kafka/customer-totals"]
+        assert [dep.asset_key.to_user_string() for dep in shared.deps] == [
+            "kafka/first-order-totals-changelog"
+        ]
+        assert shared.kinds == {"kafka"}
+        assert shared.group_name == "first/topics"
+        assert shared.owners == ["team:a", "team:b"]
+        assert {"kstreams/role-output", "kstreams/role-input"} <= shared.tags.keys()
+        assert ("kafka/customer-totals", "backup/second/customer-totals") in edges(specs)
+
+    def test_several_in_one_file(self, project: Project) -> None:
+        project.write("both", attributes("one"), attributes("two"))
+        assert {"backup/one/in", "backup/two/in"} <= project.graph().keys()
+
+
+class TestCollidingNames:
+    """Dagster folds names; we say so in our own words."""
+
+    def test_within_one_application(self) -> None:
+        topics = {"a.b": {"roles": ["input"]}, "a_b": {"roles": ["output"]}}
+        component = KafkaStreamsAppComponent.resolve_from_dict(attributes(topics=topics))
+        with pytest.raises(CollidingNamesError, match=r"cannot tell 'a\.b' and 'a_b' apart"):
+            build_application_definitions(component.settings(Path.cwd()))
+
+    def test_across_two_applications(self, project: Project) -> None:
+        for name, topic in (("one", "a.b"), ("two", "a_b")):
+            project.write(name, attributes(name, topics={topic: {"roles": ["input"]}}))
+        assert "cannot tell 'a.b' and 'a_b' apart" in _fails(project)
+
+    def test_two_application_ids(self, project: Project) -> None:
+        for name, topic in (("shop.eu", "x"), ("shop-eu", "y")):
+            project.write(topic, attributes(name, topics={topic: {"roles": ["input"]}}))
+        assert "cannot tell 'shop-eu' and 'shop.eu' apart" in _fails(project)
+
+
+class TestWrongYaml:
+    """One clear error, with the key and the file."""
+
+    @pytest.mark.parametrize(
+        ("change", "key"),
+        [
+            ({"applicaton": "x"}, "applicaton"),
+            ({"windows": {"every": "hour", "start": "2026-11-01", "zone": "UTC"}}, "zone"),
+            ({"topics": {"in": {"roles": ["input"], "rolls": []}}}, "rolls"),
+            ({"backup": {"codec": "zstd"}}, "codec"),
+            ({"stores": {"s": {"change_log": "x"}}}, "change_log"),
+            (
+                {"connection": {"bootstrap_servers": "a:1", "security-protocol": "SSL"}},
+                "security-protocol",
+            ),
+        ],
+    )
+    def test_unknown_key(self, project: Project, change: dict[str, Any], key: str) -> None:
+        path = project.write("shop", attributes(**change))
+        text = _fails(project)
+        assert key in text
+        assert str(path) in text or str(path.relative_to(project.root)) in text
+
+    def test_missing_topology_file(self, project: Project) -> None:
+        path = project.write("shop", attributes(topology="topolgy.txt"))
+        text = _fails(project)
+        assert f"The topology file {path.with_name('topolgy.txt')} is not there" in text
+        assert "Save the output of Topology.describe()" in text
+
+    @pytest.mark.parametrize(
+        ("change", "text"),
+        [
+            ({"warehouse": "s3://bucket/x"}, "not on a local or mounted disk"),
+            ({"windows": {"every": "week", "start": "2026-11-01"}}, "windows.every is 'week'"),
+            ({"windows": {"every": "hour", "start": "soon"}}, "windows.start is 'soon'"),
+            ({"exclude": ["*"]}, "is left to back up"),
+            ({"exclude": ["ordres"]}, "'ordres' matches no topic"),
+            ({"topics": {"in": {"roles": []}}}, "declared without any role"),
+        ],
+    )
+    def test_wrong_values(self, change: dict[str, Any], text: str) -> None:
+        component = KafkaStreamsAppComponent.resolve_from_dict(attributes(**change))
+        with pytest.raises(ConfigurationError) as caught:
+            build_application_definitions(component.settings(Path.cwd()))
+        assert text in str(caught.value)
+
+    def test_wrong_connection(self, project: Project) -> None:
+        project.write("shop", attributes(connection={"bootstrap_servers": "a"}))
+        assert "bootstrap_servers: 'a' is not host:port" in _fails(project)
+
+
+class TestSecrets:
+    """They are named in YAML, and shown nowhere."""
+
+    CONNECTION: ClassVar[dict[str, Any]] = {
+        "bootstrap_servers": "localhost:1",
+        "security_protocol": "SASL_SSL",
+        "sasl": {
+            "mechanism": "SCRAM-SHA-512",
+            "username": "backup",
+            "password": {"env": "KAFKA_PASSWORD"},
+        },
+    }
+
+    def test_nowhere(self, project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("KAFKA_PASSWORD", SECRET)
+        project.write("shop", attributes(connection=self.CONNECTION))
+        definitions = project.load()
+        shown = [repr(definitions)]
+        for spec in specs_of(definitions).values():
+            shown += [repr(spec), repr(spec.metadata), repr(spec.tags), str(spec.description)]
+        component = KafkaStreamsAppComponent.resolve_from_dict(
+            attributes(connection=self.CONNECTION)
+        )
+        settings = component.settings(Path.cwd())
+        shown += [repr(component), str(component), repr(settings), str(settings.connection)]
+        assert settings.connection.sasl is not None
+        assert "KAFKA_PASSWORD" in repr(component)
+        assert SECRET not in "\n".join(shown)
+
+    def test_a_secret_in_clear_is_refused_and_not_repeated(self, project: Project) -> None:
+        connection = {**self.CONNECTION, "sasl": {**self.CONNECTION["sasl"], "password": SECRET}}
+        project.write("shop", attributes(connection=connection))
+        text = _fails(project)
+        assert "{env: NAME}" in text
+        assert SECRET not in text
+
+    def test_the_environment_need_not_hold_it_to_load(self, project: Project) -> None:
+        project.write("shop", attributes(connection=self.CONNECTION))
+        assert "backup/shop/in" in project.graph()

@@ -1,0 +1,68 @@
+"""What the tests of the documents read: files, headings, links, fenced blocks."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+_FENCE = re.compile(r"^( *)```(\w*)[^\n]*\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
+_LINK = re.compile(r"\]\(([^)\s]+)\)")
+_HEADING = re.compile(r"^#+ +(.+?) *$", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block."""
+
+    file: Path
+    language: str
+    text: str
+
+    def __str__(self) -> str:
+        first = self.text.strip().partition("\n")[0]
+        return f"{self.file.relative_to(CHECKOUT)}: {first[:50]}"
+
+
+def documents() -> list[Path]:
+    """Every document for users."""
+    return [
+        CHECKOUT / "README.md",
+        CHECKOUT / "CHANGELOG.md",
+        *sorted((CHECKOUT / "docs").rglob("*.md")),
+    ]
+
+
+def blocks(*languages: str) -> list[Block]:
+    """The fenced blocks in these languages."""
+    return [
+        Block(file, match[2], re.sub(rf"^{match[1]}", "", match[3], flags=re.MULTILINE))
+        for file in documents()
+        for match in _FENCE.finditer(file.read_text(encoding="utf-8"))
+        if match[2] in languages
+    ]
+
+
+def prose(file: Path) -> str:
+    """The text without its fenced blocks."""
+    return _FENCE.sub("", file.read_text(encoding="utf-8"))
+
+
+def links(file: Path) -> Iterator[str]:
+    """The targets of relative links."""
+    for target in _LINK.findall(prose(file)):
+        if not re.match(r"[a-z]+:", target):
+            yield target
+
+
+def anchors(file: Path) -> set[str]:
+    """What `#...` may name: the headings as GitHub turns them into anchors."""
+    found: set[str] = set()
+    for heading in _HEADING.findall(prose(file)):
+        words = re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+        anchor, number = words, 0
+        while anchor in found:
+            number += 1
+            anchor = f"{words}-{number}"
+        found.add(anchor)
+    return found

@@ -1,0 +1,49 @@
+"""The reference says what the code says."""
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from click.testing import CliRunner
+
+from scripts import generate_reference
+from scripts.generate_reference import main, pages, stale_pages
+
+
+def test_the_committed_pages_are_up_to_date() -> None:
+    assert stale_pages() == [], "run: python -m scripts.generate_reference"
+
+
+def test_check_fails_for_a_page_that_differs_or_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, text in pages().items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    assert stale_pages(tmp_path) == []
+    (tmp_path / "cli.md").write_text("old", encoding="utf-8")
+    (tmp_path / "yaml.md").unlink()
+    assert stale_pages(tmp_path) == ["yaml.md", "cli.md"]
+
+    monkeypatch.setattr(generate_reference, "stale_pages", lambda: ["cli.md"])
+    result = CliRunner().invoke(main, ["--check"])
+    assert result.exit_code == 1
+    assert "cli.md" in result.output
+
+
+def test_a_column_without_a_text_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    schema = generate_reference.facts.SCHEMA.append(pa.field("new_column", pa.int64()))
+    monkeypatch.setattr(generate_reference.facts, "SCHEMA", schema)
+    with pytest.raises(ValueError, match="new_column"):
+        pages()
+
+
+def test_nested_blocks_commands_and_columns_are_there() -> None:
+    texts = pages()
+    assert "## connection.ssl" in texts["yaml.md"]
+    assert "## connection.sasl (OAUTHBEARER)" in texts["yaml.md"]
+    assert "`stable_wait_seconds`" in texts["yaml.md"]
+    assert "## kstreams-assets recovery-points take" in texts["cli.md"]
+    assert "`-h, --help`" in texts["cli.md"]
+    assert "| `closes_window_end_ms` | `int64` |" in texts["tables.md"]
+    assert "| `headers` | `array<struct<key: string, value: binary>>` |" in texts["tables.md"]
+    assert "`no_source_loss`" in texts["checks.md"]

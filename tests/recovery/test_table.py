@@ -1,0 +1,115 @@
+"""The table of recovery points."""
+
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import write_deltalake
+
+from kstreams_assets.recovery.point import GroupOffset
+from kstreams_assets.recovery.table import (
+    SCHEMA,
+    PointInstant,
+    RecoveryPointTable,
+    _row,
+    at_edges,
+)
+from kstreams_assets.warehouse.layout import Warehouse
+from tests.backup.samples import APPLICATION_ID, cut, point
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> RecoveryPointTable:
+    """The table in an empty warehouse."""
+    return RecoveryPointTable(Warehouse(tmp_path))
+
+
+def test_an_empty_warehouse(table: RecoveryPointTable) -> None:
+    assert table.instants(APPLICATION_ID) == []
+    assert table.load(APPLICATION_ID, ["point-1"]) == []
+    assert table.newest(APPLICATION_ID, 5) == []
+
+
+def test_a_point_comes_back_as_it_was(table: RecoveryPointTable) -> None:
+    metadata = "AgAAAZM\x00é\u2028"  # Kafka Streams keeps partition time there: every character
+    taken = replace(
+        point(
+            15,
+            cut(0, 3, log_start=2),
+            cut(1, 2**62, topic_id="life-2"),
+            closes_window_end_ms=10,
+            group_offsets=[GroupOffset("t", 0, 3, metadata), GroupOffset("t", 1, 0, "")],
+            absent_topics=["gone"],
+        ),
+        sealed=True,
+    )
+    table.append(taken)
+    assert table.load(APPLICATION_ID, [taken.id]) == [taken]
+    assert table.newest(APPLICATION_ID) == [taken]
+
+
+def test_a_point_without_offsets(table: RecoveryPointTable) -> None:
+    table.append(point(15))
+    (found,) = table.newest(APPLICATION_ID)
+    assert (found.partitions, found.group_offsets, found.absent_topics) == ((), (), ())
+
+
+def test_instants_are_in_the_order_in_which_points_count(table: RecoveryPointTable) -> None:
+    for taken in (point(25), point(5), point(14, closes_window_end_ms=10)):
+        table.append(taken)
+    assert table.instants(APPLICATION_ID) == [
+        PointInstant("point-5", 5, 5),
+        PointInstant("point-14", 14, 9),
+        PointInstant("point-25", 25, 25),
+    ]
+
+
+def test_newest_goes_by_the_time_a_point_was_taken(table: RecoveryPointTable) -> None:
+    for taken in (point(25), point(5), point(35, closes_window_end_ms=10)):
+        table.append(taken)
+    assert [p.taken_at_ms for p in table.newest(APPLICATION_ID, 2)] == [35, 25]
+    assert [p.taken_at_ms for p in table.load(APPLICATION_ID, ["point-25", "point-5"])] == [5, 25]
+
+
+def test_applications_are_apart(table: RecoveryPointTable) -> None:
+    table.append(point(5, application_id="shop-eu"))
+    assert table.instants(APPLICATION_ID) == []
+    assert table.newest(APPLICATION_ID) == []
+    assert table.load(APPLICATION_ID, ["point-5"]) == []
+    assert table.load("shop-eu", []) == []
+    assert len(table.newest("shop-eu")) == 1
+
+
+class TestAtEdges:
+    """One point for each edge."""
+
+    INSTANTS = tuple(PointInstant(f"p{at}", at, at) for at in (3, 7, 12, 20))
+
+    def test_the_last_before_each(self) -> None:
+        assert at_edges(self.INSTANTS, [10, 20, 21]) == {"p7", "p12", "p20"}
+        assert at_edges(self.INSTANTS, [0, 3]) == set()
+        assert at_edges([], [10]) == set()
+
+    def test_a_point_older_than_a_late_one_is_passed_over(self) -> None:
+        late = PointInstant("late", 14, 9)
+        assert at_edges([*self.INSTANTS, late], [10, 20]) == {"late"}
+
+
+def test_ten_thousand_points(table: RecoveryPointTable, tmp_path: Path) -> None:
+    """As many as a recorder takes in half a day."""
+    cuts = [cut(number, 5, topic=f"topic-{number // 4}") for number in range(20)]
+    table.append(point(0, *cuts))
+    rows = [_row(point(at, *cuts)) for at in range(1, 10_000)]
+    write_deltalake(
+        tmp_path / "recovery_points", pa.Table.from_pylist(rows, schema=SCHEMA), mode="append"
+    )
+    began = time.process_time()
+    instants = table.instants(APPLICATION_ID)
+    ids = at_edges(instants, range(0, 10_000, 5))
+    points = table.load(APPLICATION_ID, [f"point-{at}" for at in (17, 4000, 9999)])
+    took_s = time.process_time() - began
+    assert (len(instants), len(ids)) == (10_000, 1999)
+    assert [p.taken_at_ms for p in points] == [17, 4000, 9999]
+    assert took_s < 2

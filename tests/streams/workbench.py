@@ -1,0 +1,169 @@
+"""A workbench for backup tests: topics of its own, windows that close when the test says so."""
+
+import time
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from kstreams_assets.app.model import AppTopic, StreamsApplication, TopicRole
+from kstreams_assets.backup.ledger import Ledger
+from kstreams_assets.backup.result import WindowBackup
+from kstreams_assets.backup.run import BackupRun, Spark
+from kstreams_assets.backup.verdicts import Verdict, judge
+from kstreams_assets.backup.windows import Window
+from kstreams_assets.kafka.cluster import KafkaCluster
+from kstreams_assets.kafka.connection import KafkaConnection
+from kstreams_assets.kafka.local_cluster import LocalCluster
+from kstreams_assets.kafka.positions import TopicPartitionId
+from kstreams_assets.kafka.topics import TopicSpec
+from kstreams_assets.recovery.point import RecoveryPoint
+from kstreams_assets.recovery.recorder import Recorder
+from kstreams_assets.recovery.table import RecoveryPointTable
+from kstreams_assets.settings import BackupSettings
+from kstreams_assets.warehouse.layout import Warehouse
+from spark_resources.session import SparkSessionResource
+from tests.streams.cluster import unique_name
+
+
+class NoSpark:
+    """Where a run must not start Spark."""
+
+    @property
+    def spark_session(self) -> SparkSession:
+        """Fails the test."""
+        return pytest.fail("the run started Spark")
+
+    def jvm_pid(self) -> int | None:
+        """Fails the test."""
+        return pytest.fail("the run started Spark")
+
+
+@dataclass(slots=True)
+class Workbench:
+    """One application without code: just topics, recovery points and backups of them."""
+
+    cluster: KafkaCluster
+    warehouse: Warehouse
+    spark: Spark
+    application_id: str
+    roles: dict[str, frozenset[TopicRole]] = field(default_factory=dict)
+    windows: list[Window] = field(default_factory=list)
+    settings: BackupSettings = field(default_factory=BackupSettings)
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """The brokers, host:port."""
+        return self.cluster.connection.bootstrap_servers
+
+    def topic(
+        self,
+        prefix: str,
+        *,
+        partitions: int = 1,
+        role: TopicRole = TopicRole.INPUT,
+        configs: Mapping[str, str] | None = None,
+    ) -> str:
+        """Create a topic that belongs to the application, and return its name."""
+        name = unique_name(prefix)
+        self.cluster.create_topics([TopicSpec(name, partitions, 1, configs or {})])
+        self.roles[name] = frozenset({role})
+        return name
+
+    def delete_records(self, topic: str, before: int, *, partition: int = 0) -> None:
+        """Delete records below an offset, as retention does."""
+        target = TopicPartitionId(topic, partition)
+        assert self.cluster.delete_records({target: before}) == {target: before}
+
+    def recreate(self, topic: str, *, partitions: int = 1) -> None:
+        """Delete a topic (unless it is gone) and create another of the same name."""
+        if topic in self.cluster.topics():
+            self.delete(topic)
+        self.cluster.create_topics([TopicSpec(topic, partitions)])
+
+    def delete(self, topic: str) -> None:
+        """Delete a topic, and wait until it is gone."""
+        self.cluster.delete_topics([topic])
+        deadline = time.monotonic() + 20
+        while topic in self.cluster.topics():
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+
+    @property
+    def application(self) -> StreamsApplication:
+        """The application with the topics made so far."""
+        topics = tuple(AppTopic(name, roles) for name, roles in sorted(self.roles.items()))
+        return StreamsApplication(self.application_id, topics)
+
+    def take_point(self, *, closes_window_end_ms: int | None = None) -> RecoveryPoint:
+        """Take a recovery point now."""
+        recorder = Recorder(self.application, self.cluster, self.warehouse)
+        return recorder.take(closes_window_end_ms=closes_window_end_ms)
+
+    def points(self) -> list[RecoveryPoint]:
+        """All recovery points of the application, in the order in which they were taken."""
+        return RecoveryPointTable(self.warehouse).newest(self.application_id, 1000)[::-1]
+
+    def close_window(self) -> Window:
+        """Take a recovery point and let the window end just after it; the next begins there."""
+        now_ms = time.time_ns() // 1_000_000
+        start_ms = self.windows[-1].end_ms if self.windows else now_ms - 1
+        end_ms = self.take_point().taken_at_ms + 1
+        window = Window(start_ms, end_ms, f"w{len(self.windows):04d}")
+        self.windows.append(window)
+        return window
+
+    def run(self, *, topics: Sequence[str] | None = None) -> BackupRun:
+        """A run over the application's topics, or these of them."""
+        chosen = [t for t in self.application.topics if topics is None or t.name in topics]
+        return BackupRun(
+            application=self.application,
+            topics=tuple(chosen),
+            cluster=self.cluster,
+            warehouse=self.warehouse,
+            spark=self.spark,
+            run_id=f"test-{uuid.uuid4().hex[:8]}",
+            settings=self.settings,
+        )
+
+    def back_up(self, *windows: Window, topics: Sequence[str] | None = None) -> list[WindowBackup]:
+        """Back up windows (all closed ones when none is given)."""
+        return self.run(topics=topics).execute(windows or tuple(self.windows), newest_closed=None)
+
+    def verdicts(self, backups: Sequence[WindowBackup]) -> dict[tuple[str, str, str], Verdict]:
+        """Every check by (window key, topic, check)."""
+        return {
+            (verdict.window, verdict.topic, verdict.check): verdict
+            for backup in backups
+            for verdict in judge(backup, self.application)
+        }
+
+    @property
+    def ledger(self) -> Ledger:
+        """The application's ledger."""
+        return Ledger(self.warehouse, self.application_id)
+
+    @property
+    def records_path(self) -> Path:
+        """Where the records lie."""
+        return self.warehouse.records(self.application_id)
+
+
+@pytest.fixture
+def workbench(
+    kafka_cluster: LocalCluster, spark: SparkSessionResource, tmp_path: Path
+) -> Iterator[Workbench]:
+    """An application of its own on the shared broker, with an empty warehouse."""
+    connection = KafkaConnection(
+        bootstrap_servers=kafka_cluster.bootstrap_servers, request_timeout_seconds=20
+    )
+    with KafkaCluster(connection) as cluster:
+        yield Workbench(
+            cluster=cluster,
+            warehouse=Warehouse(tmp_path / "warehouse"),
+            spark=spark,
+            application_id=unique_name("app"),
+        )

@@ -1,0 +1,42 @@
+"""Names of assets, groups and pools."""
+
+import dagster as dg
+import pytest
+
+from kstreams_assets.naming import (
+    CollidingNamesError,
+    backup_key,
+    folded,
+    group,
+    pool,
+    recovery_points_key,
+    refuse_collisions,
+    topic_key,
+)
+
+
+def test_keys_hold_names_as_kafka_has_them() -> None:
+    assert topic_key("a.b-c_d") == dg.AssetKey(["kafka", "a.b-c_d"])
+    assert backup_key("shop.eu", "a.b") == dg.AssetKey(["backup", "shop.eu", "a.b"])
+    assert recovery_points_key("shop.eu") == dg.AssetKey(["recovery_points", "shop.eu"])
+
+
+def test_names_are_folded_as_dagster_folds_them() -> None:
+    assert folded("a.b-c_d9") == "a_b_c_d9"
+    assert dg.AssetKey(["a.b-c_d9"]).to_python_identifier() == folded("a.b-c_d9")
+    assert group("shop.eu", "topics") == "shop_eu/topics"
+    assert pool("shop.eu") == "kstreams_shop_eu"
+
+
+@pytest.mark.parametrize("names", [[], ["a"], ["a", "a"], ["a.b", "a.c", "A.b"]])
+def test_names_that_can_be_told_apart(names: list[str]) -> None:
+    refuse_collisions(names)
+
+
+@pytest.mark.parametrize("names", [["a.b", "a_b"], ["a_b", "x", "a.b", "a_b"], ["a-b", "a.b"]])
+def test_names_that_cannot(names: list[str]) -> None:
+    with pytest.raises(CollidingNamesError, match="not_mine") as caught:
+        refuse_collisions(names)
+    assert {caught.value.first, caught.value.second} <= set(names)
+    assert repr(caught.value.first) in str(caught.value)
+    assert repr(caught.value.second) in str(caught.value)

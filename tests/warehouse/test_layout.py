@@ -1,0 +1,64 @@
+"""Where tables lie, and which layouts are read."""
+
+from pathlib import Path
+
+import pytest
+
+from kstreams_assets.errors import ConfigurationError
+from kstreams_assets.warehouse.layout import (
+    LAYOUT_PROPERTY,
+    LAYOUT_VERSION,
+    NewerLayoutError,
+    Warehouse,
+    check_layout,
+)
+
+
+@pytest.mark.parametrize("found", [{}, {LAYOUT_PROPERTY: None}, {LAYOUT_PROPERTY: "1"}])
+def test_a_layout_up_to_ours_is_read(found: dict[str, str | None]) -> None:
+    check_layout("windows", found)
+
+
+@pytest.mark.parametrize("version", [str(LAYOUT_VERSION + 1), "999", "1.5", "new", "-1"])
+def test_a_newer_or_strange_layout_is_refused(version: str) -> None:
+    with pytest.raises(NewerLayoutError, match="nothing was changed") as caught:
+        check_layout("windows", {LAYOUT_PROPERTY: version})
+    assert (caught.value.table, caught.value.found) == ("windows", version)
+    assert f"The table windows has layout version {version}" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "location",
+    [
+        "s3://bucket/warehouse",
+        "s3a://bucket/warehouse",
+        "gs://bucket",
+        "abfss://c@account.dfs.core.windows.net/x",
+        "hdfs://name/x",
+        "s3:bucket",
+    ],
+)
+def test_object_stores_are_refused(location: str) -> None:
+    with pytest.raises(ConfigurationError, match="not on a local or mounted disk") as caught:
+        Warehouse.at(location)
+    assert location in str(caught.value)
+
+
+@pytest.mark.parametrize("location", ["/data/w", "file:/data/w", "file:///data/w", Path("/data/w")])
+def test_a_folder(location: str | Path) -> None:
+    assert Warehouse.at(location) == Warehouse(Path("/data/w"))
+
+
+def test_a_relative_folder_and_a_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", "/home/somebody")
+    assert Warehouse.at("w").root == tmp_path / "w"
+    assert Warehouse.at("~/w").root == Path("/home/somebody/w")
+
+
+def test_where_tables_lie() -> None:
+    warehouse = Warehouse(Path("/w"))
+    assert warehouse.records("shop") == Path("/w/records/shop")
+    assert warehouse.control("windows") == Path("/w/windows")
+    assert warehouse.lock_file("shop").parent.name == ".locks"
+    assert warehouse.lock_file("shop") != warehouse.lock_file("shop.recorder")
