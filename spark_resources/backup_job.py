@@ -27,6 +27,7 @@ def write_spans(
     path: Path,
     *,
     kafka_options: Mapping[str, str],
+    system_properties: Mapping[str, str] | None = None,
     reads: Sequence[Sequence[ReadRange]],
     spans: Sequence[SpanPlan],
     replaces: Sequence[WindowTopic],
@@ -45,6 +46,7 @@ def write_spans(
         NewerLayoutError: A newer release wrote the table.
     """
     try:
+        _set_properties(spark, system_properties or {})
         ensure_records(spark, path)
         if reads:
             records = read_spans(
@@ -68,6 +70,14 @@ def write_spans(
         )
     except (PySparkException, Py4JError) as error:
         raise SparkJobError(_innermost(str(error))) from error
+
+
+def _set_properties(spark: SparkSession, properties: Mapping[str, str]) -> None:
+    """JVM properties of the driver; a Connect server or a cluster has them in its own options."""
+    jvm = getattr(spark, "_jvm", None)
+    if jvm is not None:
+        for name, value in properties.items():
+            jvm.java.lang.System.setProperty(name, value)
 
 
 def _innermost(text: str) -> str:

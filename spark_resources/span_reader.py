@@ -22,9 +22,10 @@ DEFAULT_OPTIONS: Mapping[str, str] = {
     "kafka.fetch.max.bytes": str(64 * 1024 * 1024),
     "kafkaConsumer.pollTimeoutMs": "60000",
     # With the defaults, a cluster that dies under the read holds the run for over five minutes.
+    # Kafka's client itself tries again until its time is up.
     "kafka.request.timeout.ms": "20000",
     "kafka.default.api.timeout.ms": "30000",
-    "fetchOffset.numRetries": "2",
+    "fetchOffset.numRetries": "1",
     "fetchOffset.retryIntervalMs": "500",
 }
 """What a connection's own Java settings may override."""

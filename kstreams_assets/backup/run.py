@@ -18,7 +18,7 @@ from kstreams_assets.backup.result import SpanContent, SpanResult, TopicBackup, 
 from kstreams_assets.backup.windows import Window
 from kstreams_assets.errors import KStreamsAssetsError
 from kstreams_assets.kafka.cluster import KafkaCluster
-from kstreams_assets.kafka.java_client import spark_options
+from kstreams_assets.kafka.java_client import java_system_properties, spark_options
 from kstreams_assets.recovery.point import in_force
 from kstreams_assets.recovery.recorder import Recorder
 from kstreams_assets.recovery.table import RecoveryPointTable
@@ -254,6 +254,7 @@ class BackupRun:
                 self.spark.spark_session,
                 self._records,
                 kafka_options=spark_options(self.cluster.connection),
+                system_properties=java_system_properties(self.cluster.connection),
                 reads=reads,
                 spans=spans,
                 replaces=pairs,

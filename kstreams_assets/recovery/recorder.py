@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from kstreams_assets.app.model import StreamsApplication, TopicRole
 from kstreams_assets.errors import KafkaError, TopicNotFoundError
 from kstreams_assets.kafka.cluster import KafkaCluster
-from kstreams_assets.kafka.positions import TopicPartitionId
+from kstreams_assets.kafka.positions import CommittedOffset, TopicPartitionId
 from kstreams_assets.kafka.topics import TopicDescription
 from kstreams_assets.recovery.point import (
     GroupOffset,
@@ -128,8 +128,8 @@ class Recorder:
         taken_at_ms = max(time.time_ns() // 1_000_000, newest_ms + 1)
         began = time.monotonic()
         before = self.cluster.describe_topics(names)
-        group = self.cluster.group_offsets(self.application.application_id)
         partitions = partitions_of(before.values())
+        group = self._committed(partitions)
         ends = self.cluster.last_stable_offsets(partitions)
         starts = self.cluster.log_start_offsets(partitions)
         changed = _changed(before, self.cluster.describe_topics(names))
@@ -167,18 +167,23 @@ class Recorder:
             absent_topics=tuple(absent),
         )
 
-    def _read_by_group(self, partitions: Iterable[TopicPartitionId]) -> Sequence[TopicPartitionId]:
-        """What the group commits offsets for.
+    def _committed(
+        self, partitions: Iterable[TopicPartitionId]
+    ) -> Mapping[TopicPartitionId, CommittedOffset]:
+        """What the group has committed, also for topics that nobody declared.
 
-        Asked by name: a partition whose very first offset is still in an open transaction would
-        otherwise be left out without a word.
+        The application's own are asked for by name: a partition whose very first offset is still
+        in an open transaction would otherwise be left out without a word.
         """
+        application_id = self.application.application_id
         read = {
             topic.name
             for topic in self.application.topics
             if topic.roles & {TopicRole.INPUT, TopicRole.REPARTITION}
         }
-        return [partition for partition in partitions if partition.topic in read]
+        named = [partition for partition in partitions if partition.topic in read]
+        others = self.cluster.group_offsets(application_id)
+        return {**others, **self.cluster.group_offsets(application_id, partitions=named)}
 
 
 def partitions_of(topics: Iterable[TopicDescription]) -> Sequence[TopicPartitionId]:

@@ -1,0 +1,131 @@
+"""Recovery points of a real broker."""
+
+import threading
+import time
+
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+
+from kstreams_assets.errors import TopicNotFoundError
+from kstreams_assets.kafka.cluster import KafkaCluster
+from kstreams_assets.recovery.point import GroupOffset, Guarantee, Method
+from kstreams_assets.recovery.recorder import TopicChangedWhileReadingError
+from tests.backup.writing import open_transaction, producer, send, write
+from tests.streams.workbench import NoSpark, Workbench
+
+pytestmark = pytest.mark.kafka
+
+
+@pytest.fixture
+def bench(workbench: Workbench) -> Workbench:
+    """A workbench that never starts Spark."""
+    workbench.spark = NoSpark()
+    return workbench
+
+
+def _ends(bench: Workbench) -> dict[tuple[str, int], tuple[int, int]]:
+    cuts = bench.take_point().partitions
+    return {(cut.topic, cut.partition): (cut.log_start, cut.end) for cut in cuts}
+
+
+def test_a_point_stands_at_the_last_stable_offset_of_every_partition(bench: Workbench) -> None:
+    topic, other = bench.topic("t", partitions=2), bench.topic("other")
+    write(bench, topic, 5)
+    write(bench, other, 3)
+    bench.delete_records(other, 2)
+    sender = open_transaction(bench)
+    send(sender, topic, b"open")
+    send(producer(bench.bootstrap_servers), topic, b"behind it")
+    assert _ends(bench) == {(topic, 0): (0, 5), (topic, 1): (0, 0), (other, 0): (2, 3)}
+    sender.abort_transaction(20)
+
+
+def test_committed_offsets_are_kept_with_their_metadata(bench: Workbench) -> None:
+    topic = bench.topic("t", partitions=2)
+    write(bench, topic, 5)
+    assert bench.take_point().group_offsets == ()
+    group = {"bootstrap.servers": bench.bootstrap_servers, "group.id": bench.application_id}
+    member = Consumer(group)
+    # as Kafka Streams writes it: version and partition time
+    offset = TopicPartition(topic, 0, 4, metadata="AgAAAZqzbB4A")
+    member.commit(offsets=[offset], asynchronous=False)
+    member.close()
+    point = bench.take_point()
+    # librdkafka appends a NUL: such a one is to be told apart, not tidied up
+    assert point.group_offsets == (GroupOffset(topic, 0, 4, "AgAAAZqzbB4A\0"),)
+    assert (point.method, point.guarantee) == (Method.OFFSETS_FIRST, Guarantee.AT_LEAST_ONCE)
+    assert [p.id for p in bench.points()][-1] == point.id
+    assert bench.points()[-1] == point
+
+
+def test_a_first_commit_in_an_open_transaction_is_waited_for(bench: Workbench) -> None:
+    """Asked without the partition's name, the coordinator would just leave it out."""
+    topic = bench.topic("t")
+    write(bench, topic, 5)
+    member = Consumer(
+        {"bootstrap.servers": bench.bootstrap_servers, "group.id": bench.application_id}
+    )
+    sender = open_transaction(bench)
+    send(sender, topic, b"open")
+    metadata = member.consumer_group_metadata()
+    sender.send_offsets_to_transaction([TopicPartition(topic, 0, 3)], metadata, 20)
+    committing = threading.Timer(2.0, lambda: sender.commit_transaction(20))
+    committing.start()
+    point = bench.take_point()
+    committing.join(20)
+    member.close()
+    assert [(o.topic, o.offset) for o in point.group_offsets] == [(topic, 3)]
+
+
+def test_points_are_ordered_even_if_the_clock_is_set_back(
+    bench: Workbench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.topic("t")
+    first = bench.take_point()
+    monkeypatch.setattr(time, "time_ns", lambda: (first.taken_at_ms - 60_000) * 1_000_000)
+    assert bench.take_point().taken_at_ms == first.taken_at_ms + 1
+
+
+def test_a_topic_that_is_gone_is_noted_and_the_others_go_on(bench: Workbench) -> None:
+    topic, other = bench.topic("gone"), bench.topic("other")
+    bench.take_point()
+    bench.delete(topic)
+    for _ in range(2):  # also when the newest point no longer has it
+        point = bench.take_point()
+        assert point.absent_topics == (topic,)
+        assert {cut.topic for cut in point.partitions} == {other}
+        assert topic in point.reason
+    never = bench.topic("never")
+    bench.delete(never)
+    with pytest.raises(TopicNotFoundError, match=never):
+        bench.take_point()
+
+
+def test_a_topic_deleted_under_the_point_leads_to_another_try(
+    bench: Workbench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic, other = bench.topic("going"), bench.topic("other")
+    bench.take_point()
+    group_offsets = KafkaCluster.group_offsets
+
+    def deleting(cluster, group, **options):
+        if topic in cluster.topics():
+            bench.delete(topic)
+        return group_offsets(cluster, group, **options)
+
+    monkeypatch.setattr(KafkaCluster, "group_offsets", deleting)
+    assert {cut.topic for cut in bench.take_point().partitions} == {other}
+
+
+def test_topics_that_do_not_come_to_rest(bench: Workbench, monkeypatch: pytest.MonkeyPatch) -> None:
+    topic = bench.topic("restless")
+    group_offsets = KafkaCluster.group_offsets
+
+    def recreating(cluster, group, **options):
+        bench.recreate(topic)
+        return group_offsets(cluster, group, **options)
+
+    monkeypatch.setattr(KafkaCluster, "group_offsets", recreating)
+    with pytest.raises(TopicChangedWhileReadingError, match=topic):
+        bench.take_point()
+    assert bench.points() == []
