@@ -316,7 +316,7 @@ class TestNoBroker:
 
     def test_nobody_listens(self, closed_port: int) -> None:
         address = f"127.0.0.1:{closed_port}"
-        self._assert_bounded(KafkaConnection(bootstrap_servers=address, request_timeout_seconds=1))
+        self._assert_bounded(KafkaConnection(bootstrap_servers=address, request_timeout_seconds=0.5))
 
     def test_clients_write_nothing_to_standard_error(self, closed_port: int) -> None:
         """In a process of its own, because here pytest takes what logging would print."""
@@ -348,7 +348,7 @@ with KafkaCluster(connection) as cluster:
                 {
                     "bootstrap_servers": f"127.0.0.1:{silent_port}",
                     "security_protocol": protocol,
-                    "request_timeout_seconds": 1,
+                    "request_timeout_seconds": 0.5,
                 }
             )
         )
