@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -11,12 +11,17 @@ from kstreams_assets.app.model import AppTopic, StreamsApplication
 from kstreams_assets.backup.accounting import Accountant
 from kstreams_assets.backup.content import SpanId, open_records, span_contents, windows_with_data
 from kstreams_assets.backup.facts import TopicFactsTable, facts_of
+from kstreams_assets.backup.failures import (
+    BackupReadError,
+    PoorerBackupError,
+    TopicRecreatedWhileReadingError,
+    range_of,
+)
 from kstreams_assets.backup.ledger import Ledger
 from kstreams_assets.backup.plan import SpanPlan, commit_groups, read_ranges
 from kstreams_assets.backup.planner import Planner, RunPlan, TopicPlan
 from kstreams_assets.backup.result import SpanContent, SpanResult, TopicBackup, WindowBackup
 from kstreams_assets.backup.windows import Window
-from kstreams_assets.errors import KStreamsAssetsError
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.java_client import java_system_properties, spark_options
 from kstreams_assets.recovery.point import in_force
@@ -50,44 +55,6 @@ class Spark(Protocol):
     def jvm_pid(self) -> int | None:
         """Process id of the JVM, None when it is on another machine."""
         ...
-
-
-class BackupReadError(KStreamsAssetsError):
-    """Spark could not read or write a group of windows."""
-
-    def __init__(self, *, windows: Sequence[Window], reason: str) -> None:
-        super().__init__(
-            f"The backup of {_range(windows)} failed: {reason.rstrip('.')}.",
-            remedy="Nothing of these windows was changed. Run the same windows again once the"
-            " cause is removed.",
-        )
-        self.windows = tuple(windows)
-        self.reason = reason
-
-
-class TopicRecreatedWhileReadingError(KStreamsAssetsError):
-    """A topic was deleted or recreated while its records were read."""
-
-    def __init__(self, *, topics: Iterable[str]) -> None:
-        self.topics = tuple(sorted(topics))
-        super().__init__(
-            f"Topic {', '.join(self.topics)} was deleted or recreated while it was read; what was"
-            " read has been discarded.",
-            remedy="Run the same windows again; what the old topic held is reported as lost.",
-        )
-
-
-class PoorerBackupError(KStreamsAssetsError):
-    """A second backup of a window came out with fewer records than the first."""
-
-    def __init__(self, *, windows: Sequence[Window], topics: Iterable[str]) -> None:
-        self.topics = tuple(sorted(topics))
-        super().__init__(
-            f"Reading {_range(windows)} again gave fewer records of {', '.join(self.topics)}"
-            " than the backup holds; the earlier backup was put back.",
-            remedy="Nothing needs to be done: the earlier backup stays. Kafka is removing records"
-            " (compaction or retention), do not back these windows up again.",
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,7 +212,9 @@ class BackupRun:
                 return None
         offsets = sum(span.to_read for span in spans)
         topics = {pair.topic for pair in pairs}
-        _log.info("Reading %d offsets of %d topics for %s.", offsets, len(topics), _range(windows))
+        _log.info(
+            "Reading %d offsets of %d topics for %s.", offsets, len(topics), range_of(windows)
+        )
         from spark_resources.backup_job import SparkJobError, write_spans
 
         lock.note_writer(self.spark.jvm_pid())
@@ -335,8 +304,3 @@ def _span_id(span: SpanPlan) -> SpanId:
 
 def _spans(plan: RunPlan, windows: Sequence[Window]) -> list[SpanPlan]:
     return [span for topic in plan.topics if topic.window in windows for span in topic.spans]
-
-
-def _range(windows: Sequence[Window]) -> str:
-    keys = [window.key for window in sorted(windows)]
-    return f"window {keys[0]}" if len(keys) == 1 else f"windows {keys[0]} to {keys[-1]}"

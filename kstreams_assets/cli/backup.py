@@ -3,7 +3,6 @@
 import sys
 import uuid
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import click
@@ -15,7 +14,6 @@ from kstreams_assets.backup.result import WindowBackup
 from kstreams_assets.backup.run import BackupRun
 from kstreams_assets.backup.verdicts import Severity, Verdict, judge
 from kstreams_assets.backup.windows import Window
-from kstreams_assets.cli.app_file import load_settings
 from kstreams_assets.cli.options import app_options
 from kstreams_assets.cli.output import print_json, print_table
 from kstreams_assets.errors import ConfigurationError
@@ -28,10 +26,7 @@ from kstreams_assets.settings import ApplicationSettings
 @click.option("--window", "keys", multiple=True, help="A window to back up; repeat for more.")
 @click.option("--topic", "names", multiple=True, help="Only this topic; repeat for more.")
 def backup(
-    app_file: Path,
-    application_id: str | None,
-    bootstrap: str | None,
-    warehouse: str | None,
+    settings: ApplicationSettings,
     as_json: bool,
     keys: tuple[str, ...],
     names: tuple[str, ...],
@@ -41,9 +36,6 @@ def backup(
     \f
     Raises ConfigurationError for an unknown topic or window.
     """
-    settings = load_settings(
-        app_file, application_id=application_id, bootstrap_servers=bootstrap, warehouse=warehouse
-    )
     topics = _topics(settings, names)
     calendar = WindowCalendar(settings.windows)
     windows = calendar.windows(keys) if keys else _due(settings, topics)

@@ -1,16 +1,38 @@
-"""Options that every command has."""
+"""Options that every command of an application has."""
 
+import functools
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
-C = TypeVar("C", bound=Callable[..., Any])
+from kstreams_assets.cli.app_file import load_settings
 
 
-def app_options(command: C) -> C:
-    """--app, --application-id, --bootstrap, --warehouse and --json."""
+def app_options(command: Callable[..., None]) -> Callable[..., None]:
+    """--app, --application-id, --bootstrap and --warehouse, handed on as `settings`; and --json.
+
+    The command gets the keyword arguments `settings` (ApplicationSettings) and `as_json`.
+    """
+
+    @functools.wraps(command)
+    def with_settings(
+        app_file: Path,
+        application_id: str | None,
+        bootstrap: str | None,
+        warehouse: str | None,
+        **rest: Any,  # noqa: ANN401 - whatever options the command has of its own
+    ) -> None:
+        settings = load_settings(
+            app_file,
+            application_id=application_id,
+            bootstrap_servers=bootstrap,
+            warehouse=warehouse,
+        )
+        command(settings=settings, **rest)
+
+    decorated: Callable[..., None] = with_settings
     for option in (
         click.option("--json", "as_json", is_flag=True, help="Print JSON."),
         click.option("--warehouse", help="Folder of the tables; replaces the YAML's."),
@@ -24,5 +46,5 @@ def app_options(command: C) -> C:
             help="The component's YAML (defs.yaml).",
         ),
     ):
-        command = option(command)
-    return command
+        decorated = option(decorated)
+    return decorated

@@ -1,19 +1,18 @@
 """`kstreams-assets recovery-points`: take, list and show cuts of an application."""
 
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import click
 
-from kstreams_assets.cli.app_file import load_settings
 from kstreams_assets.cli.options import app_options
 from kstreams_assets.cli.output import print_json, print_table
 from kstreams_assets.errors import KStreamsAssetsError
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.recovery.point import RecoveryPoint
 from kstreams_assets.recovery.recorder import Recorder
-from kstreams_assets.recovery.table import RecoveryPointTable
+from kstreams_assets.recovery.table import RecoveryPointTable, row_of
+from kstreams_assets.settings import ApplicationSettings
 
 
 class RecoveryPointNotFoundError(KStreamsAssetsError):
@@ -35,17 +34,8 @@ def recovery_points() -> None:
 
 @recovery_points.command()
 @app_options
-def take(
-    app_file: Path,
-    application_id: str | None,
-    bootstrap: str | None,
-    warehouse: str | None,
-    as_json: bool,
-) -> None:
+def take(settings: ApplicationSettings, as_json: bool) -> None:
     """Take a recovery point now and store it."""
-    settings = load_settings(
-        app_file, application_id=application_id, bootstrap_servers=bootstrap, warehouse=warehouse
-    )
     with KafkaCluster(settings.connection) as cluster:
         point = Recorder(settings.application, cluster, settings.warehouse).take()
     _show(point, as_json=as_json)
@@ -55,17 +45,11 @@ def take(
 @app_options
 @click.option("--last", default=20, show_default=True, help="How many, newest first.")
 def list_points(
-    app_file: Path,
-    application_id: str | None,
-    bootstrap: str | None,
-    warehouse: str | None,
+    settings: ApplicationSettings,
     as_json: bool,
     last: int,
 ) -> None:
     """The newest recovery points."""
-    settings = load_settings(
-        app_file, application_id=application_id, bootstrap_servers=bootstrap, warehouse=warehouse
-    )
     points = RecoveryPointTable(settings.warehouse).newest(settings.application_id, last)
     if as_json:
         print_json({"recovery_points": [_document(point) for point in points]})
@@ -92,10 +76,7 @@ def list_points(
 @app_options
 @click.argument("point_id")
 def show(
-    app_file: Path,
-    application_id: str | None,
-    bootstrap: str | None,
-    warehouse: str | None,
+    settings: ApplicationSettings,
     as_json: bool,
     point_id: str,
 ) -> None:
@@ -104,9 +85,6 @@ def show(
     \f
     Raises RecoveryPointNotFoundError when there is none of this id.
     """
-    settings = load_settings(
-        app_file, application_id=application_id, bootstrap_servers=bootstrap, warehouse=warehouse
-    )
     found = RecoveryPointTable(settings.warehouse).load(settings.application_id, [point_id])
     if not found:
         raise RecoveryPointNotFoundError(point_id=point_id, application_id=settings.application_id)
@@ -130,37 +108,7 @@ def _show(point: RecoveryPoint, *, as_json: bool) -> None:
 
 
 def _document(point: RecoveryPoint) -> dict[str, Any]:
-    return {
-        "id": point.id,
-        "application_id": point.application_id,
-        "cluster_id": point.cluster_id,
-        "taken_at": _time(point.taken_at_ms),
-        "taken_at_ms": point.taken_at_ms,
-        "method": point.method.value,
-        "guarantee": point.guarantee.value,
-        "sealed": point.sealed,
-        "reason": point.reason,
-        "took_ms": point.took_ms,
-        "partitions": [
-            {
-                "topic": cut.topic,
-                "partition": cut.partition,
-                "topic_id": cut.topic_id,
-                "log_start": cut.log_start,
-                "end": cut.end,
-            }
-            for cut in point.partitions
-        ],
-        "group_offsets": [
-            {
-                "topic": offset.topic,
-                "partition": offset.partition,
-                "offset": offset.offset,
-                "metadata": offset.metadata,
-            }
-            for offset in point.group_offsets
-        ],
-    }
+    return {**row_of(point), "taken_at": _time(point.taken_at_ms)}
 
 
 def _time(epoch_ms: int) -> str:

@@ -1,32 +1,25 @@
 """`kstreams-assets windows`: what is backed up, what is due."""
 
-from pathlib import Path
 from typing import Any
 
 import click
 
 from kstreams_assets.backup.due import WindowStatus, window_statuses
 from kstreams_assets.backup.ledger import Ledger, LedgerEntry
-from kstreams_assets.cli.app_file import load_settings
 from kstreams_assets.cli.options import app_options
 from kstreams_assets.cli.output import print_json, print_table
+from kstreams_assets.settings import ApplicationSettings
 
 
 @click.command()
 @app_options
 @click.option("--last", default=20, show_default=True, help="How many windows, newest first.")
 def windows(
-    app_file: Path,
-    application_id: str | None,
-    bootstrap: str | None,
-    warehouse: str | None,
+    settings: ApplicationSettings,
     as_json: bool,
     last: int,
 ) -> None:
     """Closed windows, newest first: which are backed up, which are due. Needs no broker."""
-    settings = load_settings(
-        app_file, application_id=application_id, bootstrap_servers=bootstrap, warehouse=warehouse
-    )
     statuses = window_statuses(settings)
     due = sum(status.is_due for status in statuses)
     shown = statuses[::-1][:last]

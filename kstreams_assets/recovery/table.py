@@ -79,7 +79,7 @@ class RecoveryPointTable:
 
     def append(self, point: RecoveryPoint) -> None:
         """Store a point."""
-        self._table.append([_row(point)])
+        self._table.append([row_of(point)])
 
     def instants(self, application_id: str) -> list[PointInstant]:
         """When each point of the application counts, oldest first."""
@@ -117,7 +117,8 @@ def at_edges(instants: Sequence[PointInstant], edges_ms: Iterable[int]) -> set[s
     return {ordered[index - 1].id for index in before if index}
 
 
-def _row(point: RecoveryPoint) -> dict[str, Any]:
+def row_of(point: RecoveryPoint) -> dict[str, Any]:
+    """A point as plain values, in the columns of `SCHEMA`."""
     return {
         "application_id": point.application_id,
         "id": point.id,

@@ -316,7 +316,8 @@ class TestNoBroker:
 
     def test_nobody_listens(self, closed_port: int) -> None:
         address = f"127.0.0.1:{closed_port}"
-        self._assert_bounded(KafkaConnection(bootstrap_servers=address, request_timeout_seconds=0.5))
+        nowhere = KafkaConnection(bootstrap_servers=address, request_timeout_seconds=0.5)
+        self._assert_bounded(nowhere)
 
     def test_clients_write_nothing_to_standard_error(self, closed_port: int) -> None:
         """In a process of its own, because here pytest takes what logging would print."""

@@ -13,8 +13,8 @@ from kstreams_assets.recovery.table import (
     SCHEMA,
     PointInstant,
     RecoveryPointTable,
-    _row,
     at_edges,
+    row_of,
 )
 from kstreams_assets.warehouse.layout import Warehouse
 from tests.backup.samples import APPLICATION_ID, cut, point
@@ -101,7 +101,7 @@ def test_ten_thousand_points(table: RecoveryPointTable, tmp_path: Path) -> None:
     """As many as a recorder takes in half a day."""
     cuts = [cut(number, 5, topic=f"topic-{number // 4}") for number in range(20)]
     table.append(point(0, *cuts))
-    rows = [_row(point(at, *cuts)) for at in range(1, 10_000)]
+    rows = [row_of(point(at, *cuts)) for at in range(1, 10_000)]
     write_deltalake(
         tmp_path / "recovery_points", pa.Table.from_pylist(rows, schema=SCHEMA), mode="append"
     )

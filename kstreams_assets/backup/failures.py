@@ -1,0 +1,50 @@
+"""What can stand in the way of a backup run."""
+
+from collections.abc import Iterable, Sequence
+
+from kstreams_assets.backup.windows import Window
+from kstreams_assets.errors import KStreamsAssetsError
+
+
+class BackupReadError(KStreamsAssetsError):
+    """Spark could not read or write a group of windows."""
+
+    def __init__(self, *, windows: Sequence[Window], reason: str) -> None:
+        super().__init__(
+            f"The backup of {range_of(windows)} failed: {reason.rstrip('.')}.",
+            remedy="Nothing of these windows was changed. Run the same windows again once the"
+            " cause is removed.",
+        )
+        self.windows = tuple(windows)
+        self.reason = reason
+
+
+class TopicRecreatedWhileReadingError(KStreamsAssetsError):
+    """A topic was deleted or recreated while its records were read."""
+
+    def __init__(self, *, topics: Iterable[str]) -> None:
+        self.topics = tuple(sorted(topics))
+        super().__init__(
+            f"Topic {', '.join(self.topics)} was deleted or recreated while it was read; what was"
+            " read has been discarded.",
+            remedy="Run the same windows again; what the old topic held is reported as lost.",
+        )
+
+
+class PoorerBackupError(KStreamsAssetsError):
+    """A second backup of a window came out with fewer records than the first."""
+
+    def __init__(self, *, windows: Sequence[Window], topics: Iterable[str]) -> None:
+        self.topics = tuple(sorted(topics))
+        super().__init__(
+            f"Reading {range_of(windows)} again gave fewer records of {', '.join(self.topics)}"
+            " than the backup holds; the earlier backup was put back.",
+            remedy="Nothing needs to be done: the earlier backup stays. Kafka is removing records"
+            " (compaction or retention), do not back these windows up again.",
+        )
+
+
+def range_of(windows: Sequence[Window]) -> str:
+    """The windows in words: the one, or the first and the last."""
+    keys = [window.key for window in sorted(windows)]
+    return f"window {keys[0]}" if len(keys) == 1 else f"windows {keys[0]} to {keys[-1]}"
