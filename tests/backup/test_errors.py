@@ -10,15 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from confluent_kafka.admin import (
-    AclBinding,
-    AclBindingFilter,
-    AclOperation,
-    AclPermissionType,
-    AdminClient,
-    ResourcePatternType,
-    ResourceType,
-)
+from confluent_kafka.admin import AclOperation, ResourceType
 from deltalake import DeltaTable
 from pydantic import SecretStr
 
@@ -43,8 +35,9 @@ from kstreams_assets.warehouse.layout import (
 )
 from kstreams_assets.warehouse.lock import WarehouseLockedError
 from spark_resources.session import SparkSessionResource
+from tests.backup.acls import Acls
 from tests.backup.reading import offsets, stored
-from tests.backup.writing import write
+from tests.backup.writing import producer, write
 from tests.streams.cluster import unique_name
 from tests.streams.workbench import NoSpark, Workbench
 
@@ -112,6 +105,7 @@ def secured(
                     "bootstrap_servers": secure_cluster.bootstrap_servers,
                     "security_protocol": "SASL_PLAINTEXT",
                     "request_timeout_seconds": TIMEOUT_S,
+                    "extra_java": {"default.api.timeout.ms": 10_000, "request.timeout.ms": 8_000},
                     "sasl": {
                         "mechanism": "SCRAM-SHA-512",
                         "username": user,
@@ -181,7 +175,7 @@ class TestCluster:
         group = bench.application_id
         bob = secured("bob", "bob-secret")
         bob.roles, bob.windows = bench.roles, bench.windows
-        acls = _Acls(secure_cluster.internal_bootstrap_servers)
+        acls = Acls(secure_cluster.internal_bootstrap_servers)
         session, bob.spark = bob.spark, NoSpark()
         with refused(bob, TopicNotFoundError, topic, within_s=15):
             bob.take_point()
@@ -230,7 +224,7 @@ class TestCluster:
         write_spans = BackupRun._write
         monkeypatch.setattr(BackupRun, "_write", without_broker)
         try:
-            with refused(bench, ClusterUnavailableError, "127.0.0.1", within_s=90):
+            with refused(bench, ClusterUnavailableError, "127.0.0.1", within_s=45):
                 bench.back_up()
         finally:
             monkeypatch.undo()
@@ -240,49 +234,10 @@ class TestCluster:
 
 
 def _write(cluster: LocalCluster, topic: str) -> None:
-    from tests.backup.writing import producer
-
     sender = producer(cluster.internal_bootstrap_servers)
     for number in range(10):
         sender.produce(topic, b"%d" % number)
     assert sender.flush(20) == 0
-
-
-class _Acls:
-    """Rights of bob."""
-
-    def __init__(self, servers: str) -> None:
-        self._admin = AdminClient({"bootstrap.servers": servers})
-
-    def allow(self, kind: ResourceType, name: str, operation: AclOperation) -> None:
-        """Give a right, and wait until the broker heeds it."""
-        binding = AclBinding(
-            kind,
-            name,
-            ResourcePatternType.LITERAL,
-            "User:bob",
-            "*",
-            operation,
-            AclPermissionType.ALLOW,
-        )
-        for future in self._admin.create_acls([binding], request_timeout=10).values():
-            future.result(10)
-        time.sleep(0.5)
-
-    def withdraw(self, topic: str, operation: AclOperation) -> None:
-        """Take a right on a topic away."""
-        wanted = AclBindingFilter(
-            ResourceType.TOPIC,
-            topic,
-            ResourcePatternType.LITERAL,
-            "User:bob",
-            "*",
-            operation,
-            AclPermissionType.ALLOW,
-        )
-        for future in self._admin.delete_acls([wanted], request_timeout=10).values():
-            assert len(future.result(10)) == 1
-        time.sleep(0.5)
 
 
 class TestWarehouse:

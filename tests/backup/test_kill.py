@@ -59,7 +59,6 @@ FIRST_BACKUP = {
 # windows that are stored are written anew beside new ones
 SECOND_BACKUP = {
     "rewritten, not committed": Moment("writing", until=lambda bench: _files(bench) > 12),
-    "rewritten, nothing recorded": Moment("written", hold=True),
 }
 
 

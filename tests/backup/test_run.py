@@ -181,3 +181,22 @@ def test_windows_of_another_length_over_the_same_time_are_refused(workbench: Wor
     longer = replace(first, end_ms=first.end_ms + 60_000, key="longer")
     with pytest.raises(WindowsChangedError, match="longer overlaps window w0000"):
         workbench.back_up(longer)
+
+
+def test_an_overtaken_point_bounds_no_window_in_whatever_order(workbench: Workbench) -> None:
+    """A point taken late for a closed window stands further on than one of the next window."""
+    topic = workbench.topic("overtaken")
+    write(workbench, topic, 4)
+    first = Window(now_ms() - 60_000, now_ms(), "first")
+    time.sleep(0.01)
+    workbench.take_point()  # in the second window, at 4
+    write(workbench, topic, 3)
+    workbench.take_point(closes_window_end_ms=first.end_ms)  # at 7
+    second = Window(first.end_ms, now_ms(), "second")
+    workbench.windows = [first, second]
+    time.sleep(0.01)
+    write(workbench, topic, 2)
+    third = workbench.close_window()
+    backups = [bench for window in (third, first, second) for bench in workbench.back_up(window)]
+    assert spans(*backups) == {("first", 0): (0, 7), ("second", 0): (7, 7), (third.key, 0): (7, 9)}
+    assert stored(workbench, topic) == consume(workbench.bootstrap_servers, topic)
