@@ -14,6 +14,7 @@ from kstreams_assets.backup.result import WindowBackup
 from kstreams_assets.backup.run import BackupRun
 from kstreams_assets.backup.verdicts import Severity, Verdict, judge
 from kstreams_assets.backup.windows import Window
+from kstreams_assets.cli import exit_codes
 from kstreams_assets.cli.options import app_options
 from kstreams_assets.cli.output import print_json, print_table
 from kstreams_assets.errors import ConfigurationError
@@ -43,7 +44,7 @@ def backup(
     verdicts = [v for window in backups for v in judge(window, settings.application)]
     _report(settings, backups, verdicts, as_json=as_json)
     if any(not v.passed and v.severity is Severity.ERROR for v in verdicts):
-        sys.exit(1)
+        sys.exit(exit_codes.CHECK_FAILED)
 
 
 def _topics(settings: ApplicationSettings, names: Sequence[str]) -> tuple[AppTopic, ...]:

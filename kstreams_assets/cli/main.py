@@ -5,14 +5,12 @@ import sys
 
 import click
 
+from kstreams_assets.cli import exit_codes
 from kstreams_assets.cli.backup import backup
 from kstreams_assets.cli.discover import discover
 from kstreams_assets.cli.recovery_points import recovery_points
 from kstreams_assets.cli.windows import windows
 from kstreams_assets.errors import KStreamsAssetsError
-
-EXIT_CHECK_FAILED = 1
-EXIT_ERROR = 2
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -43,15 +41,15 @@ def main() -> None:
         cli.main(prog_name="kstreams-assets", standalone_mode=False)
     except KStreamsAssetsError as error:
         click.echo(f"Error: {error}", err=True)
-        sys.exit(EXIT_ERROR)
+        sys.exit(exit_codes.ERROR)
     except click.ClickException as error:
         error.show()
-        sys.exit(EXIT_ERROR)
+        sys.exit(exit_codes.ERROR)
     except click.exceptions.Exit as stop:
         sys.exit(stop.exit_code)
     except (click.Abort, KeyboardInterrupt):
         click.echo("Interrupted; what was committed stays, run the same command again.", err=True)
-        sys.exit(EXIT_ERROR)
+        sys.exit(exit_codes.ERROR)
 
 
 if __name__ == "__main__":

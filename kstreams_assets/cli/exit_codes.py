@@ -1,0 +1,6 @@
+"""What the command line's exit code says; 0 is: done, every check passed."""
+
+from typing import Final
+
+CHECK_FAILED: Final = 1
+ERROR: Final = 2
