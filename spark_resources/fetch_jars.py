@@ -182,7 +182,7 @@ def _reason(output: str) -> str:
 @click.argument("which", type=click.Choice([*JAR_SETS, "all"]), default="all")
 @click.option("--relock", "write_lock", is_flag=True, help="Write jars.lock anew.")
 def main(which: str, *, write_lock: bool) -> None:
-    """Fetch the jars of Spark, of the local Kafka, or all of them."""
+    """Fetch the jars of Spark, of the local Kafka, of the older Kafka of the tests, or all."""
     jar_sets: tuple[JarSet, ...] = tuple(name for name in JAR_SETS if which in (name, "all"))
     try:
         if write_lock:

@@ -12,7 +12,8 @@ from typing import Final, Literal, get_args
 
 from kstreams_assets.errors import ConfigurationError, JarsMissingError
 
-JarSet = Literal["spark", "kafka"]
+JarSet = Literal["spark", "kafka", "kafka39"]
+"""`kafka39`, an older Kafka, serves tests only."""
 JAR_SETS: Final[tuple[JarSet, ...]] = get_args(JarSet)
 JARS_VARIABLE: Final = "KSTREAMS_ASSETS_JARS"
 LOCK_FILE: Final = "jars.lock"

@@ -20,12 +20,12 @@ printf good > "$to/a-1.jar"
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A jar home; the lock wants `a-1.jar` with the content `good` in both sets."""
+    """A jar home; the lock wants `a-1.jar` with the content `good` in every set."""
     checkout = tmp_path / "checkout"
     (checkout / "jars").mkdir(parents=True)
     digest = hashlib.sha256(b"good").hexdigest()
     (checkout / "jars" / "jars.lock").write_text(
-        f"spark a-1.jar 4 {digest}\nkafka a-1.jar 4 {digest}\n"
+        "".join(f"{jar_set} a-1.jar 4 {digest}\n" for jar_set in jars.JAR_SETS)
     )
     monkeypatch.setattr(jars, "_PACKAGE", checkout / "spark_resources")
     monkeypatch.setenv("KSTREAMS_ASSETS_JARS", str(tmp_path / "home"))
@@ -78,21 +78,20 @@ def test_an_ivy_that_hangs_is_given_up(
         fetch_jars.fetch_jars("kafka")
 
 
-def test_relock_writes_the_given_set_and_keeps_the_other(home: Path, tmp_path: Path) -> None:
+def test_relock_writes_the_given_set_and_keeps_the_others(home: Path, tmp_path: Path) -> None:
     fake_java(tmp_path / "java", run=DELIVERS.replace("good", "newer"))
     result = CliRunner().invoke(fetch_jars.main, ["--relock", "kafka"])
     assert result.exit_code == 0, result.output
     (kafka,) = jars.read_lock("kafka")
     assert (kafka.size, kafka.sha256) == (5, hashlib.sha256(b"newer").hexdigest())
-    (spark,) = jars.read_lock("spark")
-    assert spark.size == 4
+    assert [jars.read_lock(other)[0].size for other in ("spark", "kafka39")] == [4, 4]
     assert jars.verify_jars("kafka", hashes=True) == home / "kafka"
 
 
 def test_the_command_fetches_all_sets_or_says_why_not(home: Path, tmp_path: Path) -> None:
     result = CliRunner().invoke(fetch_jars.main, [])
     assert result.exit_code == 0, result.output
-    assert only(home) == {"spark", "kafka"}
+    assert only(home) == {"spark", "kafka", "kafka39"}
     fake_java(tmp_path / "java", version="11")
     (home / "kafka" / "a-1.jar").unlink()
     result = CliRunner(env={"PATH": str(tmp_path)}).invoke(fetch_jars.main, ["kafka"])
