@@ -248,6 +248,20 @@ class CorruptBatchError(KafkaError):
         self.reason = reason
 
 
+class CoordinatorRecordError(KafkaError):
+    """A record of an internal topic has a form this project does not know."""
+
+    def __init__(self, *, topic: str, offset: int, reason: str) -> None:
+        super().__init__(
+            f"The record at offset {offset} of {topic} cannot be read: {reason}.",
+            remedy="Use a version of this project that knows the brokers' version; until then"
+            " recovery points are taken by another method.",
+        )
+        self.topic = topic
+        self.offset = offset
+        self.reason = reason
+
+
 class KafkaRequestError(KafkaError):
     """A broker refused a request for a reason that has no class of its own."""
 

@@ -13,8 +13,9 @@ from kstreams_assets.kafka.groups import GroupState
 from kstreams_assets.kafka.leaders import PartitionLeaders
 from kstreams_assets.kafka.librdkafka_admin import LibrdkafkaAdmin
 from kstreams_assets.kafka.positions import CommittedOffset, TopicPartitionId
+from kstreams_assets.kafka.raw_log import RawLogReader
 from kstreams_assets.kafka.topics import TopicDescription, TopicSpec
-from kstreams_assets.kafka.transactions import TransactionalTopics
+from kstreams_assets.kafka.transactions import TransactionalId, TransactionalTopics
 from kstreams_assets.kafka.wire import WireClient
 
 
@@ -35,6 +36,7 @@ class KafkaCluster:
         self._wire = WireClient(connection, timeout_s=limit_s)
         self._name = connection.bootstrap_servers
         self._leaders = PartitionLeaders(self._wire, cluster=self._name)
+        self._cluster_id: str | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -52,8 +54,14 @@ class KafkaCluster:
         self._admin.close()
         self._wire.close()
 
+    def raw_log(self) -> RawLogReader:
+        """A reader of raw logs on this object's connections. Needs READ on what it reads."""
+        return RawLogReader(self.connection, shared=(self._wire, self._leaders))
+
     def cluster_id(self) -> str:
-        """The id the cluster was formatted with."""
+        """The id the cluster was formatted with; asked once."""
+        if self._cluster_id is not None:
+            return self._cluster_id
         results = self._admin.call(
             "describe_cluster", lambda client: {None: client.describe_cluster()}
         )
@@ -62,7 +70,8 @@ class KafkaCluster:
             raise AuthorizationFailedError(
                 operation="describe_cluster", resource="cluster", needed="DESCRIBE"
             )
-        return str(description.cluster_id)
+        self._cluster_id = str(description.cluster_id)
+        return self._cluster_id
 
     def topics(self) -> Mapping[str, int]:
         """Number of partitions of every topic this user may describe, internal ones too."""
@@ -141,6 +150,13 @@ class KafkaCluster:
     def group_ids(self) -> frozenset[str]:
         """Every group this user may describe, of whatever type."""
         return groups.group_ids(self._wire)
+
+    def transactional_ids(self, application_id: str) -> tuple[TransactionalId, ...]:
+        """The application's transactional ids with their producer ids, by name.
+
+        Empty proves nothing: brokers leave out what this user may not DESCRIBE, without a word.
+        """
+        return transactions.transactional_ids(self._wire, application_id)
 
     def transactional_topics(self, application_id: str) -> TransactionalTopics:
         """Topics the application's open transactions write now; empty with a reason if unseen."""

@@ -15,13 +15,15 @@ from kstreams_assets.errors import CorruptBatchError
 
 ControlType = Literal["commit", "abort"]
 
-# base offset, length, leader epoch, magic, crc, attributes, last offset delta, first timestamp,
-# max timestamp, producer id, producer epoch, base sequence, record count
-_HEADER: Final = struct.Struct(">qiibIhiqqqhii")
+HEADER: Final = struct.Struct(">qiibIhiqqqhii")
+"""Base offset, length, leader epoch, magic, crc, attributes, last offset delta, first timestamp,
+max timestamp, producer id, producer epoch, base sequence, record count."""
+CODEC: Final = 0x07
+"""The bits of the attributes that name the compression."""
+
 _LOG_OVERHEAD: Final = 12  # base offset and length, which the length does not count
 _SIZE: Final = struct.Struct(">qi")
 _MAGIC_AT: Final = 16
-_CODEC: Final = 0x07
 _TRANSACTIONAL: Final = 0x10
 _CONTROL: Final = 0x20
 _CONTROL_KEY: Final = struct.Struct(">hh")
@@ -31,6 +33,10 @@ _GZIP: Final = 1
 _XERIAL: Final = b"\x82SNAPPY\x00"
 _XERIAL_HEADER: Final = 16
 _INT: Final = struct.Struct(">i")
+UNREADABLE: Final = (
+    struct.error, IndexError, UnicodeDecodeError, zlib.error, pa.ArrowException, OSError
+)  # fmt: skip
+"""What bytes that are no records raise when they are read."""
 
 
 class RawBatch(NamedTuple):
@@ -60,8 +66,13 @@ def parse_batches(data: memoryview, *, partition: str) -> Iterator[RawBatch]:
 
     `aborted` is not known here and stays False. Raises CorruptBatchError, naming `partition`.
     """
+    return (header for header, _ in parse_with_bytes(data, partition=partition))
+
+
+def parse_with_bytes(data: memoryview, *, partition: str) -> Iterator[tuple[RawBatch, memoryview]]:
+    """The same batches, each with its bytes, which are a part of `data` and not copied."""
     position, size = 0, len(data)
-    while size - position >= _HEADER.size:
+    while size - position >= HEADER.size:
         base, length = _SIZE.unpack_from(data, position)
         end = position + _LOG_OVERHEAD + length
         if data[position + _MAGIC_AT] != 2:
@@ -69,44 +80,47 @@ def parse_batches(data: memoryview, *, partition: str) -> Iterator[RawBatch]:
             raise CorruptBatchError(partition=partition, offset=base, reason=reason)
         if end > size:
             return
-        if end - position < _HEADER.size:
+        if end - position < HEADER.size:
             raise CorruptBatchError(
                 partition=partition, offset=base, reason=f"a batch of {length} bytes"
             )
+        batch = data[position:end]
         try:
-            yield _parse(data[position:end])
-        except (struct.error, IndexError, zlib.error, pa.ArrowException, OSError) as error:
+            header = _parse(batch)
+        except UNREADABLE as error:
             raise CorruptBatchError(
                 partition=partition, offset=base, reason=f"unreadable records ({error})"
             ) from error
+        yield header, batch
         position = end
 
 
 def _parse(batch: memoryview) -> RawBatch:
-    header = _HEADER.unpack_from(batch)
-    base, attributes, delta, count = header[0], header[5], header[6], header[12]
+    (
+        base, _, _, _, _, attributes, delta, _, max_timestamp, producer_id, producer_epoch, _, count
+    ) = HEADER.unpack_from(batch)  # fmt: skip
     is_control = bool(attributes & _CONTROL)
     offsets = None
     if count != delta + 1:
-        records = _decompress(bytes(batch[_HEADER.size :]), attributes & _CODEC) if count else b""
+        records = decompress(bytes(batch[HEADER.size :]), attributes & CODEC) if count else b""
         offsets = tuple(base + step for step in _offset_deltas(records, count))
     return RawBatch(
-        base_offset=base,
-        last_offset=base + delta,
-        record_count=count,
-        producer_id=header[9],
-        producer_epoch=header[10],
-        is_transactional=bool(attributes & _TRANSACTIONAL),
-        is_control=is_control,
-        control_type=_control_type(batch) if is_control and count else None,
-        max_timestamp=header[8],
-        record_offsets=offsets,
+        base,
+        base + delta,
+        count,
+        producer_id,
+        producer_epoch,
+        bool(attributes & _TRANSACTIONAL),
+        is_control,
+        _control_type(batch) if is_control and count else None,
+        max_timestamp,
+        offsets,
     )
 
 
 def _control_type(batch: memoryview) -> ControlType | None:
     # control batches hold one record and are never compressed
-    position = _varint(batch, _HEADER.size)[1] + 1  # length, attributes
+    position = _varint(batch, HEADER.size)[1] + 1  # length, attributes
     position = _varint(batch, position)[1]  # timestamp delta
     position = _varint(batch, position)[1]  # offset delta
     position = _varint(batch, position)[1]  # key length
@@ -134,7 +148,8 @@ def _varint(data: memoryview, position: int) -> tuple[int, int]:
         shift += 7
 
 
-def _decompress(data: bytes, codec: int) -> bytes:
+def decompress(data: bytes, codec: int) -> bytes:
+    """The records of a batch; raises one of `UNREADABLE` when they cannot be unpacked."""
     if codec == 0:
         return data
     if codec == _GZIP:

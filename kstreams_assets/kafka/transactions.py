@@ -1,6 +1,7 @@
-"""Transactions in progress: which topics an application writes right now."""
+"""Transactions of an application: its transactional ids, and which topics it writes right now."""
 
 import re
+import time
 from collections import defaultdict
 from dataclasses import dataclass
 
@@ -10,11 +11,17 @@ from kafka.protocol.admin.transactions import (
     ListTransactionsRequest,
 )
 
-from kstreams_assets.errors import AuthorizationFailedError, KafkaRequestError
-from kstreams_assets.kafka.wire import Coordinated, WireClient
+from kstreams_assets.errors import (
+    AuthorizationFailedError,
+    ClusterUnavailableError,
+    KafkaRequestError,
+)
+from kstreams_assets.kafka.wire import COORDINATOR_BUSY, Coordinated, WireClient
 
 _OFFSETS_TOPIC = "__consumer_offsets"
 _OPERATION = "transactional_topics"
+_LIST = "transactional_ids"
+_RETRY_S = 0.1
 _UUID = "[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 # Gone or moved between the two requests; its topics are seen the next time.
 _PASSING = {
@@ -34,6 +41,19 @@ class TransactionalTopics:
     reason: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class TransactionalId:
+    """A transactional id as its coordinator knows it.
+
+    `producer_id` is the present one; `state` in Kafka's words (`Empty`, `Ongoing`,
+    `PrepareCommit`, `CompleteCommit` ...).
+    """
+
+    name: str
+    producer_id: int
+    state: str
+
+
 def transactional_id_pattern(application_id: str) -> re.Pattern[str]:
     """What Kafka Streams names the transactional ids of one application.
 
@@ -43,23 +63,37 @@ def transactional_id_pattern(application_id: str) -> re.Pattern[str]:
     return re.compile(rf"{re.escape(application_id)}-(?:{_UUID}-\d+|\d+_\d+)")
 
 
+def transactional_ids(wire: WireClient, application_id: str) -> tuple[TransactionalId, ...]:
+    """The transactional ids of an application with their producer ids, by name.
+
+    Those of stopped instances too, until they expire (`transactional.id.expiration.ms`, 7 days).
+    **An empty answer proves nothing:** brokers leave out ids that this user may not DESCRIBE, and
+    do not say so. Asked again, for as long as a request may take, while coordinators move or
+    load. Raises ClusterUnavailableError, AuthenticationFailedError, KafkaRequestError.
+    """
+    deadline = time.monotonic() + wire.timeout_s
+    while True:
+        try:
+            return _listed(wire, application_id, _LIST, retry=False)
+        except _CoordinatorBusyError as error:
+            reason = error.reason
+        except ClusterUnavailableError as error:
+            reason = error.reason  # a broker that is gone is not asked again
+        if time.monotonic() + _RETRY_S > deadline:
+            raise wire.unavailable(_LIST, wire.timeout_s, reason)
+        time.sleep(_RETRY_S)
+
+
 def transactional_topics(wire: WireClient, application_id: str) -> TransactionalTopics:
     """Topics that open transactions of this application write at the moment.
 
     Empty with a reason when this user may not see them. Raises ClusterUnavailableError,
     AuthenticationFailedError.
     """
-    pattern = transactional_id_pattern(application_id)
-    ids: list[str] = []
-    for broker in wire.broker_ids(operation=_OPERATION):
-        response = wire.request(ListTransactionsRequest, operation=_OPERATION, node=broker)
-        if response.error_code:
-            return _unseen(client_errors.for_code(response.error_code).__name__)
-        ids += (
-            entry.transactional_id
-            for entry in response.transaction_states
-            if pattern.fullmatch(entry.transactional_id)
-        )
+    try:
+        ids = [known.name for known in _listed(wire, application_id, _OPERATION, retry=True)]
+    except KafkaRequestError as error:
+        return _unseen(error.reason)
     if not ids:
         return _unseen(
             f"no transactional id of {application_id} is visible (none in use, or the right"
@@ -70,6 +104,34 @@ def transactional_topics(wire: WireClient, application_id: str) -> Transactional
     except AuthorizationFailedError as error:
         return TransactionalTopics(frozenset(), tuple(sorted(ids)), str(error))
     return TransactionalTopics(topics, tuple(sorted(ids)))
+
+
+class _CoordinatorBusyError(KafkaRequestError):
+    """A broker is not ready to list the ids it coordinates."""
+
+
+def _listed(
+    wire: WireClient, application_id: str, operation: str, *, retry: bool
+) -> tuple[TransactionalId, ...]:
+    """What all brokers together list, each asked once."""
+    pattern = transactional_id_pattern(application_id)
+    found: dict[str, TransactionalId] = {}
+    for broker in wire.broker_ids(operation=operation):
+        response = wire.request(
+            ListTransactionsRequest, operation=operation, node=broker, retry=retry
+        )
+        if response.error_code:
+            kind = KafkaRequestError
+            if response.error_code in COORDINATOR_BUSY:
+                kind = _CoordinatorBusyError
+            name = client_errors.for_code(response.error_code).__name__
+            raise kind(operation=operation, resource=f"broker {broker}", reason=name)
+        for entry in response.transaction_states:
+            if pattern.fullmatch(entry.transactional_id):
+                found[entry.transactional_id] = TransactionalId(
+                    entry.transactional_id, entry.producer_id, entry.transaction_state
+                )
+    return tuple(found[name] for name in sorted(found))
 
 
 def _topics_of(wire: WireClient, ids: list[str]) -> frozenset[str]:

@@ -362,6 +362,11 @@ class TestThreeBrokers:
             batches = self._await_compaction(reader, partition)
             present = _consumed(servers, partition, 81, "read_uncommitted")
             assert _offsets(batches) == present, codec
+            read = reader.read({partition: OffsetRange(0, 81)}, deadline_s=DEADLINE_S)[partition]
+            assert [batch.header for batch in read.batches] == batches, codec
+            records = [record for batch in read.batches for record in batch.records()]
+            assert [record.offset for record in records] == present, codec
+            assert all((record.value or b"")[:4] == record.key for record in records), codec
             partial = [b for b in batches if b.record_offsets is not None]
             assert partial, codec
             content = content_of_range(batches, 0, 81)
@@ -380,6 +385,35 @@ class TestThreeBrokers:
             time.sleep(0.3)
         return pytest.fail(f"not compacted: {len(_offsets(batches))} records")
 
+    def test_death_of_leaders_while_many_partitions_are_read(
+        self,
+        brokers: LocalCluster,
+        connection: KafkaConnection,
+        cluster: KafkaCluster,
+        reader: RawLogReader,
+    ) -> None:
+        name = unique_name("raw")
+        cluster.create_topics([TopicSpec(name, 6, 3, {"min.insync.replicas": "2"})])
+        partitions = [TopicPartitionId(name, number) for number in range(6)]
+        producer = _producer(connection.bootstrap_servers, linger_ms=5, acks="all")
+        for partition in partitions:
+            _send(producer, partition, *(b"%04d" % n for n in range(300)))
+        ranges = {partition: OffsetRange(0, 300) for partition in partitions}
+        before = reader.read(ranges, deadline_s=DEADLINE_S)
+        led = reader._leaders.of(partitions, operation="test", timeout_s=5)
+        assert len(set(led.values())) == 3  # three requests, side by side
+        node = led[partitions[0]] - 1
+        brokers.kill_node(node)
+        try:
+            assert reader.read(ranges, deadline_s=60) == before
+            after = reader._leaders.of(partitions, operation="test", timeout_s=5)
+            assert node + 1 not in after.values()
+        finally:
+            brokers.start_node(node)
+        for partition, read in before.items():
+            keys = [record.key for batch in read.batches for record in batch.records()]
+            assert keys == [b"%04d" % n for n in range(300)], partition
+
     def test_death_of_the_leader_during_a_scan(
         self,
         brokers: LocalCluster,
@@ -397,6 +431,8 @@ class TestThreeBrokers:
         try:
             batches += scan
             assert _offsets(batches) == list(range(6000))
+            again = reader.read({partition: OffsetRange(0, 6000)}, deadline_s=60)[partition]
+            assert [batch.header for batch in again.batches] == batches
             assert all(a.last_offset < b.base_offset for a, b in pairwise(batches))
             assert cluster.high_watermarks([partition]) == {partition: 6000}
             for _ in range(20):

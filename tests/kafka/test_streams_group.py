@@ -1,0 +1,74 @@
+"""A live application of Kafka's streams protocol, which librdkafka reports as dead."""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from examples.order_processor.application import OrderProcessor, create_topics
+from kstreams_assets.kafka.cluster import KafkaCluster
+from kstreams_assets.kafka.connection import KafkaConnection
+from kstreams_assets.kafka.groups import GroupState
+from kstreams_assets.kafka.local_cluster import LocalCluster
+from tests.streams.cluster import unique_name
+
+pytestmark = pytest.mark.kafka
+
+# Brokers formatted by a version from 4.2 on have the feature streams.version=1, which the protocol
+# needs; others get it by `kafka-features.sh upgrade --feature streams.version=1`.
+STREAMS_PROTOCOL = {"group.protocol": "streams"}
+
+
+@pytest.fixture
+def cluster(kafka_cluster: LocalCluster) -> Iterator[KafkaCluster]:
+    """The session's broker."""
+    connection = KafkaConnection(
+        bootstrap_servers=kafka_cluster.bootstrap_servers, request_timeout_seconds=10
+    )
+    with KafkaCluster(connection) as cluster:
+        yield cluster
+
+
+@pytest.mark.parametrize(
+    ("protocol", "members"), [("streams", None), ("classic", 1)], ids=("streams", "classic")
+)
+def test_running_then_stopped(
+    kafka_cluster: LocalCluster,
+    cluster: KafkaCluster,
+    tmp_path: Path,
+    protocol: str,
+    members: int | None,
+) -> None:
+    application_id = unique_name("app")
+    prefix = unique_name("streams") + "."
+    create_topics(kafka_cluster.bootstrap_servers, topic_prefix=prefix)
+    # classic members leave only when their session ends
+    config = STREAMS_PROTOCOL if protocol == "streams" else {"session.timeout.ms": "6000"}
+    with OrderProcessor(
+        kafka_cluster.bootstrap_servers,
+        state_dir=tmp_path / "state",
+        application_id=application_id,
+        topic_prefix=prefix,
+        config=config,
+    ):
+        states = list(_states(cluster, application_id, "Stable"))
+        assert not any(state.is_empty for state in states)
+        assert states[-1] == GroupState(application_id, protocol, "Stable", members)
+        assert application_id in cluster.group_ids()
+    stopped = list(_states(cluster, application_id, "Empty"))[-1]
+    assert stopped == GroupState(application_id, protocol, "Empty", 0)
+    assert stopped.is_empty
+
+
+def _states(cluster: KafkaCluster, group: str, last: str) -> Iterator[GroupState]:
+    """The states of a group up to this one."""
+    deadline = time.monotonic() + 20
+    while True:
+        state = cluster.group_state(group)
+        assert state is not None
+        yield state
+        if state.state == last:
+            return
+        assert time.monotonic() < deadline, state
+        time.sleep(0.1)
