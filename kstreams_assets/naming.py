@@ -63,3 +63,13 @@ def group(application_id: str, part: str) -> str:
 def pool(application_id: str) -> str:
     """The pool (size 1) that keeps an application's tables to one writing process."""
     return f"kstreams_{folded(application_id)}"
+
+
+def recovery_points_sensor(application_id: str) -> str:
+    """The sensor that takes an application's recovery points."""
+    return f"{folded(application_id)}_recovery_points"
+
+
+def backups_sensor(application_id: str) -> str:
+    """The sensor that requests an application's backups."""
+    return f"{folded(application_id)}_backups"

@@ -25,6 +25,24 @@ class BackupSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class RecoveryPointSettings:
+    """How recovery points are taken and kept; sizes in bytes, times in seconds.
+
+    `seal_bytes` is how much of the changelogs a point of the sensor may save to be sealed,
+    `closing_seal_bytes` what the point at the end of a backup run may. `objective_s` is the age
+    that the newest restorable point may have (recovery point objective), None without one. All
+    points are kept for `keep_all_s`, then the last of each window.
+    """
+
+    every_s: int = 10
+    objective_s: int | None = None
+    keep_all_s: int = 86_400
+    seal_bytes: int = 16 * 1024**2
+    closing_seal_bytes: int = 256 * 1024**2
+    lookback_s: float = 60.0
+
+
+@dataclass(frozen=True, slots=True)
 class WindowSchedule:
     """How wall-clock time is cut into windows.
 
@@ -75,6 +93,9 @@ class ApplicationSettings:
     warehouse: Warehouse
     windows: WindowSchedule
     backup: BackupSettings = BackupSettings()
+    recovery_points: RecoveryPointSettings = RecoveryPointSettings()
+    sensors_running: bool = False
+    """Whether the sensors (recovery points, backups) are switched on from the start."""
     owners: tuple[str, ...] = ()
     tags: Mapping[str, str] = field(default_factory=dict)
     description: str = ""

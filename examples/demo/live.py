@@ -8,9 +8,9 @@ from typing import Final
 
 from examples.order_processor.load import LoadResult, produce_orders
 from examples.order_processor.orders import OrderGenerator
+from kstreams_assets.backup.from_settings import recorder_of
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.positions import TopicPartitionId
-from kstreams_assets.recovery.recorder import Recorder
 from kstreams_assets.settings import ApplicationSettings
 
 RATE: Final = 2_000.0
@@ -55,14 +55,14 @@ def run_load(
         produced, taken = load.result(), points.result()
     with KafkaCluster(settings.connection) as cluster:
         _await_drained(settings, cluster)
-        Recorder(settings.application, cluster, settings.warehouse).take()
+        recorder_of(settings, cluster).take()
     return LivePhase(produced, taken + 1)
 
 
 def _take_points(settings: ApplicationSettings, stop: threading.Event) -> int:
     taken = 0
     with KafkaCluster(settings.connection) as cluster:
-        recorder = Recorder(settings.application, cluster, settings.warehouse)
+        recorder = recorder_of(settings, cluster)
         while not stop.wait(POINT_EVERY_S):
             recorder.take()
             taken += 1

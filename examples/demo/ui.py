@@ -14,18 +14,14 @@ from typing import Final
 
 import click
 
-from examples.demo.place import APPLICATION_ID, CHECKOUT, DEFS, Place
+from examples.demo.place import APPLICATION_ID, CHECKOUT, Place
 from examples.order_processor.application import OrderProcessor, create_topics
 from examples.order_processor.load import LoadError, produce_orders
 from examples.order_processor.orders import OrderGenerator
-from kstreams_assets.cli.app_file import load_settings
-from kstreams_assets.errors import KafkaError, KStreamsAssetsError
-from kstreams_assets.kafka.cluster import KafkaCluster
+from kstreams_assets.errors import KStreamsAssetsError
 from kstreams_assets.kafka.local_cluster import LocalCluster
-from kstreams_assets.recovery.recorder import Recorder
 
 _STOP_TIMEOUT_S: Final = 30.0
-_POINT_EVERY_S: Final = 10.0
 
 
 @click.command()
@@ -58,9 +54,8 @@ def _serve(bootstrap_servers: str, *, port: int, rate: float) -> None:
         target=_trickle, args=(bootstrap_servers, rate, stop), daemon=True, name="orders"
     )
     orders.start()
-    points = threading.Thread(target=_record, args=(stop,), daemon=True, name="recovery points")
-    points.start()
     command = [shutil.which("dg") or "dg", "dev", "--host", "127.0.0.1", "--port", str(port)]
+    os.environ["KSTREAMS_SENSORS"] = "running"  # they take recovery points and back up windows
     print(f"Broker {bootstrap_servers}; the UI comes up on http://127.0.0.1:{port}", flush=True)
     process = subprocess.Popen(command, cwd=CHECKOUT, env=os.environ)
     try:
@@ -72,23 +67,12 @@ def _serve(bootstrap_servers: str, *, port: int, rate: float) -> None:
         stop.set()
         process.terminate()
         orders.join(timeout=_STOP_TIMEOUT_S)
-        points.join(timeout=_STOP_TIMEOUT_S)
 
 
 def _trickle(bootstrap_servers: str, rate: float, stop: threading.Event) -> None:
     generator = OrderGenerator(seed=time.time_ns() // 1_000_000_000)
     with contextlib.suppress(LoadError):  # the broker goes first at Ctrl-C
         produce_orders(bootstrap_servers, generator, rate=rate, stop=stop)
-
-
-def _record(stop: threading.Event) -> None:
-    """Take recovery points, so that every window has one of its own."""
-    settings = load_settings(DEFS)
-    with KafkaCluster(settings.connection) as cluster:
-        recorder = Recorder(settings.application, cluster, settings.warehouse)
-        while not stop.wait(_POINT_EVERY_S):
-            with contextlib.suppress(KafkaError):  # the broker goes first at Ctrl-C
-                recorder.take()
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self
 
+from kstreams_assets.app.model import TopicRole
 from kstreams_assets.backup.content import SpanId
 from kstreams_assets.backup.plan import Gap, GapCause, SpanPlan
 from kstreams_assets.backup.planner import TopicPlan
@@ -19,6 +20,14 @@ from kstreams_assets.kafka.raw_log import RawLogReader
 from kstreams_assets.kafka.visible import RangeContent, content_of_range
 
 _NOTHING = SpanContent()
+
+
+@dataclass(frozen=True, slots=True)
+class _Scan:
+    """What the log still held of a span after it was read; `began` further on than it: unseen."""
+
+    began: int
+    log: RangeContent
 
 
 @dataclass(slots=True)
@@ -77,7 +86,7 @@ class Accountant:
         Keyed by (window key, topic).
         """
         spans = [span for topic in topics for span in topic.spans]
-        gaps = self._gaps(spans, contents)
+        scans = self._scans(spans, contents)
         carried = {
             (entry.result.plan.window.key, entry.result.partition): [
                 gap for gap in entry.result.gaps if gap.end is None
@@ -87,30 +96,27 @@ class Accountant:
         }
         return {
             topic.id: tuple(
-                SpanResult(
-                    plan=span,
-                    content=contents.get(_id(span), _NOTHING),
-                    gaps=_distinct(
-                        [
-                            *carried.get((span.window.key, span.partition), []),
-                            *span.gaps,
-                            *gaps.get(_id(span), []),
-                        ]
-                    ),
+                _result(
+                    span,
+                    contents.get(_id(span), _NOTHING),
+                    scans.get(_id(span)),
+                    carried.get((span.window.key, span.partition), []),
+                    is_changelog=TopicRole.CHANGELOG in topic.topic.roles,
                 )
                 for span in topic.spans
             )
             for topic in topics
         }
 
-    def _gaps(
+    def _scans(
         self, spans: Sequence[SpanPlan], contents: Mapping[SpanId, SpanContent]
-    ) -> dict[SpanId, list[Gap]]:
+    ) -> dict[SpanId, _Scan]:
+        """Look at the log of every span that has offsets without a stored record."""
         incomplete: dict[TopicPartitionId, list[SpanPlan]] = defaultdict(list)
         for span in spans:
             if contents.get(_id(span), _NOTHING).records != span.to_read:
                 incomplete[span.partition].append(span)
-        found: dict[SpanId, list[Gap]] = {}
+        found: dict[SpanId, _Scan] = {}
         for partition, of_partition in incomplete.items():
             start = min(span.read_start for span in of_partition)
             end = max(span.end for span in of_partition)
@@ -120,8 +126,7 @@ class Accountant:
                 first = bisect_left(lasts, span.read_start)
                 last = bisect_left(lasts, span.end) + 1
                 content = content_of_range(batches[first:last], span.read_start, span.end)
-                stored = contents.get(_id(span), _NOTHING).records
-                found[_id(span)] = explain(span, stored, content, scanned_from=scanned_from)
+                found[_id(span)] = _Scan(scanned_from, content)
         return found
 
     def _scan(self, partition: TopicPartitionId, start: int, end: int) -> list[RawBatch]:
@@ -143,6 +148,40 @@ class Accountant:
                 if error.log_start <= start:
                     raise
                 start = min(error.log_start, end)
+
+
+def _result(
+    span: SpanPlan,
+    content: SpanContent,
+    scan: _Scan | None,
+    carried: Sequence[Gap],
+    *,
+    is_changelog: bool,
+) -> SpanResult:
+    explained = explain(span, content.records, scan.log, scanned_from=scan.began) if scan else []
+    hole = first_hole(span, scan.log if scan else None, scan.began if scan else span.read_start)
+    return SpanResult(
+        plan=span,
+        content=content,
+        gaps=_distinct([*carried, *span.gaps, *explained]),
+        first_hole=hole if is_changelog else None,
+        contiguity_known=is_changelog,
+    )
+
+
+def first_hole(span: SpanPlan, log: RangeContent | None, scanned_from: int) -> int | None:
+    """The lowest offset of a span that the log did not hold any more after it was read.
+
+    `log` is None where every offset is a stored record: then the log held them all. What was
+    deleted before the log could be looked at (below `scanned_from`, retention) counts as a hole.
+    """
+    if span.read_start > span.start:
+        return span.start
+    if log is None:
+        return None
+    if scanned_from > span.read_start:
+        return span.read_start
+    return log.holes[0].start if log.holes else None
 
 
 def explain(

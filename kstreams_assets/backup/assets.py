@@ -2,17 +2,16 @@
 
 import time
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import dagster as dg
 
-from kstreams_assets.app.model import AppTopic
+from kstreams_assets.app.model import AppTopic, TopicRole
+from kstreams_assets.backup.from_settings import back_up
 from kstreams_assets.backup.partitions import WindowCalendar
 from kstreams_assets.backup.result import TopicBackup, WindowBackup
-from kstreams_assets.backup.run import BackupRun
-from kstreams_assets.backup.verdicts import CHECKS, Severity, Verdict, judge
+from kstreams_assets.backup.verdicts import Severity, Verdict, checks_of, judge
 from kstreams_assets.errors import KStreamsAssetsError
-from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.naming import (
     backup_key,
     folded,
@@ -71,7 +70,14 @@ def build_backup_assets(settings: ApplicationSettings) -> dg.AssetsDefinition:
         topics = tuple(by_key[key] for key in sorted(context.selected_asset_keys))
         began = time.monotonic()
         try:
-            windows = _run(context, settings, calendar, topics, spark)
+            windows = back_up(
+                settings,
+                calendar.windows(context.partition_keys),
+                topics=topics,
+                newest_closed=calendar.newest_closed(),
+                spark=spark,
+                run_id=context.run.run_id,
+            )
         except KStreamsAssetsError as error:
             raise dg.Failure(description=str(error), allow_retries=False) from error
         context.log.info(
@@ -84,21 +90,27 @@ def build_backup_assets(settings: ApplicationSettings) -> dg.AssetsDefinition:
     return backup
 
 
-def _check_specs(keys: Iterable[dg.AssetKey], calendar: WindowCalendar) -> list[dg.AssetCheckSpec]:
+def _check_specs(
+    topics: Mapping[dg.AssetKey, AppTopic], calendar: WindowCalendar
+) -> list[dg.AssetCheckSpec]:
     with warnings.catch_warnings():
         # Partitions of checks are a preview in this Dagster; it is pinned, and tests cover them.
         warnings.simplefilter("ignore", dg.PreviewWarning)
         return [
             dg.AssetCheckSpec(name, asset=key, description=text, partitions_def=calendar.partitions)
-            for key in keys
-            for name, text in CHECKS.items()
+            for key, topic in topics.items()
+            for name, text in _checks(topic).items()
         ]
+
+
+def _checks(topic: AppTopic) -> Mapping[str, str]:
+    return checks_of(is_changelog=TopicRole.CHANGELOG in topic.roles)
 
 
 def _spec(key: dg.AssetKey, topic: AppTopic, settings: ApplicationSettings) -> dg.AssetSpec:
     application_id = settings.application_id
     table = settings.warehouse.records(application_id)
-    checks = "\n".join(f"- `{name}`: {text}" for name, text in CHECKS.items())
+    checks = "\n".join(f"- `{name}`: {text}" for name, text in _checks(topic).items())
     return dg.AssetSpec(
         key=key,
         deps=[topic_key(topic.name), recovery_points_key(application_id)],
@@ -124,28 +136,6 @@ def _spec(key: dg.AssetKey, topic: AppTopic, settings: ApplicationSettings) -> d
     )
 
 
-def _run(
-    context: dg.AssetExecutionContext,
-    settings: ApplicationSettings,
-    calendar: WindowCalendar,
-    topics: tuple[AppTopic, ...],
-    spark: SparkSessionResource,
-) -> list[WindowBackup]:
-    with KafkaCluster(settings.connection) as cluster:
-        run = BackupRun(
-            application=settings.application,
-            topics=topics,
-            cluster=cluster,
-            warehouse=settings.warehouse,
-            spark=spark,
-            run_id=context.run.run_id,
-            settings=settings.backup,
-        )
-        return run.execute(
-            calendar.windows(context.partition_keys), newest_closed=calendar.newest_closed()
-        )
-
-
 def _events(
     context: dg.AssetExecutionContext,
     settings: ApplicationSettings,
@@ -166,7 +156,7 @@ def _events(
             metadata = _metadata(backup, notes[backup.window])
             context.add_asset_metadata(metadata, key, backup.window.key)
         yield dg.MaterializeResult(asset_key=key)
-        for check in CHECKS:
+        for check in checks_of(is_changelog=backups[0].is_changelog):
             of_check = [verdicts[topic, check, backup.window.key] for backup in backups]
             yield from _check_events(context, key, check, of_check)
 

@@ -8,8 +8,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from kstreams_assets.backup.chains import StoredSpan
 from kstreams_assets.backup.plan import Gap, GapCause, SpanPlan
 from kstreams_assets.backup.result import SpanContent, SpanResult, TopicBackup
+from kstreams_assets.backup.stored_spans import COLUMNS, spans_of
 from kstreams_assets.backup.windows import RecordedSpan, Window
 from kstreams_assets.kafka.positions import TopicPartitionId
 from kstreams_assets.warehouse.control_table import ControlTable, one_of
@@ -51,6 +53,8 @@ SCHEMA = pa.schema(
         pa.field("min_timestamp_ms", pa.int64()),
         pa.field("max_timestamp_ms", pa.int64()),
         pa.field("gaps", pa.list_(_GAP)),
+        pa.field("first_hole", pa.int64()),
+        pa.field("contiguity_known", pa.bool_()),
         pa.field("recovery_point_id", pa.string()),
         pa.field("delta_version", pa.int64()),
         pa.field("run_id", pa.string(), nullable=False),
@@ -131,6 +135,15 @@ class Ledger:
             done.setdefault(window, set()).add(row["topic"])
         return done
 
+    def stored_spans(self, topics: Collection[str]) -> list[StoredSpan]:
+        """Every span of these topics, as far as it says what could be restored from it."""
+        rows = self._table.read(
+            application_id=self._application_id,
+            columns=COLUMNS,
+            where=one_of("topic", topics) & (pc.field("partition") >= 0),
+        )
+        return spans_of(rows)
+
     def entries(
         self, *, windows: Collection[str] | None = None, topics: Collection[str] | None = None
     ) -> list[LedgerEntry]:
@@ -187,6 +200,8 @@ class Ledger:
                 {"cause": g.cause.value, "start": g.start, "end": g.end, "offsets": g.offsets}
                 for g in span.gaps
             ],
+            "first_hole": span.first_hole,
+            "contiguity_known": span.contiguity_known,
             "recovery_point_id": backup.recovery_point_id,
             "delta_version": backup.delta_version,
             "run_id": run_id,
@@ -251,7 +266,13 @@ def _entry(row: dict[str, Any]) -> LedgerEntry:
         **{name: row[name] for name in SpanContent.__dataclass_fields__},
     )
     return LedgerEntry(
-        result=SpanResult(plan, content, gaps),
+        result=SpanResult(
+            plan,
+            content,
+            gaps,
+            first_hole=row["first_hole"],
+            contiguity_known=bool(row["contiguity_known"]),
+        ),
         recovery_point_id=row["recovery_point_id"],
         delta_version=row["delta_version"],
         run_id=row["run_id"],

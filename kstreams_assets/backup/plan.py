@@ -61,7 +61,6 @@ class LogState:
 
     topic_id: str | None
     log_start: int
-    last_stable_offset: int
     committed: int | None = None
     """Committed offset of the application's group, known for repartition topics only."""
 

@@ -170,29 +170,26 @@ class Planner:
                 needed[edge.partition] = max(needed.get(edge.partition, 0), edge.end.offset)
             else:
                 topic_id = description.topic_id if description else None
-                gone[edge.partition] = LogState(topic_id, 0, 0)
-        stable = self._wait_until_stable(needed)
+                gone[edge.partition] = LogState(topic_id, 0)
+        self._wait_until_stable(needed)
         log_starts = self.cluster.log_start_offsets(list(needed))
         committed = self._committed(needed)
         return gone | {
             partition: LogState(
                 topic_id=descriptions[partition.topic].topic_id,
                 log_start=log_starts[partition],
-                last_stable_offset=stable[partition],
                 committed=committed.get(partition),
             )
             for partition in needed
         }
 
-    def _wait_until_stable(
-        self, needed: Mapping[TopicPartitionId, int]
-    ) -> Mapping[TopicPartitionId, int]:
+    def _wait_until_stable(self, needed: Mapping[TopicPartitionId, int]) -> None:
         deadline = time.monotonic() + self.stable_wait_s
         while True:
             stable = self.cluster.last_stable_offsets(list(needed))
             behind = {p: offset for p, offset in stable.items() if offset < needed[p]}
             if not behind:
-                return stable
+                return
             if time.monotonic() >= deadline:
                 partition, found = sorted(behind.items())[0]
                 raise StableOffsetNotReachedError(

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from kstreams_assets.app.model import TopicRole
 from kstreams_assets.backup.plan import Gap, GapCause, SpanPlan
 from kstreams_assets.backup.windows import Window
 from kstreams_assets.kafka.positions import TopicPartitionId
@@ -35,13 +36,17 @@ class SpanResult:
     """One span after its backup: the plan, the content and why the rest is missing.
 
     `kept` says that the records are those of an earlier run, because Kafka no longer holds all of
-    them.
+    them. `first_hole` is the lowest offset of the span that the log did not hold any more after it
+    was read (compaction, retention); None: contiguous, or not looked at (`contiguity_known`, which
+    is for changelogs only).
     """
 
     plan: SpanPlan
     content: SpanContent
     gaps: tuple[Gap, ...]
     kept: bool = False
+    first_hole: int | None = None
+    contiguity_known: bool = False
 
     @property
     def partition(self) -> TopicPartitionId:
@@ -104,6 +109,13 @@ class TopicBackup:
     recovery_point_id: str | None
     delta_version: int | None
     duration_s: float
+    unproven_points: tuple[str, ...] = ()
+    """Recovery points in the window that holes in its changelog spans leave unproven."""
+
+    @property
+    def is_changelog(self) -> bool:
+        """Whether the topic rebuilds a store."""
+        return TopicRole.CHANGELOG in self.role.split("+")
 
     @property
     def records(self) -> int:

@@ -21,13 +21,12 @@ from kstreams_assets.backup.ledger import Ledger
 from kstreams_assets.backup.plan import SpanPlan, commit_groups, read_ranges
 from kstreams_assets.backup.planner import Planner, RunPlan, TopicPlan
 from kstreams_assets.backup.result import SpanContent, SpanResult, TopicBackup, WindowBackup
+from kstreams_assets.backup.run_points import RunPoints
 from kstreams_assets.backup.windows import Window
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.java_client import java_system_properties, spark_options
-from kstreams_assets.recovery.point import in_force
-from kstreams_assets.recovery.recorder import Recorder
 from kstreams_assets.recovery.table import RecoveryPointTable
-from kstreams_assets.settings import BackupSettings
+from kstreams_assets.settings import BackupSettings, RecoveryPointSettings
 from kstreams_assets.warehouse.control_table import refuse_newer_tables
 from kstreams_assets.warehouse.layout import Warehouse
 from kstreams_assets.warehouse.lock import LockHandle, warehouse_lock
@@ -68,6 +67,7 @@ class BackupRun:
     spark: Spark
     run_id: str
     settings: BackupSettings = field(default_factory=BackupSettings)
+    recovery_points: RecoveryPointSettings = field(default_factory=RecoveryPointSettings)
 
     def execute(
         self, windows: Sequence[Window], *, newest_closed: Window | None
@@ -76,7 +76,9 @@ class BackupRun:
 
         Windows that the ledger holds keep their spans and are read again; where Kafka no longer
         holds all of their records, the earlier backup stays. A recovery point is taken first when
-        the newest closed window is among them and has none.
+        the newest closed window is among them and has none, and one after all windows are done: the
+        backups then hold most of the changelogs, so that it costs little to seal. If the latter
+        cannot be taken, that is logged and the run has not failed.
 
         Raises:
             KStreamsAssetsError: Its subclasses say what stood in the way; groups of windows that
@@ -91,11 +93,13 @@ class BackupRun:
             # A newer layout is refused before anything is touched.
             open_records(self._records)
             refuse_newer_tables(self.warehouse)
-            self._ensure_point(windows, newest_closed)
+            if newest_closed in windows and newest_closed is not None:
+                self._points.ensure_closing(newest_closed, [topic.name for topic in self.topics])
             plan = self._planner().plan(sorted(windows))
             done: list[WindowBackup] = []
             for group in self._groups(plan):
                 done += self._back_up_settled(group, plan, lock)
+        self._points.take_last()
         return done
 
     @property
@@ -106,6 +110,10 @@ class BackupRun:
     def _ledger(self) -> Ledger:
         return Ledger(self.warehouse, self.application.application_id)
 
+    @property
+    def _points(self) -> RunPoints:
+        return RunPoints(self.application, self.cluster, self.warehouse, self.recovery_points)
+
     def _planner(self) -> Planner:
         return Planner(
             application=self.application,
@@ -115,20 +123,6 @@ class BackupRun:
             ledger=self._ledger,
             stable_wait_s=self.settings.stable_wait_s,
         )
-
-    def _ensure_point(self, windows: Sequence[Window], newest_closed: Window | None) -> None:
-        if newest_closed is None or newest_closed not in windows:
-            return
-        if self._ledger.done({t.name for t in self.topics}).get(newest_closed):
-            return
-        points = RecoveryPointTable(self.warehouse)
-        instants = in_force(points.instants(self.application.application_id))
-        if any(
-            newest_closed.start_ms <= i.effective_at_ms < newest_closed.end_ms for i in instants
-        ):
-            return
-        recorder = Recorder(self.application, self.cluster, self.warehouse)
-        recorder.take(closes_window_end_ms=newest_closed.end_ms)
 
     def _groups(self, plan: RunPlan) -> list[tuple[Window, ...]]:
         offsets: dict[Window, int] = {}
@@ -196,6 +190,7 @@ class BackupRun:
         recorded = [b for b, t in zip(backups, plans, strict=True) if t.id not in kept]
         facts_table.record(recorded)
         self._ledger.record(recorded, run_id=self.run_id)
+        backups = self._points.with_unproven(backups)
         return [self._window_backup(window, backups, plan) for window in windows]
 
     def _write(

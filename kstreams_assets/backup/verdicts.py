@@ -49,6 +49,22 @@ CHECKS: Mapping[str, str] = {
         " input of their sub-topology. Red: Kafka Streams would refuse to start on a restore."
     ),
 }
+"""Checks of every topic."""
+
+CHANGELOG_CHECKS: Mapping[str, str] = {
+    "compaction_cannot_outrun_backup": (
+        "The changelog's `min.compaction.lag.ms` is above the window length, and no recovery point"
+        " of the window lost its proof to compaction. Warning: records may be removed before they"
+        " are read, so that points which are not sealed cannot be proved. Set it above the window"
+        " length and the delay of the backup."
+    ),
+}
+"""Further checks of topics that rebuild a store."""
+
+
+def checks_of(*, is_changelog: bool) -> Mapping[str, str]:
+    """The checks that a topic has, with their claims."""
+    return {**CHECKS, **CHANGELOG_CHECKS} if is_changelog else CHECKS
 
 
 def judge(window: WindowBackup, application: StreamsApplication) -> list[Verdict]:
@@ -61,6 +77,7 @@ def judge(window: WindowBackup, application: StreamsApplication) -> list[Verdict
             no_source_loss(backup),
             topic_unchanged(backup),
             partitions_aligned(backup, application, window.partition_counts),
+            *((compaction_cannot_outrun_backup(backup),) if backup.is_changelog else ()),
         )
     ]
 
@@ -184,6 +201,44 @@ def partitions_aligned(
         " with them. Bring the partition counts together before you rely on a restore.",
         numbers,
     )
+
+
+def compaction_cannot_outrun_backup(backup: TopicBackup) -> Verdict:
+    """Compaction leaves records alone for longer than a window, and has spoilt no point of it."""
+    name = "compaction_cannot_outrun_backup"
+    configs = dict(backup.facts.configs) if backup.facts else {}
+    policy = configs.get("cleanup.policy", "delete")
+    lag_ms = int(configs.get("min.compaction.lag.ms", 0))
+    window_ms = backup.window.end_ms - backup.window.start_ms
+    unproven = backup.unproven_points
+    numbers = {
+        "min_compaction_lag_ms": lag_ms,
+        "window_ms": window_ms,
+        "spans_with_holes": sum(span.first_hole is not None for span in backup.spans),
+        "unproven_points": len(unproven),
+    }
+    texts: list[str] = []
+    if unproven:
+        texts.append(
+            f"Recovery points whose content is unproven, because the log had holes below their ends"
+            f" when it was read: {_join(unproven, str)}."
+        )
+    if "compact" not in policy:
+        texts.append(f"The topic is not compacted (cleanup.policy={policy}).")
+    elif lag_ms <= window_ms:
+        texts.append(
+            f"min.compaction.lag.ms is {lag_ms}, the window {window_ms} ms: compaction may remove"
+            " records before they are read, and recovery points that are not sealed can then not be"
+            " proved. Set it on the topic above the window length and the delay of the backup, for"
+            f" example min.compaction.lag.ms={2 * window_ms}."
+        )
+    else:
+        texts.append(
+            f"Compaction leaves records alone for {lag_ms} ms: enough if the backup comes within"
+            f" {lag_ms - window_ms} ms of the window's end."
+        )
+    passed = not unproven and ("compact" not in policy or lag_ms > window_ms)
+    return _verdict(backup, name, passed, " ".join(texts), numbers, Severity.WARN)
 
 
 def _verdict(

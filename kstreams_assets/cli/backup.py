@@ -9,16 +9,15 @@ import click
 
 from kstreams_assets.app.model import AppTopic
 from kstreams_assets.backup.due import window_statuses
+from kstreams_assets.backup.from_settings import back_up
 from kstreams_assets.backup.partitions import WindowCalendar
 from kstreams_assets.backup.result import WindowBackup
-from kstreams_assets.backup.run import BackupRun
 from kstreams_assets.backup.verdicts import Severity, Verdict, judge
 from kstreams_assets.backup.windows import Window
 from kstreams_assets.cli import exit_codes
 from kstreams_assets.cli.options import app_options
 from kstreams_assets.cli.output import print_json, print_table
 from kstreams_assets.errors import ConfigurationError
-from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.settings import ApplicationSettings
 
 
@@ -72,17 +71,14 @@ def _run(
 
     spark = SparkSessionResource()
     try:
-        with KafkaCluster(settings.connection) as cluster:
-            run = BackupRun(
-                application=settings.application,
-                topics=topics,
-                cluster=cluster,
-                warehouse=settings.warehouse,
-                spark=spark,
-                run_id=f"cli-{uuid.uuid4()}",
-                settings=settings.backup,
-            )
-            return run.execute(windows, newest_closed=calendar.newest_closed())
+        return back_up(
+            settings,
+            windows,
+            topics=topics,
+            newest_closed=calendar.newest_closed(),
+            spark=spark,
+            run_id=f"cli-{uuid.uuid4()}",
+        )
     finally:
         spark.stop()
 

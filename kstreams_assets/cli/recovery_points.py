@@ -1,16 +1,18 @@
 """`kstreams-assets recovery-points`: take, list and show cuts of an application."""
 
-from datetime import UTC, datetime
+from collections.abc import Sequence
 from typing import Any
 
 import click
 
+from kstreams_assets.backup.coverage import Coverage, iso_time
+from kstreams_assets.backup.from_settings import recorder_of
+from kstreams_assets.backup.point_judge import PointStatus
 from kstreams_assets.cli.options import app_options
 from kstreams_assets.cli.output import print_json, print_table
 from kstreams_assets.errors import KStreamsAssetsError
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.recovery.point import RecoveryPoint
-from kstreams_assets.recovery.recorder import Recorder
 from kstreams_assets.recovery.table import RecoveryPointTable, row_of
 from kstreams_assets.settings import ApplicationSettings
 
@@ -37,8 +39,8 @@ def recovery_points() -> None:
 def take(settings: ApplicationSettings, as_json: bool) -> None:
     """Take a recovery point now and store it."""
     with KafkaCluster(settings.connection) as cluster:
-        point = Recorder(settings.application, cluster, settings.warehouse).take()
-    _show(point, as_json=as_json)
+        point = recorder_of(settings, cluster).take()
+    _show(settings, point, as_json=as_json)
 
 
 @recovery_points.command("list")
@@ -49,25 +51,28 @@ def list_points(
     as_json: bool,
     last: int,
 ) -> None:
-    """The newest recovery points."""
+    """The newest recovery points, and what a restore of them from the backups gives now."""
     points = RecoveryPointTable(settings.warehouse).newest(settings.application_id, last)
+    statuses = _statuses(settings, points)
     if as_json:
-        print_json({"recovery_points": [_document(point) for point in points]})
+        documents = [_document(*pair) for pair in zip(points, statuses, strict=True)]
+        print_json({"recovery_points": documents})
         return
     print_table(
         f"Recovery points of {settings.application_id}, newest first",
-        ["id", "taken at", "method", "guarantee", "took ms", "partitions", "offsets"],
+        ["id", "taken at", "method", "guarantee", "sealed", "covered", "gives", "reason"],
         [
             [
-                point.id,
-                _time(point.taken_at_ms),
-                point.method.value,
-                point.guarantee.value,
-                point.took_ms,
-                len(point.partitions),
-                len(point.group_offsets),
+                status.id,
+                iso_time(status.taken_at_ms),
+                status.method.value,
+                status.guarantee.value,
+                _yes(status.sealed),
+                _yes(status.covered),
+                status.gives.value,
+                status.reason,
             ]
-            for point in points
+            for status in statuses
         ],
     )
 
@@ -80,7 +85,7 @@ def show(
     as_json: bool,
     point_id: str,
 ) -> None:
-    """One recovery point with all its positions.
+    """One recovery point with all its positions, and what a restore of it gives now.
 
     \f
     Raises RecoveryPointNotFoundError when there is none of this id.
@@ -88,28 +93,56 @@ def show(
     found = RecoveryPointTable(settings.warehouse).load(settings.application_id, [point_id])
     if not found:
         raise RecoveryPointNotFoundError(point_id=point_id, application_id=settings.application_id)
-    _show(found[0], as_json=as_json)
+    _show(settings, found[0], as_json=as_json)
 
 
-def _show(point: RecoveryPoint, *, as_json: bool) -> None:
+def _show(settings: ApplicationSettings, point: RecoveryPoint, *, as_json: bool) -> None:
+    (status,) = _statuses(settings, [point])
     if as_json:
-        print_json(_document(point))
+        print_json(_document(point, status))
         return
     committed = {(o.topic, o.partition): o.offset for o in point.group_offsets}
     print_table(
         f"Recovery point {point.id} of {point.application_id}: {point.guarantee} by"
-        f" {point.method}, {_time(point.taken_at_ms)}, {point.took_ms} ms. {point.reason}",
-        ["topic", "partition", "log start", "end", "committed"],
+        f" {point.method}, {iso_time(point.taken_at_ms)}, {point.took_ms} ms. {point.reason}\n"
+        f"{_sealing(point)} A restore from the backups gives: {status.gives}. {status.reason}",
+        ["topic", "partition", "log start", "end", "committed", "saved from"],
         [
-            [c.topic, c.partition, c.log_start, c.end, committed.get((c.topic, c.partition))]
-            for c in point.partitions
+            [
+                cut.topic,
+                cut.partition,
+                cut.log_start,
+                cut.end,
+                committed.get((cut.topic, cut.partition)),
+                cut.saved_from,
+            ]
+            for cut in point.partitions
         ],
     )
 
 
-def _document(point: RecoveryPoint) -> dict[str, Any]:
-    return {**row_of(point), "taken_at": _time(point.taken_at_ms)}
+def _sealing(point: RecoveryPoint) -> str:
+    if point.sealed:
+        return "Sealed."
+    why = point.unsealed_because.rstrip(".")
+    return f"Not sealed: {why}." if why else "Not sealed."
 
 
-def _time(epoch_ms: int) -> str:
-    return datetime.fromtimestamp(epoch_ms / 1000, tz=UTC).isoformat(timespec="milliseconds")
+def _statuses(
+    settings: ApplicationSettings, points: Sequence[RecoveryPoint]
+) -> Sequence[PointStatus]:
+    return Coverage(settings).statuses(points) if points else []
+
+
+def _document(point: RecoveryPoint, status: PointStatus) -> dict[str, Any]:
+    return {
+        **row_of(point),
+        "taken_at": iso_time(point.taken_at_ms),
+        "covered": status.covered,
+        "gives": status.gives.value,
+        "gives_reason": status.reason,
+    }
+
+
+def _yes(value: bool) -> str:
+    return "yes" if value else "no"

@@ -13,6 +13,8 @@ from kstreams_assets.app.topology import parse_topology
 from kstreams_assets.components.builder import build_application_definitions
 from kstreams_assets.components.models import (
     BackupModel,
+    RecoveryPointsModel,
+    SensorStatus,
     StoreModel,
     TopicModel,
     WindowsModel,
@@ -70,13 +72,20 @@ class KafkaStreamsAppComponent(dg.Component, dg.Resolvable, dg.Model):
     tags: dict[str, str] = Field(default={}, description="Tags of every asset.")
     description: str = Field(default="", description="What the application does.")
     backup: BackupModel = Field(default=BackupModel(), description="How backups are written.")
+    recovery_points: RecoveryPointsModel = Field(
+        default=RecoveryPointsModel(), description="How recovery points are taken and kept."
+    )
+    sensors: SensorStatus = Field(
+        default=SensorStatus.STOPPED,
+        description="Whether the sensors of recovery points and backups are on from the start.",
+    )
 
     @classmethod
     def get_spec(cls) -> dg.ComponentTypeSpec:
         """What the component catalogue says."""
         return dg.ComponentTypeSpec(
             description="Backups of one Kafka Streams application",
-            produces=["asset", "asset_check"],
+            produces=["asset", "asset_check", "sensor"],
         )
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
@@ -95,6 +104,8 @@ class KafkaStreamsAppComponent(dg.Component, dg.Resolvable, dg.Model):
             warehouse=Warehouse.at(self.warehouse),
             windows=self.windows.schedule(),
             backup=self.backup.settings(),
+            recovery_points=self.recovery_points.settings(),
+            sensors_running=self.sensors is SensorStatus.RUNNING,
             owners=tuple(self.owners),
             tags=dict(self.tags),
             description=self.description,

@@ -1,11 +1,26 @@
 """The blocks of the YAML of an application; unknown keys are errors."""
 
+from enum import StrEnum
+from typing import Final
+
 import dagster as dg
 from pydantic import Field
 
 from kstreams_assets.app.declarations import Declarations, StoreDeclaration
 from kstreams_assets.app.model import TopicRole
-from kstreams_assets.settings import BackupSettings, WindowSchedule
+from kstreams_assets.errors import ConfigurationError
+from kstreams_assets.settings import BackupSettings, RecoveryPointSettings, WindowSchedule
+
+_MIB: Final = 1024**2
+_HOUR_S: Final = 3_600
+_POINTS: Final = RecoveryPointSettings()
+
+
+class SensorStatus(StrEnum):
+    """Whether the sensors are on before anybody has switched them in the UI."""
+
+    STOPPED = "stopped"
+    RUNNING = "running"
 
 
 class WindowsModel(dg.Resolvable, dg.Model):
@@ -68,6 +83,64 @@ class BackupModel(dg.Resolvable, dg.Model):
             commit_bytes=self.commit_bytes,
             lock_wait_s=self.lock_wait_seconds,
             stable_wait_s=self.stable_wait_seconds,
+        )
+
+
+class RecoveryPointsModel(dg.Resolvable, dg.Model):
+    """How recovery points are taken and kept; defaults fit most applications."""
+
+    every_seconds: int = Field(
+        default=_POINTS.every_s,
+        description="How often the sensor takes a point; Dagster looks every five seconds.",
+    )
+    objective_seconds: int | None = Field(
+        default=_POINTS.objective_s,
+        description="Recovery point objective: how old the newest restorable exact point may be.",
+        examples=[900],
+    )
+    keep_all_hours: float = Field(
+        default=_POINTS.keep_all_s / _HOUR_S,
+        description="For how long every point is kept; then the last of each window.",
+    )
+    seal_mib: int = Field(
+        default=_POINTS.seal_bytes // _MIB,
+        description="How much of the changelogs a point may save, so that it stays exact.",
+    )
+    closing_seal_mib: int = Field(
+        default=_POINTS.closing_seal_bytes // _MIB,
+        description="The same for the point at the end of a backup run.",
+    )
+    lookback_seconds: float = Field(
+        default=_POINTS.lookback_s,
+        description="How long before the point transactions are looked for: above the"
+        " application's transaction timeout plus the brokers' abort scan interval.",
+    )
+
+    def settings(self) -> RecoveryPointSettings:
+        """The settings of the recorder; raises ConfigurationError for numbers out of bounds."""
+        _at_least("every_seconds", self.every_seconds, 1)
+        if self.objective_seconds is not None:
+            _at_least("objective_seconds", self.objective_seconds, self.every_seconds)
+        _at_least("keep_all_hours", self.keep_all_hours, 0)
+        _at_least("seal_mib", self.seal_mib, 0)
+        _at_least("closing_seal_mib", self.closing_seal_mib, 0)
+        _at_least("lookback_seconds", self.lookback_seconds, 1)
+        return RecoveryPointSettings(
+            every_s=self.every_seconds,
+            objective_s=self.objective_seconds,
+            keep_all_s=round(self.keep_all_hours * _HOUR_S),
+            seal_bytes=self.seal_mib * _MIB,
+            closing_seal_bytes=self.closing_seal_mib * _MIB,
+            lookback_s=self.lookback_seconds,
+        )
+
+
+def _at_least(setting: str, value: float, lowest: float) -> None:
+    if not lowest <= value < float("inf"):
+        raise ConfigurationError(
+            f"recovery_points.{setting} is {value:g}.",
+            remedy=f"Give a number of at least {lowest:g}"
+            + (" (every_seconds)." if setting == "objective_seconds" else "."),
         )
 
 

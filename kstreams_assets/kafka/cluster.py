@@ -158,6 +158,10 @@ class KafkaCluster:
         """
         return transactions.transactional_ids(self._wire, application_id)
 
+    def ongoing_producers(self, transactional_ids: Iterable[str]) -> frozenset[tuple[int, int]]:
+        """Producer id and epoch of those whose transaction is open now. Needs DESCRIBE on them."""
+        return transactions.ongoing_producers(self._wire, transactional_ids)
+
     def transactional_topics(self, application_id: str) -> TransactionalTopics:
         """Topics the application's open transactions write now; empty with a reason if unseen."""
         return transactions.transactional_topics(self._wire, application_id)

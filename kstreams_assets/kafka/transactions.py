@@ -1,9 +1,11 @@
-"""Transactions of an application: its transactional ids, and which topics it writes right now."""
+"""Transactions of an application: its transactional ids, and what is open right now."""
 
 import re
 import time
 from collections import defaultdict
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import kafka.errors as client_errors
 from kafka.protocol.admin.transactions import (
@@ -21,6 +23,9 @@ from kstreams_assets.kafka.wire import COORDINATOR_BUSY, Coordinated, WireClient
 _OFFSETS_TOPIC = "__consumer_offsets"
 _OPERATION = "transactional_topics"
 _LIST = "transactional_ids"
+_DESCRIBE = "ongoing_producers"
+ONGOING = "Ongoing"
+"""Kafka's word for the state of an open transaction whose end nobody has asked for."""
 _RETRY_S = 0.1
 _UUID = "[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 # Gone or moved between the two requests; its topics are seen the next time.
@@ -84,6 +89,21 @@ def transactional_ids(wire: WireClient, application_id: str) -> tuple[Transactio
         time.sleep(_RETRY_S)
 
 
+def ongoing_producers(
+    wire: WireClient, transactional_ids: Iterable[str]
+) -> frozenset[tuple[int, int]]:
+    """Producer id and epoch of those of these transactional ids whose transaction is open.
+
+    One whose coordinator moves or loads at the moment is left out, like one that is gone. Raises
+    AuthorizationFailedError, ClusterUnavailableError, KafkaRequestError.
+    """
+    return frozenset(
+        (entry.producer_id, entry.producer_epoch)
+        for entry in _described(wire, transactional_ids, _DESCRIBE)
+        if entry.transaction_state == ONGOING
+    )
+
+
 def transactional_topics(wire: WireClient, application_id: str) -> TransactionalTopics:
     """Topics that open transactions of this application write at the moment.
 
@@ -100,9 +120,10 @@ def transactional_topics(wire: WireClient, application_id: str) -> Transactional
             f" DESCRIBE on transactional ids {application_id}-* is missing)"
         )
     try:
-        topics = _topics_of(wire, ids)
+        found = {t.topic for entry in _described(wire, ids, _OPERATION) for t in entry.topics}
     except AuthorizationFailedError as error:
         return TransactionalTopics(frozenset(), tuple(sorted(ids)), str(error))
+    topics = frozenset(found - {_OFFSETS_TOPIC})
     return TransactionalTopics(topics, tuple(sorted(ids)))
 
 
@@ -134,16 +155,16 @@ def _listed(
     return tuple(found[name] for name in sorted(found))
 
 
-def _topics_of(wire: WireClient, ids: list[str]) -> frozenset[str]:
+def _described(wire: WireClient, ids: Iterable[str], operation: str) -> Iterator[Any]:
+    """What their coordinators tell of these transactional ids, without those that are moving."""
     by_coordinator: defaultdict[int, list[str]] = defaultdict(list)
     for name in ids:
-        node = wire.coordinator(Coordinated.TRANSACTION, name, operation=_OPERATION)
+        node = wire.coordinator(Coordinated.TRANSACTION, name, operation=operation)
         by_coordinator[node].append(name)
-    topics: set[str] = set()
     for node, names in by_coordinator.items():
         response = wire.request(
             lambda names=names: DescribeTransactionsRequest(transactional_ids=names),
-            operation=_OPERATION,
+            operation=operation,
             node=node,
         )
         for entry in response.transaction_states:
@@ -151,17 +172,16 @@ def _topics_of(wire: WireClient, ids: list[str]) -> frozenset[str]:
                 wire.forget_coordinator(Coordinated.TRANSACTION, entry.transactional_id)
                 continue
             if entry.error_code:
-                raise _refused(entry.transactional_id, entry.error_code)
-            topics |= {topic.topic for topic in entry.topics}
-    return frozenset(topics - {_OFFSETS_TOPIC})
+                raise _refused(entry.transactional_id, entry.error_code, operation)
+            yield entry
 
 
-def _refused(name: str, code: int) -> AuthorizationFailedError | KafkaRequestError:
+def _refused(name: str, code: int, operation: str) -> AuthorizationFailedError | KafkaRequestError:
     resource = f"transactional id {name}"
     error = client_errors.for_code(code)
     if error is client_errors.TransactionalIdAuthorizationFailedError:
-        return AuthorizationFailedError(operation=_OPERATION, resource=resource, needed="DESCRIBE")
-    return KafkaRequestError(operation=_OPERATION, resource=resource, reason=error.__name__)
+        return AuthorizationFailedError(operation=operation, resource=resource, needed="DESCRIBE")
+    return KafkaRequestError(operation=operation, resource=resource, reason=error.__name__)
 
 
 def _unseen(reason: str) -> TransactionalTopics:

@@ -7,7 +7,8 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Protocol, TypeVar
 
-from kstreams_assets.kafka.positions import TopicPartitionId
+from kstreams_assets.app.model import TopicRole
+from kstreams_assets.kafka.positions import OffsetRange, TopicPartitionId
 
 
 class Guarantee(StrEnum):
@@ -22,8 +23,17 @@ class Guarantee(StrEnum):
 
 
 class Method(StrEnum):
-    """How the point was taken."""
+    """How the point was taken; the order is that in which methods are tried.
 
+    `transactions`: the committed transactions of a live exactly-once application were told apart in
+    the raw logs. `sandwich`: offsets did not move while everything before them became stable.
+    `quiesced`: the group was empty and nothing was undecided. `offsets_first`: committed offsets,
+    then ends.
+    """
+
+    TRANSACTIONS = "transactions"
+    SANDWICH = "sandwich"
+    QUIESCED = "quiesced"
     OFFSETS_FIRST = "offsets_first"
 
 
@@ -42,27 +52,52 @@ class GroupOffset:
 
 @dataclass(frozen=True, slots=True)
 class PartitionCut:
-    """Where one partition stood: records in `[log_start, end)` belong to the point."""
+    """Where one partition stood: records in `[log_start, end)` outside `excluded` belong to it.
+
+    `excluded` are ranges of transactions that do not belong to the point, in order. `saved_from` is
+    set where records were saved with points (`recovery_point_records`): those of
+    `[saved_from, end)` outside `excluded`, under the id of this point or of earlier ones. Of a
+    changelog they are all of them if the point is sealed, else what the log still held.
+    """
 
     topic: str
     partition: int
     topic_id: str
     log_start: int
     end: int
+    roles: frozenset[TopicRole] = frozenset()
+    excluded: tuple[OffsetRange, ...] = ()
+    saved_from: int | None = None
 
     @property
     def id(self) -> TopicPartitionId:
         """The partition's identity."""
         return TopicPartitionId(self.topic, self.partition)
 
+    @property
+    def whole_below(self) -> int:
+        """Every committed record below this offset belongs to the point (exclusive end)."""
+        return self.excluded[0].start if self.excluded else self.end
+
+    def holds(self, offset: int) -> bool:
+        """Whether a record at this offset belongs to the point."""
+        return self.log_start <= offset < self.end and not any(
+            bad.start <= offset < bad.end for bad in self.excluded
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class RecoveryPoint:
     """One cut of an application.
 
-    Times are epoch milliseconds. `absent_topics` are topics that earlier points knew and that were
-    not on the cluster. `closes_window_end_ms` is set on a point that was taken late, on
+    Times are epoch milliseconds. `reason` says why the guarantee is not better, or what was seen.
+    `absent_topics` are topics that earlier points knew and that were not on the cluster.
+    `closes_window_end_ms` is set on a point that was taken late, on
     behalf of a window that had closed without one: it then bounds that window (exclusive end).
+    `sealed`: the changelog records up to its ends were saved with it or lay in backups that were
+    read before it, so that compaction cannot change it any more; `unsealed_because` says why not.
+    `attempts` counts the cuts that were tried, `in_flight` the records of repartition topics that
+    belong to it and were not yet processed.
     """
 
     id: str
@@ -77,7 +112,10 @@ class RecoveryPoint:
     group_offsets: tuple[GroupOffset, ...]
     closes_window_end_ms: int | None = None
     sealed: bool = False
+    unsealed_because: str = ""
     absent_topics: tuple[str, ...] = ()
+    attempts: int = 1
+    in_flight: int = 0
     _by_id: dict[TopicPartitionId, PartitionCut] = field(
         init=False, repr=False, compare=False, default_factory=dict
     )

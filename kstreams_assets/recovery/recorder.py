@@ -1,28 +1,47 @@
-"""Takes recovery points: control plane only, no JVM, tens of milliseconds."""
+"""Takes recovery points: control calls and short raw reads, no JVM, a fraction of a second."""
 
 import logging
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
 
-from kstreams_assets.app.model import StreamsApplication, TopicRole
+from kstreams_assets.app.model import StreamsApplication
 from kstreams_assets.errors import KafkaError, TopicNotFoundError
 from kstreams_assets.kafka.cluster import KafkaCluster
-from kstreams_assets.kafka.positions import CommittedOffset, TopicPartitionId
+from kstreams_assets.kafka.positions import TopicPartitionId
+from kstreams_assets.kafka.raw_log import RawLogReader
 from kstreams_assets.kafka.topics import TopicDescription
-from kstreams_assets.recovery.point import (
-    GroupOffset,
-    Guarantee,
-    Method,
-    PartitionCut,
-    RecoveryPoint,
-    new_point_id,
-)
+from kstreams_assets.recovery.completion import Completed, Completion
+from kstreams_assets.recovery.held import HeldPosition
+from kstreams_assets.recovery.maintenance import Retention, maintain_if_due
+from kstreams_assets.recovery.method import NotTaken, Positions, Scene
+from kstreams_assets.recovery.point import Method, RecoveryPoint, new_point_id
+from kstreams_assets.recovery.quiet import OffsetsFirstMethod, QuiescedMethod, SandwichMethod
+from kstreams_assets.recovery.saved_records import SavedRecordsTable
+from kstreams_assets.recovery.sealing import Safe
+from kstreams_assets.recovery.standing import Standing
 from kstreams_assets.recovery.table import RecoveryPointTable
+from kstreams_assets.recovery.transactions import TransactionsMethod
+from kstreams_assets.settings import RecoveryPointSettings
 from kstreams_assets.warehouse.layout import Warehouse
 from kstreams_assets.warehouse.lock import warehouse_lock
 
 _ATTEMPTS = 3
+_TRIES: Mapping[Method, int] = {
+    Method.TRANSACTIONS: 6,
+    Method.SANDWICH: 1,
+    Method.QUIESCED: 1,
+    Method.OFFSETS_FIRST: 3,
+}
+_METHODS: Mapping[Method, Callable[[Scene], "_Method"]] = {
+    Method.TRANSACTIONS: TransactionsMethod,
+    Method.SANDWICH: SandwichMethod,
+    Method.QUIESCED: QuiescedMethod,
+    Method.OFFSETS_FIRST: OffsetsFirstMethod,
+}
+_PATIENCE_S = 15.0
+"""After this time no better method is tried again: a tick of a sensor has 60 s in all."""
 _LOCK_WAIT_S = 30.0
 
 _log = logging.getLogger(__name__)
@@ -40,31 +59,60 @@ class TopicChangedWhileReadingError(KafkaError):
         )
 
 
+class RecoveryPointNotTakenError(KafkaError):
+    """No method gave a point whose records could be saved in time."""
+
+    def __init__(self, *, application_id: str, reasons: Mapping[Method, str]) -> None:
+        self.application_id = application_id
+        self.reasons = dict(reasons)
+        super().__init__(
+            f"No recovery point of {application_id} could be taken: {_joined(reasons)}.",
+            remedy="Nothing was stored. Try again; if it stays, look at the topics that are named.",
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class Recorder:
     """Takes and stores recovery points of one application.
 
     Points of one application are taken one after the other (a lock in the warehouse), so that a
-    later point never stands behind an earlier one.
+    later point never stands behind an earlier one. `between` is called between the steps of a
+    method, with the name of the next one.
     """
 
     application: StreamsApplication
     cluster: KafkaCluster
     warehouse: Warehouse
+    settings: RecoveryPointSettings = field(default_factory=RecoveryPointSettings)
+    between: Callable[[str], None] = lambda _step: None
+    retention: Retention | None = None
+    """How points are thinned out, at most every ten minutes after a take; None: not here."""
 
-    def take(self, *, closes_window_end_ms: int | None = None) -> RecoveryPoint:
-        """Take a point now and store it.
+    def take(
+        self,
+        *,
+        closes_window_end_ms: int | None = None,
+        held: Mapping[TopicPartitionId, HeldPosition] | None = None,
+        seal_bytes: int | None = None,
+    ) -> RecoveryPoint:
+        """Take a point now and store it, with the records of it that cannot wait.
 
         Args:
             closes_window_end_ms: Exclusive end of the closed window that the point is taken for,
                 epoch milliseconds.
+            held: How far backups that were read before now hold the changelogs.
+            seal_bytes: How much of the changelogs may be saved to seal the point (default: from the
+                settings).
 
         Raises:
             ClusterUnavailableError: No broker answered in time.
             TopicNotFoundError: A topic of the application is not on the cluster and never was in
                 an earlier point (one that was is noted as absent: the others go on).
-            AuthorizationFailedError: A right is missing.
+            AuthorizationFailedError: A right is missing without which not even the weakest method
+                works.
+            UnstableGroupOffsetsError: A transaction stays undecided for longer than 25 s.
             TopicChangedWhileReadingError: Topics would not come to rest.
+            RecoveryPointNotTakenError: No method succeeded, or records of the point were gone.
             WarehouseLockedError: Another recorder of the application does not come to an end.
         """
         application_id = self.application.application_id
@@ -72,32 +120,41 @@ class Recorder:
         with warehouse_lock(lock, purpose="recovery point", wait_s=_LOCK_WAIT_S):
             table = RecoveryPointTable(self.warehouse)
             newest = next(iter(table.newest(application_id)), None)
-            point = self._settled(newest, closes_window_end_ms)
+            sealed = newest
+            if newest is not None and not newest.sealed:
+                sealed = table.newest_sealed(application_id)
+            safe = Safe(newest, sealed, held or {})
+            limit = self.settings.seal_bytes if seal_bytes is None else seal_bytes
+            with self.cluster.raw_log() as reader:
+                taken = self._settled(reader, safe, limit)
+            point = taken.point(closes_window_end_ms)
+            saved = SavedRecordsTable(self.warehouse)
+            saved.append(application_id, point.id, taken.completed.tails)
             table.append(point)
-        _log.info(
-            "Recovery point %s of %s: %s, %d partitions, %d committed offsets, %d ms.",
-            point.id,
-            application_id,
-            point.guarantee,
-            len(point.partitions),
-            len(point.group_offsets),
-            point.took_ms,
-        )
+            if self.retention is not None:
+                maintain_if_due(self.warehouse, application_id, self.retention)
+        _tell(point)
         return point
 
-    def _settled(
-        self, newest: RecoveryPoint | None, closes_window_end_ms: int | None
-    ) -> RecoveryPoint:
+    def _settled(self, reader: RawLogReader, safe: Safe, seal_bytes: int) -> "_Taken":
         """Try again while topics come and go."""
         changed: Sequence[str] = ()
         for _ in range(_ATTEMPTS):
-            names, absent = self._names(newest)
+            began = _Beginning(time.time_ns() // 1_000_000, time.monotonic())
+            names, absent = self._names(safe.newest)
             try:
-                return self._offsets_first(names, absent, newest, closes_window_end_ms)
-            except TopicChangedWhileReadingError as error:
-                changed = error.topics
+                described = self.cluster.describe_topics(names)
+                standing = Standing(self.application, described, tuple(absent))
+                scene = Scene(
+                    self.cluster, reader, standing, self.settings.lookback_s, self.between
+                )
+                taken = self._by_methods(scene, Completion(scene, safe, seal_bytes), began)
+                changed = sorted(_changed(described, self.cluster.describe_topics(names)))
             except TopicNotFoundError as error:  # deleted since the names were listed
                 changed = error.topics
+                continue
+            if not changed:
+                return taken
         raise TopicChangedWhileReadingError(topics=changed)
 
     def _names(self, newest: RecoveryPoint | None) -> tuple[list[str], list[str]]:
@@ -112,87 +169,105 @@ class Recorder:
             )
         return [name for name in names if name not in missing], sorted(missing)
 
-    def _offsets_first(
-        self,
-        names: Sequence[str],
-        absent: Sequence[str],
-        newest: RecoveryPoint | None,
-        closes_window_end_ms: int | None,
-    ) -> RecoveryPoint:
-        """Committed offsets, then ends: a restore loses nothing and may repeat.
-
-        Read the other way round, the state would lack effects of records below the offsets.
-        """
-        # A clock that was set back must not let a later point sort before an earlier one.
-        newest_ms = newest.taken_at_ms if newest else 0
-        taken_at_ms = max(time.time_ns() // 1_000_000, newest_ms + 1)
-        began = time.monotonic()
-        before = self.cluster.describe_topics(names)
-        partitions = partitions_of(before.values())
-        group = self._committed(partitions)
-        ends = self.cluster.last_stable_offsets(partitions)
-        starts = self.cluster.log_start_offsets(partitions)
-        changed = _changed(before, self.cluster.describe_topics(names))
-        if changed:
-            raise TopicChangedWhileReadingError(topics=changed)
-        return RecoveryPoint(
-            id=new_point_id(taken_at_ms),
-            application_id=self.application.application_id,
-            cluster_id=self.cluster.cluster_id(),
-            taken_at_ms=taken_at_ms,
-            method=Method.OFFSETS_FIRST,
-            guarantee=Guarantee.AT_LEAST_ONCE,
-            reason=_reason(bool(group), absent),
-            took_ms=round((time.monotonic() - began) * 1000),
-            partitions=tuple(
-                PartitionCut(
-                    topic=partition.topic,
-                    partition=partition.partition,
-                    topic_id=before[partition.topic].topic_id,
-                    log_start=starts[partition],
-                    end=ends[partition],
-                )
-                for partition in partitions
-            ),
-            group_offsets=tuple(
-                GroupOffset(
-                    topic=partition.topic,
-                    partition=partition.partition,
-                    offset=committed.offset,
-                    metadata=committed.metadata,
-                )
-                for partition, committed in sorted(group.items())
-            ),
-            closes_window_end_ms=closes_window_end_ms,
-            absent_topics=tuple(absent),
+    def _by_methods(self, scene: Scene, completion: Completion, began: "_Beginning") -> "_Taken":
+        """The first method that gives positions whose records can be saved; bounded tries."""
+        reasons: dict[Method, str] = {}
+        tries = 0
+        for method, most in _TRIES.items():
+            for _ in range(most):
+                late = time.monotonic() - began.monotonic_s > _PATIENCE_S
+                if late and method is not Method.OFFSETS_FIRST:
+                    reasons.setdefault(method, "no time was left for it")
+                    break
+                tries += 1
+                found = _METHODS[method](scene).take()
+                if isinstance(found, Positions):
+                    completed = completion.complete(found)
+                    if isinstance(completed, Completed):
+                        return _Taken(scene.standing, found, completed, reasons, tries, began)
+                    found = completed
+                reasons[method] = found.reason
+                if not found.again:
+                    break
+        raise RecoveryPointNotTakenError(
+            application_id=self.application.application_id, reasons=reasons
         )
 
-    def _committed(
-        self, partitions: Iterable[TopicPartitionId]
-    ) -> Mapping[TopicPartitionId, CommittedOffset]:
-        """What the group has committed, also for topics that nobody declared.
 
-        The application's own are asked for by name: a partition whose very first offset is still
-        in an open transaction would otherwise be left out without a word.
-        """
-        application_id = self.application.application_id
-        read = {
-            topic.name
-            for topic in self.application.topics
-            if topic.roles & {TopicRole.INPUT, TopicRole.REPARTITION}
-        }
-        named = [partition for partition in partitions if partition.topic in read]
-        others = self.cluster.group_offsets(application_id)
-        return {**others, **self.cluster.group_offsets(application_id, partitions=named)}
+class _Method(Protocol):
+    """One way of taking positions."""
+
+    def take(self) -> Positions | NotTaken: ...
 
 
-def partitions_of(topics: Iterable[TopicDescription]) -> Sequence[TopicPartitionId]:
-    """Every partition of these topics, in order."""
-    return sorted(
-        TopicPartitionId(topic.name, number)
-        for topic in topics
-        for number in range(topic.partitions)
-    )
+@dataclass(frozen=True, slots=True)
+class _Beginning:
+    """When a point was begun: wall clock in epoch milliseconds, and the monotonic clock."""
+
+    wall_ms: int
+    monotonic_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Taken:
+    """Everything that goes into a point."""
+
+    standing: Standing
+    positions: Positions
+    completed: Completed
+    reasons: Mapping[Method, str]
+    tries: int
+    began: _Beginning
+
+    def point(self, closes_window_end_ms: int | None) -> RecoveryPoint:
+        """The point."""
+        positions, completed = self.positions, self.completed
+        # A clock that was set back must not let a later point sort before an earlier one.
+        newest_ms = completed.newest_ms
+        taken_at_ms = max(self.began.wall_ms, newest_ms + 1)
+        return RecoveryPoint(
+            id=new_point_id(taken_at_ms),
+            application_id=self.standing.application.application_id,
+            cluster_id=completed.cluster_id,
+            taken_at_ms=taken_at_ms,
+            method=positions.method,
+            guarantee=positions.guarantee,
+            reason=self._reason(),
+            took_ms=round((time.monotonic() - self.began.monotonic_s) * 1000),
+            partitions=completed.partitions,
+            group_offsets=completed.group_offsets,
+            closes_window_end_ms=closes_window_end_ms,
+            sealed=not completed.unsealed_because,
+            unsealed_because=completed.unsealed_because,
+            absent_topics=self.standing.absent_topics,
+            attempts=self.tries,
+            in_flight=completed.in_flight,
+        )
+
+    def _reason(self) -> str:
+        """What the method notes, what stood in the way of better ones, which topics are gone."""
+        parts = [_OF_METHOD[self.positions.method], self.positions.note]
+        better = {m: r for m, r in self.reasons.items() if m is not self.positions.method}
+        if better:
+            parts.append(f"Not by better methods: {_joined(better)}.")
+        if self.standing.absent_topics:
+            parts.append(f"No longer on the cluster: {', '.join(self.standing.absent_topics)}.")
+        return " ".join(part for part in parts if part)
+
+
+_OF_METHOD: Mapping[Method, str] = {
+    Method.TRANSACTIONS: "Whole committed transactions, told apart in the raw logs.",
+    Method.SANDWICH: "Nothing was open or written at one moment, between two equal offsets.",
+    Method.QUIESCED: "",
+    Method.OFFSETS_FIRST: (
+        "Committed offsets were read before the ends of the logs: a restore loses nothing and may"
+        " repeat up to one commit interval."
+    ),
+}
+
+
+def _joined(reasons: Mapping[Method, str]) -> str:
+    return "; ".join(f"{method}: {reason}" for method, reason in reasons.items())
 
 
 def _changed(
@@ -205,11 +280,15 @@ def _changed(
     }
 
 
-def _reason(has_offsets: bool, absent: Sequence[str]) -> str:
-    reason = "The application's group has no committed offsets."
-    if has_offsets:
-        reason = (
-            "Committed offsets were read before the ends of the logs: a restore loses nothing and"
-            " may repeat up to one commit interval."
-        )
-    return f"{reason} No longer on the cluster: {', '.join(absent)}." if absent else reason
+def _tell(point: RecoveryPoint) -> None:
+    _log.info(
+        "Recovery point %s of %s: %s by %s%s, %d partitions, %d records in flight, %d ms.",
+        point.id,
+        point.application_id,
+        point.guarantee,
+        point.method,
+        ", sealed" if point.sealed else "",
+        len(point.partitions),
+        point.in_flight,
+        point.took_ms,
+    )

@@ -1,12 +1,16 @@
 """The table of recovery points."""
 
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from kstreams_assets.app.model import TopicRole
+from kstreams_assets.kafka.positions import OffsetRange, TopicPartitionId
+from kstreams_assets.recovery.offset_ranges import OffsetRanges
 from kstreams_assets.recovery.point import (
     GroupOffset,
     Guarantee,
@@ -15,7 +19,7 @@ from kstreams_assets.recovery.point import (
     RecoveryPoint,
     in_force,
 )
-from kstreams_assets.warehouse.control_table import ControlTable, one_of
+from kstreams_assets.warehouse.control_table import ControlTable, StoredFile, one_of
 from kstreams_assets.warehouse.layout import Warehouse
 
 SCHEMA = pa.schema(
@@ -30,6 +34,9 @@ SCHEMA = pa.schema(
         pa.field("sealed", pa.bool_(), nullable=False),
         pa.field("reason", pa.string(), nullable=False),
         pa.field("took_ms", pa.int64(), nullable=False),
+        pa.field("attempts", pa.int32(), nullable=False),
+        pa.field("in_flight", pa.int64(), nullable=False),
+        pa.field("unsealed_because", pa.string(), nullable=False),
         pa.field("absent_topics", pa.list_(pa.string())),
         pa.field(
             "partitions",
@@ -41,6 +48,12 @@ SCHEMA = pa.schema(
                         ("topic_id", pa.string()),
                         ("log_start", pa.int64()),
                         ("end", pa.int64()),
+                        ("roles", pa.list_(pa.string())),
+                        (
+                            "excluded",
+                            pa.list_(pa.struct([("start", pa.int64()), ("end", pa.int64())])),
+                        ),
+                        ("saved_from", pa.int64()),
                     ]
                 )
             ),
@@ -64,38 +77,63 @@ SCHEMA = pa.schema(
 
 @dataclass(frozen=True, slots=True)
 class PointInstant:
-    """When a point counts: enough to choose among many without reading their positions."""
+    """When a point counts, and what decides whether it is kept.
+
+    Enough to choose among many without reading their positions.
+    """
 
     id: str
     taken_at_ms: int
     effective_at_ms: int
+    sealed: bool = False
+    exact: bool = False
+
+    @property
+    def closes_window(self) -> bool:
+        """Whether it was taken late, on behalf of a window that had closed without one."""
+        return self.effective_at_ms != self.taken_at_ms
+
+
+_INSTANT = ["id", "taken_at_ms", "closes_window_end_ms", "sealed", "guarantee"]
 
 
 class RecoveryPointTable:
     """Recovery points of all applications, one row each."""
 
     def __init__(self, warehouse: Warehouse) -> None:
-        self._table = ControlTable(warehouse.control("recovery_points"), SCHEMA)
+        self._table = ControlTable(
+            warehouse.control("recovery_points"),
+            SCHEMA,
+            grows_along="taken_at_ms",
+            statistics=("taken_at_ms", "id"),
+        )
 
     def append(self, point: RecoveryPoint) -> None:
         """Store a point."""
-        self._table.append([row_of(point)])
+        self.append_many([point])
+
+    def append_many(self, points: Iterable[RecoveryPoint]) -> None:
+        """Store points in one commit."""
+        self._table.append([row_of(point) for point in points])
 
     def instants(self, application_id: str) -> list[PointInstant]:
         """When each point of the application counts, oldest first."""
-        columns = ["id", "taken_at_ms", "closes_window_end_ms"]
-        rows = self._table.read(application_id=application_id, columns=columns).to_pylist()
+        rows = self._table.read(application_id=application_id, columns=_INSTANT).to_pydict()
+        exact = Guarantee.EXACT.value
         instants = [
             PointInstant(
-                id=row["id"],
-                taken_at_ms=row["taken_at_ms"],
-                effective_at_ms=row["taken_at_ms"]
-                if row["closes_window_end_ms"] is None
-                else row["closes_window_end_ms"] - 1,
+                id=point_id,
+                taken_at_ms=taken_at_ms,
+                effective_at_ms=taken_at_ms if closes_ms is None else closes_ms - 1,
+                sealed=sealed,
+                exact=guarantee == exact,
             )
-            for row in rows
+            for point_id, taken_at_ms, closes_ms, sealed, guarantee in zip(
+                *(rows[name] for name in _INSTANT), strict=True
+            )
         ]
-        return sorted(instants, key=lambda i: (i.effective_at_ms, i.taken_at_ms))
+        # The id decides between equals, so that their order in the files never does.
+        return sorted(instants, key=lambda i: (i.effective_at_ms, i.taken_at_ms, i.id))
 
     def load(self, application_id: str, ids: Iterable[str]) -> list[RecoveryPoint]:
         """The points with these ids, oldest first."""
@@ -104,9 +142,44 @@ class RecoveryPointTable:
         return sorted((_point(row) for row in rows), key=lambda p: p.taken_at_ms)
 
     def newest(self, application_id: str, count: int = 1) -> list[RecoveryPoint]:
-        """The newest points, newest first."""
-        instants = sorted(self.instants(application_id), key=lambda i: i.taken_at_ms)
-        return self.load(application_id, [i.id for i in instants[-count:]])[::-1]
+        """The newest points, newest first; what it costs does not grow with all there are."""
+        rows = self._table.read_newest(application_id, count).to_pylist()
+        return sorted(map(_point, rows), key=lambda p: (p.taken_at_ms, p.id), reverse=True)[:count]
+
+    def newest_sealed(self, application_id: str) -> RecoveryPoint | None:
+        """The newest point that is sealed, None without one."""
+        sealed = [i for i in self.instants(application_id) if i.sealed]
+        if not sealed:
+            return None
+        newest = max(sealed, key=lambda i: (i.taken_at_ms, i.id))
+        where = (pc.field("taken_at_ms") == newest.taken_at_ms) & (pc.field("id") == newest.id)
+        return _point(self._table.read(application_id=application_id, where=where).to_pylist()[0])
+
+    def saved(
+        self,
+        application_id: str,
+        proven: Mapping[TopicPartitionId, Sequence[tuple[str, int, int]]] | None = None,
+    ) -> OffsetRanges:
+        """What the stored points have saved, but for changelog offsets in `proven`."""
+        rows = self._table.read(application_id=application_id, columns=["partitions"])
+        return OffsetRanges.of_points(rows["partitions"], proven)
+
+    def files(self, application_id: str) -> list[StoredFile]:
+        """The files of an application by the times at which their points were taken."""
+        return self._table.files(application_id)
+
+    def drop(self, application_id: str, low_ms: int, high_ms: int, ids: Collection[str]) -> None:
+        """Put the files of points taken in `[low_ms, high_ms]` together, without these points."""
+
+        def change(rows: pa.Table) -> pa.Table:
+            stays = rows.filter(~one_of("id", ids)) if ids else rows
+            return stays.sort_by([("taken_at_ms", "ascending"), ("id", "ascending")])
+
+        self._table.rewrite(application_id, low_ms, high_ms, change)
+
+    def tidy(self) -> None:
+        """Drop files and log entries that are no longer part of the table."""
+        self._table.tidy()
 
 
 def at_edges(instants: Sequence[PointInstant], edges_ms: Iterable[int]) -> set[str]:
@@ -130,6 +203,9 @@ def row_of(point: RecoveryPoint) -> dict[str, Any]:
         "sealed": point.sealed,
         "reason": point.reason,
         "took_ms": point.took_ms,
+        "attempts": point.attempts,
+        "in_flight": point.in_flight,
+        "unsealed_because": point.unsealed_because,
         "absent_topics": list(point.absent_topics),
         "partitions": [
             {
@@ -138,6 +214,9 @@ def row_of(point: RecoveryPoint) -> dict[str, Any]:
                 "topic_id": cut.topic_id,
                 "log_start": cut.log_start,
                 "end": cut.end,
+                "roles": sorted(role.value for role in cut.roles),
+                "excluded": [{"start": bad.start, "end": bad.end} for bad in cut.excluded],
+                "saved_from": cut.saved_from,
             }
             for cut in point.partitions
         ],
@@ -163,9 +242,25 @@ def _point(row: dict[str, Any]) -> RecoveryPoint:
         guarantee=Guarantee(row["guarantee"]),
         reason=row["reason"],
         took_ms=row["took_ms"],
-        partitions=tuple(PartitionCut(**cut) for cut in row["partitions"]),
+        attempts=row["attempts"],
+        in_flight=row["in_flight"],
+        unsealed_because=row["unsealed_because"],
+        partitions=tuple(_cut(cut) for cut in row["partitions"]),
         group_offsets=tuple(GroupOffset(**offset) for offset in row["group_offsets"]),
         closes_window_end_ms=row["closes_window_end_ms"],
         sealed=row["sealed"],
         absent_topics=tuple(row["absent_topics"] or ()),
+    )
+
+
+def _cut(row: dict[str, Any]) -> PartitionCut:
+    return PartitionCut(
+        topic=row["topic"],
+        partition=row["partition"],
+        topic_id=row["topic_id"],
+        log_start=row["log_start"],
+        end=row["end"],
+        roles=frozenset(TopicRole(role) for role in row["roles"] or ()),
+        excluded=tuple(OffsetRange(bad["start"], bad["end"]) for bad in row["excluded"] or ()),
+        saved_from=row["saved_from"],
     )

@@ -19,12 +19,14 @@ class Acls:
     def __init__(self, servers: str) -> None:
         self._admin = AdminClient({"bootstrap.servers": servers})
 
-    def allow(self, kind: ResourceType, name: str, operation: AclOperation) -> None:
-        """Give a right, and wait until the broker heeds it."""
+    def allow(
+        self, kind: ResourceType, name: str, operation: AclOperation, *, prefixed: bool = False
+    ) -> None:
+        """Give a right (on all whose names begin so), and wait until the broker heeds it."""
         binding = AclBinding(
             kind,
             name,
-            ResourcePatternType.LITERAL,
+            ResourcePatternType.PREFIXED if prefixed else ResourcePatternType.LITERAL,
             "User:bob",
             "*",
             operation,

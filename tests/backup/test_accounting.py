@@ -2,12 +2,17 @@
 
 from collections import Counter
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kstreams_assets.backup.accounting import explain
+from kstreams_assets.app.model import AppTopic, TopicRole
+from kstreams_assets.backup.accounting import Accountant, explain, first_hole
+from kstreams_assets.backup.content import SpanId
 from kstreams_assets.backup.plan import Gap, GapCause
+from kstreams_assets.backup.planner import TopicPlan
 from kstreams_assets.backup.result import SpanContent, SpanResult
+from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.kafka.raw_batch import RawBatch
 from kstreams_assets.kafka.visible import content_of_range
 from tests.backup.samples import span
@@ -119,3 +124,79 @@ def test_what_was_deleted_before_the_scan_stays_unexplained(
     holes = kinds[log_start:].count("hole")
     assert found.get(GapCause.COMPACTED, 0) == holes
     assert found.get(GapCause.UNEXPLAINED, 0) == unproved
+
+
+class TestFirstHole:
+    """The lowest offset that the log did not hold any more."""
+
+    @given(st.lists(st.sampled_from(_KINDS), max_size=20), st.data())
+    def test_against_the_log_offset_by_offset(self, kinds: list[str], data: st.DataObject) -> None:
+        start = data.draw(st.integers(0, len(kinds)))
+        end = data.draw(st.integers(start, len(kinds)))
+        log = content_of_range(_log(kinds), start, end)
+        expected = next((o for o in range(start, end) if kinds[o] == "hole"), None)
+        assert first_hole(span(start, end), log, start) == expected
+
+    def test_markers_and_aborted_records_are_no_holes(self) -> None:
+        log = content_of_range(_log(["visible", "aborted", "marker", "undecided"]), 0, 4)
+        assert first_hole(span(0, 4), log, 0) is None
+
+    def test_every_offset_a_record_needs_no_look(self) -> None:
+        assert first_hole(span(3, 9), None, 3) is None
+
+    def test_what_retention_took_before_the_read(self) -> None:
+        log = content_of_range(_log(["visible"] * 9), 5, 9)
+        assert first_hole(span(3, 9, read_start=5), log, 5) == 3
+        assert first_hole(span(3, 9, read_start=9), None, 9) == 3
+
+    def test_what_was_deleted_before_the_look(self) -> None:
+        log = content_of_range(_log(["hole"] * 5 + ["visible"] * 4), 3, 9)
+        assert first_hole(span(3, 9), log, 5) == 3
+        assert first_hole(span(5, 9), content_of_range(_log(["visible"] * 9), 5, 9), 5) is None
+        # DeleteRecords cuts through a batch, which is still there as a whole
+        (first, *_) = _log(["visible"])
+        log = content_of_range([first._replace(last_offset=8, record_count=9)], 3, 9)
+        assert first_hole(span(3, 9), log, 5) == 3
+
+
+class TestResults:
+    """What is recorded of each span, with the look at the log replaced."""
+
+    KINDS = ("visible", "visible", "marker", "hole", "visible", "visible")
+
+    def _results(
+        self, monkeypatch: pytest.MonkeyPatch, role: TopicRole, *stored: int
+    ) -> list[SpanResult]:
+        """Two spans, [0, 3) and [3, 6), of which so many records are stored."""
+        monkeypatch.setattr(Accountant, "_scan", lambda *_: _log(list(self.KINDS)))
+        spans = (span(0, 3), span(3, 6, index=1))
+        topics = [
+            TopicPlan(one.window, AppTopic("t", frozenset({role})), (one,), None, None, None)
+            for one in spans
+        ]
+        contents = {
+            SpanId(one.window.key, one.partition): SpanContent(records=count)
+            for one, count in zip(spans, stored, strict=True)
+        }
+        connection = KafkaConnection(bootstrap_servers="localhost:1")
+        with Accountant(connection, deadline_s=1) as accountant:
+            found = accountant.results(topics, contents)
+        return [found[topic.id][0] for topic in topics]
+
+    def test_changelogs_tell_their_first_hole(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        found = self._results(monkeypatch, TopicRole.CHANGELOG, 2, 2)
+        assert [(r.first_hole, r.contiguity_known) for r in found] == [(None, True), (3, True)]
+        assert [gap.cause for r in found for gap in r.gaps] == [
+            GapCause.TRANSACTION_MARKER,
+            GapCause.COMPACTED,
+        ]
+
+    def test_a_span_without_missing_offsets_is_not_looked_at(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        found = self._results(monkeypatch, TopicRole.CHANGELOG, 2, 3)
+        assert [(r.first_hole, r.contiguity_known) for r in found] == [(None, True), (None, True)]
+
+    def test_other_topics_do_not(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        found = self._results(monkeypatch, TopicRole.OUTPUT, 2, 2)
+        assert [(r.first_hole, r.contiguity_known) for r in found] == [(None, False)] * 2

@@ -12,7 +12,7 @@ from kstreams_assets.app.model import AppTopic, TopicRole
 from kstreams_assets.backup import assets
 from kstreams_assets.backup.plan import Gap, GapCause
 from kstreams_assets.backup.result import TopicBackup, WindowBackup
-from kstreams_assets.backup.verdicts import CHECKS
+from kstreams_assets.backup.verdicts import CHANGELOG_CHECKS, CHECKS
 from kstreams_assets.backup.windows import Window
 from kstreams_assets.errors import TopicNotFoundError
 from kstreams_assets.kafka.connection import KafkaConnection
@@ -21,25 +21,32 @@ from kstreams_assets.warehouse.layout import Warehouse
 from spark_resources.session import SparkSessionResource
 from tests.backup.samples import application, backup, result, span
 
-TOPICS = tuple(AppTopic(name, frozenset({TopicRole.INPUT})) for name in ("t", "u"))
+TOPICS = (
+    AppTopic("t", frozenset({TopicRole.INPUT})),
+    AppTopic("u", frozenset({TopicRole.CHANGELOG})),
+)
 KEYS = [f"2026-10-20-0{hour}:00" for hour in range(3)]
 LOST = Gap(GapCause.RETENTION, 0, 4, 4)
 
 
 @dataclass
 class _Run:
-    """Stands in for `BackupRun`: of window 01:00 topic `t` has lost records."""
+    """Stands in for `back_up`: of window 01:00 topic `t` has lost records."""
 
     topics: Sequence[AppTopic] = ()
     error: Exception | None = None
 
-    def __call__(self, *, topics: Sequence[AppTopic], **_: Any) -> "_Run":
-        self.topics = topics
-        return self
-
-    def execute(
-        self, windows: Sequence[Window], *, newest_closed: Window | None
+    def __call__(
+        self,
+        settings: ApplicationSettings,
+        windows: Sequence[Window],
+        *,
+        topics: Sequence[AppTopic],
+        newest_closed: Window | None,
+        spark: SparkSessionResource,
+        run_id: str,
     ) -> list[WindowBackup]:
+        self.topics = topics
         assert newest_closed is not None
         if self.error is not None:
             raise self.error
@@ -55,26 +62,16 @@ class _Run:
 
     def _topic(self, window: Window, topic: str) -> TopicBackup:
         gaps = [LOST] if (window.key, topic) == (KEYS[1], "t") else []
-        return replace(backup(result(span(0, 9, topic=topic), *gaps), topic=topic), window=window)
-
-
-class _Cluster:
-    def __init__(self, connection: KafkaConnection) -> None:
-        pass
-
-    def __enter__(self) -> "_Cluster":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
+        made = backup(result(span(0, 9, topic=topic), *gaps), topic=topic)
+        (role,) = next(one.roles for one in TOPICS if one.name == topic)
+        return replace(made, window=window, role=role.value)
 
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch) -> _Run:
     """The run that the asset makes."""
     made = _Run()
-    monkeypatch.setattr(assets, "BackupRun", made)
-    monkeypatch.setattr(assets, "KafkaCluster", _Cluster)
+    monkeypatch.setattr(assets, "back_up", made)
     return made
 
 
@@ -162,13 +159,18 @@ def test_each_window_of_a_range_has_its_evaluations(definition: dg.AssetsDefinit
         lost = {("t", KEYS[1]): False} if check == "no_source_loss" else {}
         found = _evaluated(done, check)
         assert {pair: passed for pair, passed in found.items() if pair[1]} == everything | lost
+    for check in CHANGELOG_CHECKS:
+        found = _evaluated(done, check)
+        assert {pair: passed for pair, passed in found.items() if pair[1]} == {
+            ("u", key): True for key in KEYS
+        }
 
 
 def test_a_single_window_is_evaluated_once(definition: dg.AssetsDefinition) -> None:
     with dg.DagsterInstance.ephemeral() as instance:
         done = _materialise(definition, instance, KEYS[1], KEYS[1])
     evaluations = done.get_asset_check_evaluations()
-    assert len(evaluations) == 2 * len(CHECKS)
+    assert len(evaluations) == 2 * len(CHECKS) + len(CHANGELOG_CHECKS)
     (red,) = [evaluation for evaluation in evaluations if not evaluation.passed]
     assert (red.check_name, red.asset_key.path[-1]) == ("no_source_loss", "t")
     assert red.severity is dg.AssetCheckSeverity.ERROR

@@ -37,6 +37,8 @@ FULL = SpanResult(
         max_timestamp_ms=1_700_000_000_000,
     ),
     GAPS,
+    first_hole=10,
+    contiguity_known=True,
 )
 
 

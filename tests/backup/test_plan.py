@@ -36,31 +36,31 @@ class TestPlanSpan:
     """Every cause, alone and together."""
 
     def test_a_whole_span(self) -> None:
-        plan = _plan(_edges(100, 150), LogState("life-1", 20, 150))
+        plan = _plan(_edges(100, 150), LogState("life-1", 20))
         assert (plan.window, plan.partition, plan.topic_id) == (window(3), T0, "life-1")
         assert (plan.start, plan.end, plan.read_start, plan.to_read) == (100, 150, 100, 50)
         assert (plan.continues, plan.gaps, plan.log_start) == (True, (), 20)
 
     def test_an_empty_span(self) -> None:
-        plan = _plan(_edges(100, 100), LogState("life-1", 100, 100))
+        plan = _plan(_edges(100, 100), LogState("life-1", 100))
         assert (plan.start, plan.end, plan.to_read, plan.gaps) == (100, 100, 0, ())
 
     def test_retention_took_the_first_part(self) -> None:
-        plan = _plan(_edges(100, 150), LogState("life-1", 120, 150))
+        plan = _plan(_edges(100, 150), LogState("life-1", 120))
         assert (plan.start, plan.read_start, plan.end) == (100, 120, 150)
         assert plan.gaps == (Gap(GapCause.RETENTION, 100, 120, 20),)
 
     def test_retention_took_everything(self) -> None:
-        plan = _plan(_edges(100, 150), LogState("life-1", 500, 500))
+        plan = _plan(_edges(100, 150), LogState("life-1", 500))
         assert (plan.read_start, plan.to_read) == (150, 0)
         assert plan.gaps == (Gap(GapCause.RETENTION, 100, 150, 50),)
 
     def test_a_new_partition_begins_at_its_log_start(self) -> None:
-        plan = _plan(_edges(None, 50, log_start=7), LogState("life-1", 7, 50))
+        plan = _plan(_edges(None, 50, log_start=7), LogState("life-1", 7))
         assert (plan.start, plan.read_start, plan.continues, plan.gaps) == (7, 7, False, ())
 
     def test_a_topic_recreated_in_the_window_begins_anew_and_tells_the_loss(self) -> None:
-        plan = _plan(_edges(900, 50, life="life-2", log_start=3), LogState("life-2", 3, 50))
+        plan = _plan(_edges(900, 50, life="life-2", log_start=3), LogState("life-2", 3))
         assert (plan.start, plan.end, plan.read_start) == (3, 50, 3)
         assert (plan.topic_id, plan.continues) == ("life-2", False)
         assert plan.gaps == (Gap(GapCause.TOPIC_RECREATED, 900, None, None),)
@@ -71,7 +71,7 @@ class TestPlanSpan:
     def test_a_topic_that_went_after_the_window_is_lost_whole(
         self, now: str | None, cause: GapCause
     ) -> None:
-        plan = _plan(_edges(100, 150), LogState(now, 0, 1000))
+        plan = _plan(_edges(100, 150), LogState(now, 0))
         assert (plan.start, plan.read_start, plan.end) == (100, 150, 150)
         assert plan.gaps == (Gap(cause, 100, 150, 50),)
 
@@ -82,19 +82,19 @@ class TestPlanSpan:
         self, now: str | None, cause: GapCause
     ) -> None:
         here = Position("life-1", 100)
-        plan = _plan(Edges(T0, here, here, 100, vanished=True), LogState(now, 0, 0))
+        plan = _plan(Edges(T0, here, here, 100, vanished=True), LogState(now, 0))
         assert (plan.start, plan.end, plan.to_read) == (100, 100, 0)
         assert plan.gaps == (Gap(cause, 100, None, None),)
 
     def test_purged_repartition_records_are_no_loss(self) -> None:
-        log = LogState("life-1", 130, 150, committed=140)
+        log = LogState("life-1", 130, committed=140)
         plan = _plan(_edges(100, 150), log, repartition=True)
         assert (plan.read_start, plan.to_read) == (140, 10)
         assert plan.gaps == (Gap(GapCause.PURGED, 100, 140, 40),)
         assert not any(gap.is_loss for gap in plan.gaps)
 
     def test_repartition_records_above_the_committed_offset_can_be_lost(self) -> None:
-        log = LogState("life-1", 145, 150, committed=140)
+        log = LogState("life-1", 145, committed=140)
         plan = _plan(_edges(100, 150), log, repartition=True)
         assert plan.read_start == 145
         assert plan.gaps == (
@@ -103,11 +103,11 @@ class TestPlanSpan:
         )
 
     def test_a_committed_offset_matters_for_repartition_topics_only(self) -> None:
-        plan = _plan(_edges(100, 150), LogState("life-1", 0, 150, committed=140))
+        plan = _plan(_edges(100, 150), LogState("life-1", 0, committed=140))
         assert (plan.read_start, plan.gaps) == (100, ())
 
     def test_a_committed_offset_beyond_the_window(self) -> None:
-        log = LogState("life-1", 0, 900, committed=800)
+        log = LogState("life-1", 0, committed=800)
         plan = _plan(_edges(100, 150), log, repartition=True)
         assert (plan.read_start, plan.gaps) == (150, (Gap(GapCause.PURGED, 100, 150, 50),))
 
@@ -133,7 +133,7 @@ class TestPlanSpan:
         now: str | None,
     ) -> None:
         edges = _edges(start, (start or 0) + length, life=ends_as, log_start=first)
-        log = LogState(now, log_start, 200, committed)
+        log = LogState(now, log_start, committed)
         plan = _plan(edges, log, repartition=repartition)
         assert plan.start <= plan.read_start <= plan.end
         inside = sorted((g.start, g.end) for g in plan.gaps if g.end is not None)

@@ -1,6 +1,7 @@
 """Two applications in one warehouse, backed up at once by two processes."""
 
 import dataclasses
+from collections import Counter
 
 import pytest
 from deltalake import DeltaTable
@@ -40,11 +41,15 @@ def test_neither_has_a_row_of_the_other(workbench: Workbench) -> None:
         assert stored(bench, topic) == consume(bench.bootstrap_servers, topic)
         rows = DeltaTable(bench.records_path).to_pyarrow_table(columns=["topic"])
         assert set(rows["topic"].to_pylist()) == {topic}
-        assert len(bench.ledger.entries()) == len(bench.points()) == 4
+        assert len(bench.ledger.entries()) == 4
         assert {entry.result.partition.topic for entry in bench.ledger.entries()} == {topic}
         cuts = {cut.topic for point in bench.points() for cut in point.partitions}
         assert cuts == {topic}
-    for table, each in (("recovery_points", 4), ("windows", 4), ("topics", 4)):
+    for table in ("recovery_points", "windows", "topics"):
         rows = DeltaTable(workbench.warehouse.root / table).to_pyarrow_table()
-        ids = rows["application_id"].to_pylist()
-        assert sorted(ids) == sorted(bench.application_id for bench in benches for _ in range(each))
+        # of the points one at the end of each run
+        expected = {
+            bench.application_id: 4 + (count if table == "recovery_points" else 0)
+            for bench, count in ((ours, 5), (theirs, 1))
+        }
+        assert Counter(rows["application_id"].to_pylist()) == expected

@@ -8,9 +8,12 @@ from kstreams_assets.app.model import AppTopic, TopicRole
 from kstreams_assets.backup.plan import Gap, GapCause
 from kstreams_assets.backup.result import TopicFacts, TopicLife
 from kstreams_assets.backup.verdicts import (
+    CHANGELOG_CHECKS,
     CHECKS,
     Severity,
     Verdict,
+    checks_of,
+    compaction_cannot_outrun_backup,
     every_offset_accounted,
     judge,
     no_source_loss,
@@ -197,6 +200,70 @@ class TestPartitionsAligned:
         assert self._judged("log", 0).passed
 
 
+class TestCompactionCannotOutrunBackup:
+    """Windows of the samples are 10 ms long."""
+
+    def _judged(self, *unproven: str, hole: int | None = None, **configs: str) -> Verdict:
+        settings = {"cleanup.policy": "compact", **configs}
+        facts = TopicFacts("life-1", 1, 3, tuple(sorted(settings.items())))
+        thinned = replace(result(span(0, 9)), first_hole=hole, contiguity_known=True)
+        made = replace(backup(thinned, facts=facts), unproven_points=unproven)
+        return compaction_cannot_outrun_backup(made)
+
+    def test_green_when_compaction_waits_for_longer_than_a_window(self) -> None:
+        verdict = self._judged(**{"min.compaction.lag.ms": "11"})
+        assert _is(verdict, passed=True, severity=Severity.WARN)
+        assert "enough if the backup comes within 1 ms" in verdict.explanation
+        assert verdict.numbers == {
+            "min_compaction_lag_ms": 11,
+            "window_ms": 10,
+            "spans_with_holes": 0,
+            "unproven_points": 0,
+        }
+
+    @pytest.mark.parametrize("lag", [{}, {"min.compaction.lag.ms": "10"}])
+    def test_a_warning_when_it_does_not(self, lag: dict[str, str]) -> None:
+        verdict = self._judged(**lag)
+        assert _is(verdict, passed=False, severity=Severity.WARN)
+        assert "min.compaction.lag.ms=20" in verdict.explanation
+
+    def test_compacted_and_deleted(self) -> None:
+        assert not self._judged(**{"cleanup.policy": "compact,delete"}).passed
+
+    def test_a_topic_that_is_not_compacted(self) -> None:
+        verdict = self._judged(**{"cleanup.policy": "delete"})
+        assert verdict.passed
+        assert "not compacted (cleanup.policy=delete)" in verdict.explanation
+
+    def test_points_that_lost_their_proof_are_named(self) -> None:
+        verdict = self._judged("point-3", "point-4", hole=4, **{"min.compaction.lag.ms": "11"})
+        assert _is(verdict, passed=False, severity=Severity.WARN)
+        assert "point-3; point-4" in verdict.explanation
+        assert verdict.numbers["spans_with_holes"] == 1
+
+    def test_holes_that_spoilt_no_point(self) -> None:
+        assert self._judged(hole=4, **{"min.compaction.lag.ms": "11"}).passed
+
+    def test_a_topic_that_is_gone(self) -> None:
+        assert compaction_cannot_outrun_backup(backup(facts=None)).passed
+
+
+def test_changelogs_have_one_check_more() -> None:
+    changelog = replace(backup(topic="log"), role="changelog")
+    source = replace(backup(topic="table"), role="changelog+input")
+    window = window_backup(changelog, source, backup(topic="in"))
+    found: dict[str, list[str]] = {}
+    for verdict in judge(window, TestPartitionsAligned.APPLICATION):
+        found.setdefault(verdict.topic, []).append(verdict.check)
+    assert found == {
+        "log": [*CHECKS, *CHANGELOG_CHECKS],
+        "table": [*CHECKS, *CHANGELOG_CHECKS],
+        "in": [*CHECKS],
+    }
+    assert [*checks_of(is_changelog=True)] == found["log"]
+    assert [*checks_of(is_changelog=False)] == found["in"]
+
+
 def test_each_check_of_each_topic_once() -> None:
     window = window_backup(backup(topic="in"), backup(topic="out"), index=5)
     verdicts = judge(window, TestPartitionsAligned.APPLICATION)
@@ -208,3 +275,4 @@ def test_each_check_of_each_topic_once() -> None:
 
 def test_each_check_says_when_it_is_red() -> None:
     assert all("Red: " in text for text in CHECKS.values())
+    assert all("Warning: " in text for text in CHANGELOG_CHECKS.values())

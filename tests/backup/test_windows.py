@@ -31,7 +31,7 @@ def _spans(
         (each.key, edge.partition.partition): (plan.start, plan.end)
         for each in windows
         for edge in edges.partitions_of(each, {"t"})
-        for plan in [plan_span(each, edge, LogState(edge.end.topic_id, 0, 0), repartition=False)]
+        for plan in [plan_span(each, edge, LogState(edge.end.topic_id, 0), repartition=False)]
     }
 
 
@@ -355,7 +355,7 @@ class WindowsTileTheLog(RuleBasedStateMachine):
         edges = WindowEdges(self._points_of(windows), self._recorded_near(windows, topics))
         return {
             (each, edge.partition): plan_span(
-                each, edge, LogState(edge.end.topic_id, 0, edge.end.offset), repartition=False
+                each, edge, LogState(edge.end.topic_id, 0), repartition=False
             )
             for each in windows
             for edge in edges.partitions_of(each, topics)

@@ -1,6 +1,7 @@
 """`windows` and `recovery-points list` and `show`: tables and JSON from a prepared warehouse."""
 
 import json
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -145,18 +146,49 @@ class TestRecoveryPoints:
         assert first["taken_at"] == "2026-10-20T01:59:00.000+00:00"
         assert first["taken_at_ms"] == _ms(1, 59)
         assert (first["method"], first["guarantee"]) == ("offsets_first", "at_least_once")
-        assert first["partitions"] == [
-            {"topic": "t", "partition": 0, "topic_id": "life-1", "log_start": 0, "end": 1234}
-        ]
+        (position,) = first["partitions"]
+        assert (position["topic"], position["log_start"], position["end"]) == ("t", 0, 1234)
         assert first["group_offsets"] == [
             {"topic": "t", "partition": 0, "offset": 1200, "metadata": "metadata"}
         ]
+        assert (first["covered"], first["gives"]) == (True, "at_least_once")
+        assert first["gives_reason"] == first["reason"]
+        assert (second["covered"], second["gives"]) == (False, "nothing")
+        assert second["gives_reason"] == (
+            "Not covered: t-0: offsets 1234 to 4999 are not backed up: back up window"
+            " 2026-10-20-03:00."
+        )
 
     def test_list_table(self, program: Program, filled: Path) -> None:
         result = program("recovery-points", "list", "--app", filled, "--last", "1")
         assert result.exit_code == 0
         assert "second" in result.out
         assert "first" not in result.out.replace("offsets_first", "").replace("newest first", "")
+        (row,) = [line for line in result.out.splitlines() if "second" in line]
+        cells = [cell.strip() for cell in row.strip("│|").split("│")]
+        assert cells[:7] == [
+            "second",
+            "2026-10-20T03:30:00.000+00:00",
+            "offsets_first",
+            "at_least_once",
+            "no",
+            "no",
+            "nothing",
+        ]
+        assert cells[7].startswith("Not covered: t-0: offsets 1234")
+
+    def test_list_among_thousands(self, program: Program, filled: Path) -> None:
+        cuts = [cut(number, 10**6, topic=f"topic-{number // 4}") for number in range(20)]
+        points = [point(_ms(3, 59) + n, *cuts, point_id=f"p{n}") for n in range(8000)]
+        RecoveryPointTable(Warehouse(filled.parent / "warehouse")).append_many(points)
+        began = time.process_time()
+        result = program("recovery-points", "list", "--app", filled, "--json")
+        took_s = time.process_time() - began
+        assert [p["id"] for p in json.loads(result.out)["recovery_points"]][:2] == [
+            "p7999",
+            "p7998",
+        ]
+        assert took_s < 2, took_s
 
     def test_list_an_empty_warehouse(self, program: Program, app_file: Path) -> None:
         result = program("recovery-points", "list", "--app", app_file, "--json")
@@ -181,7 +213,9 @@ class TestRecoveryPoints:
             "0",
             "1,234",
             "1,200",
+            "",
         ]
+        assert "A restore from the backups gives: at_least_once." in result.out
         found = json.loads(
             program("recovery-points", "show", "first", "--app", filled, "--json").out
         )

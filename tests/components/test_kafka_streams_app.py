@@ -9,6 +9,7 @@ from kstreams_assets.components import KafkaStreamsAppComponent
 from kstreams_assets.components.builder import build_application_definitions
 from kstreams_assets.errors import ConfigurationError
 from kstreams_assets.naming import CollidingNamesError
+from kstreams_assets.settings import ApplicationSettings, RecoveryPointSettings
 from tests.components.project import Project, attributes, edges, specs_of
 
 SECRET = "hunter2-do-not-show"
@@ -194,6 +195,74 @@ class TestWrongYaml:
     def test_wrong_connection(self, project: Project) -> None:
         project.write("shop", attributes(connection={"bootstrap_servers": "a"}))
         assert "bootstrap_servers: 'a' is not host:port" in _fails(project)
+
+
+class TestRecoveryPointsAndSensors:
+    """How points are taken, and whether the sensors are on."""
+
+    def _settings(self, **more: Any) -> ApplicationSettings:
+        component = KafkaStreamsAppComponent.resolve_from_dict(attributes(**more))
+        return component.settings(Path.cwd())
+
+    def test_defaults_are_those_of_the_settings(self) -> None:
+        settings = self._settings()
+        assert settings.recovery_points == RecoveryPointSettings()
+        assert not settings.sensors_running
+
+    def test_every_key(self) -> None:
+        said = {
+            "every_seconds": 5,
+            "objective_seconds": 900,
+            "keep_all_hours": 1.5,
+            "seal_mib": 0,
+            "closing_seal_mib": 64,
+            "lookback_seconds": 90.5,
+        }
+        settings = self._settings(recovery_points=said, sensors="running")
+        assert settings.sensors_running
+        assert settings.recovery_points == RecoveryPointSettings(
+            every_s=5,
+            objective_s=900,
+            keep_all_s=5_400,
+            seal_bytes=0,
+            closing_seal_bytes=64 * 1024**2,
+            lookback_s=90.5,
+        )
+
+    @pytest.mark.parametrize(
+        ("said", "text"),
+        [
+            ({"every_seconds": 0}, "recovery_points.every_seconds is 0. Give a number of at least"),
+            ({"objective_seconds": 9}, "objective_seconds is 9. Give a number of at least 10"),
+            ({"keep_all_hours": -1}, "recovery_points.keep_all_hours is -1"),
+            ({"keep_all_hours": float("inf")}, "recovery_points.keep_all_hours is inf"),
+            ({"seal_mib": -1}, "recovery_points.seal_mib is -1"),
+            ({"closing_seal_mib": -1}, "recovery_points.closing_seal_mib is -1"),
+            ({"lookback_seconds": 0.5}, "recovery_points.lookback_seconds is 0.5"),
+            ({"lookback_seconds": float("nan")}, "recovery_points.lookback_seconds is nan"),
+        ],
+    )
+    def test_numbers_out_of_bounds(self, said: dict[str, Any], text: str) -> None:
+        with pytest.raises(ConfigurationError) as caught:
+            self._settings(recovery_points=said)
+        assert text in str(caught.value)
+
+    @pytest.mark.parametrize(
+        "change", [{"sensors": "on"}, {"recovery_points": {"every_seconds": "often"}}]
+    )
+    def test_wrong_types(self, project: Project, change: dict[str, Any]) -> None:
+        project.write("shop", attributes(**change))
+        assert next(iter(change)) in _fails(project)
+
+    @pytest.mark.parametrize("status", ["running", "stopped"])
+    def test_both_sensors_take_their_status_from_the_yaml(
+        self, project: Project, monkeypatch: pytest.MonkeyPatch, status: str
+    ) -> None:
+        monkeypatch.setenv("SHOP_SENSORS", status)
+        project.write("shop", attributes("shop.eu", sensors="{{ env('SHOP_SENSORS', 'stopped') }}"))
+        sensors = {sensor.name: sensor for sensor in project.load().sensors or ()}
+        assert sensors.keys() == {"shop_eu_recovery_points", "shop_eu_backups"}
+        assert {s.default_status.value.lower() for s in sensors.values()} == {status}
 
 
 class TestSecrets:

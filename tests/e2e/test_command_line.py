@@ -112,7 +112,7 @@ def test_a_live_application_is_discovered_and_backed_up(
     assert roles[f"{application_id}-order-totals-changelog"] == ["changelog"]
     assert roles[repartition] == ["repartition"]
     assert roles[f"{prefix}orders"] == ["input"]
-    assert json.loads(taken.stdout)["guarantee"] == "at_least_once"
+    assert json.loads(taken.stdout)["guarantee"] == "exact"
 
     assert backed_up.returncode == 0, backed_up.stderr
     report = json.loads(backed_up.stdout)

@@ -184,7 +184,11 @@ def test_a_click_on_recovery_points_takes_one(
     [point] = RecoveryPointTable(settings.warehouse).newest(settings.application_id)
     [event] = result.asset_materializations_for_node(key.to_python_identifier())
     assert event.metadata["recovery_point"].value == point.id
-    assert event.metadata["guarantee"].value == "at_least_once"
+    assert event.metadata["guarantee"].value == point.guarantee
+    assert event.metadata["points_judged"].value == 1
+    [check] = result.get_asset_check_evaluations()
+    assert check.passed
+    assert "No objective is declared" in (check.description or "")
 
 
 def test_a_broker_that_is_down_fails_the_run_with_one_clear_line(

@@ -111,12 +111,15 @@ def test_ids_of_one_application(kafka_cluster: LocalCluster) -> None:
         first.commit_transaction(TIMEOUT_S)
         settled_end(cluster, TopicPartitionId(topic, 0))
         found = cluster.transactional_ids(application)
+        ongoing = cluster.ongoing_producers([*names, f"{application}-unknown"])
         partitions = [TopicPartitionId(topic, number) for number in range(2)]
         ranges = {partition: OffsetRange(0, 1) for partition in partitions}
         written = reader.read(ranges, deadline_s=DEADLINE_S)
         second.abort_transaction(TIMEOUT_S)
+        assert cluster.ongoing_producers(names) == frozenset()
     assert [known.name for known in found] == names
     assert found[0].state in ("PrepareCommit", "CompleteCommit")  # a moment after its markers
     assert found[1].state == "Ongoing"
-    producers = [written[partition].batches[0].header.producer_id for partition in partitions]
-    assert [known.producer_id for known in found] == producers
+    headers = [written[partition].batches[0].header for partition in partitions]
+    assert [known.producer_id for known in found] == [header.producer_id for header in headers]
+    assert ongoing == {(headers[1].producer_id, headers[1].producer_epoch)}

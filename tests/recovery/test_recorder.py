@@ -53,7 +53,7 @@ def test_committed_offsets_are_kept_with_their_metadata(bench: Workbench) -> Non
     point = bench.take_point()
     # librdkafka appends a NUL: such a one is to be told apart, not tidied up
     assert point.group_offsets == (GroupOffset(topic, 0, 4, "AgAAAZqzbB4A\0"),)
-    assert (point.method, point.guarantee) == (Method.OFFSETS_FIRST, Guarantee.AT_LEAST_ONCE)
+    assert (point.method, point.guarantee) == (Method.QUIESCED, Guarantee.EXACT)
     assert [p.id for p in bench.points()][-1] == point.id
     assert bench.points()[-1] == point
 

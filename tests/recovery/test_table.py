@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from kstreams_assets.recovery.point import GroupOffset
+from kstreams_assets.recovery.point import GroupOffset, Guarantee
 from kstreams_assets.recovery.table import (
     SCHEMA,
     PointInstant,
@@ -71,6 +71,39 @@ def test_newest_goes_by_the_time_a_point_was_taken(table: RecoveryPointTable) ->
         table.append(taken)
     assert [p.taken_at_ms for p in table.newest(APPLICATION_ID, 2)] == [35, 25]
     assert [p.taken_at_ms for p in table.load(APPLICATION_ID, ["point-25", "point-5"])] == [5, 25]
+
+
+def test_instants_say_what_keeps_a_point(table: RecoveryPointTable) -> None:
+    exact = replace(point(5), guarantee=Guarantee.EXACT, sealed=True)
+    table.append_many([exact, point(14, closes_window_end_ms=10), point(20)])
+    found = table.instants(APPLICATION_ID)
+    assert [(i.sealed, i.exact, i.closes_window) for i in found] == [
+        (True, True, False),
+        (False, False, True),
+        (False, False, False),
+    ]
+
+
+def test_the_newest_sealed(table: RecoveryPointTable) -> None:
+    table.append_many([point(5), point(15)])
+    assert table.newest_sealed(APPLICATION_ID) is None
+    sealed = replace(point(8, cut(0, 3)), sealed=True)
+    table.append_many([replace(point(7), sealed=True), sealed, point(30)])
+    assert table.newest_sealed(APPLICATION_ID) == sealed
+    assert table.newest_sealed("shop-eu") is None
+
+
+def test_points_that_are_dropped(table: RecoveryPointTable) -> None:
+    for at in (5, 9, 7, 30):
+        table.append(point(at))
+    table.append(point(6, application_id="shop-eu"))
+    table.drop(APPLICATION_ID, 5, 9, {"point-7", "point-30"})
+    assert [i.taken_at_ms for i in table.instants(APPLICATION_ID)] == [5, 9, 30]
+    assert [(f.rows, f.low, f.high) for f in table.files(APPLICATION_ID)] == [
+        (2, 5, 9),
+        (1, 30, 30),
+    ]
+    assert len(table.instants("shop-eu")) == 1
 
 
 def test_applications_are_apart(table: RecoveryPointTable) -> None:

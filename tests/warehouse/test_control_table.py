@@ -1,12 +1,15 @@
 """Small tables, and several processes that write them."""
 
+import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 
 from kstreams_assets.warehouse.control_table import ControlTable, one_of
 from kstreams_assets.warehouse.layout import LAYOUT_PROPERTY, NewerLayoutError
@@ -125,6 +128,143 @@ def test_a_reader_needs_no_lock(table: ControlTable) -> None:
     lock = table.path.parent / ".locks" / "tables" / "things.lock"
     with warehouse_lock(lock, purpose="test", wait_s=0):
         assert _numbers(table, "a") == [1]
+
+
+@pytest.fixture
+def growing(table: ControlTable) -> ControlTable:
+    """A table whose rows come in the order of their numbers."""
+    return ControlTable(table.path, SCHEMA, grows_along="number", statistics=("number",))
+
+
+class TestFilesByRange:
+    """A table that grows along a column."""
+
+    def test_files_with_their_ranges(self, growing: ControlTable) -> None:
+        assert growing.files("a") == []
+        growing.append(rows("a", 7, 5))
+        growing.append([*rows("a", 3), *rows("b", 9)])
+        growing.append_table(pa.Table.from_pylist(rows("a", 8), schema=SCHEMA))
+        found = [(file.rows, file.low, file.high) for file in growing.files("a")]
+        assert found == [(1, 3, 3), (2, 5, 7), (1, 8, 8)]
+        assert [file.low for file in growing.files("b")] == [9]
+
+    def test_a_range_is_rewritten_in_one_commit(self, growing: ControlTable) -> None:
+        for number in range(6):
+            growing.append([*rows("a", number), *rows("b'c", number)])
+        version = DeltaTable(growing.path).version()
+
+        def change(found: pa.Table) -> pa.Table:
+            assert sorted(found["number"].to_pylist()) == [1, 2, 3]
+            return found.filter(pc.field("number") != 2).sort_by("number")
+
+        growing.rewrite("a", 1, 3, change)
+        assert DeltaTable(growing.path).version() == version + 1
+        assert _numbers(growing, "a") == [0, 1, 3, 4, 5]
+        assert [(f.rows, f.low, f.high) for f in growing.files("a")][1] == (2, 1, 3)
+        growing.rewrite("b'c", 0, 9, lambda found: found.slice(0, 0))
+        assert _numbers(growing, "b'c") == []
+        assert len(_numbers(growing, "a")) == 5
+
+    def test_what_others_add_meanwhile_is_not_lost(self, growing: ControlTable) -> None:
+        """A writer on another machine, whom the lock does not reach."""
+        growing.append(rows("a", 1, 2, 5))
+        seen: list[int] = []
+
+        def change(found: pa.Table) -> pa.Table:
+            seen.append(found.num_rows)
+            if len(seen) == 1:
+                late = pa.Table.from_pylist([*rows("a", 3), *rows("b", 3)], schema=SCHEMA)
+                write_deltalake(growing.path, late, mode="append")
+            return found.filter(pc.field("number") != 1)
+
+        growing.rewrite("a", 1, 5, change)
+        assert _numbers(growing, "a") == [2, 3, 5]
+        assert _numbers(growing, "b") == [3]
+        assert seen == [3, 4]
+
+    def test_a_table_without_such_a_column(self, table: ControlTable) -> None:
+        with pytest.raises(TypeError, match="things does not grow along a column"):
+            table.rewrite("a", 1, 2, lambda found: found)
+
+
+class TestNewest:
+    """The rows at the end, without reading the rest."""
+
+    def test_as_many_as_asked_for(self, growing: ControlTable) -> None:
+        assert growing.read_newest("a", 1).num_rows == 0
+        growing.append([*rows("a", 1, 4, 9), *rows("b", 99)])
+        growing.append(rows("a", 5, 3, 8))
+        for count, lowest in ((1, 9), (2, 8), (3, 5), (4, 4), (6, 1), (60, 1)):
+            found = sorted(growing.read_newest("a", count)["number"].to_pylist())
+            assert found == [n for n in (1, 3, 4, 5, 8, 9) if n >= lowest]
+        assert growing.read_newest("a", 0).num_rows == growing.read_newest("c", 1).num_rows == 0
+
+    def test_other_files_are_not_opened(self, growing: ControlTable) -> None:
+        for number in range(4):
+            growing.append(rows("a", number))
+        kept = growing.files("a")[-1].path
+        for file in growing.path.rglob("*.parquet"):
+            if "_delta_log" not in file.parts and file.name != Path(kept).name:
+                file.unlink()
+        assert growing.read_newest("a", 1)["number"].to_pylist() == [3]
+
+
+class TestTidy:
+    """Files and log entries that are no longer part of the table."""
+
+    def test_after_an_hour(self, growing: ControlTable) -> None:
+        for number in range(5):
+            growing.append(rows("a", number))
+        growing.rewrite("a", 0, 4, lambda found: found)
+        folder = growing.path / "application_id=a"
+        killed = folder / "part-00000-killed.parquet"
+        killed.write_bytes(b"half of a file")
+        _age(growing.path, 3000)
+        growing.tidy()
+        assert (len(list(folder.iterdir())), len(_log_entries(growing))) == (7, 7)
+        _age(growing.path, 3700)
+        recent = folder / "part-00000-recent.parquet"
+        recent.write_bytes(b"being written")
+        growing.tidy()
+        assert not killed.exists()
+        assert recent.exists()
+        assert len(list(folder.iterdir())) == 7  # readers may still use what was rewritten just now
+        assert len(_log_entries(growing)) <= 3
+        assert _numbers(growing, "a") == [0, 1, 2, 3, 4]
+        growing.append(rows("a", 5))
+        assert _numbers(growing, "a") == [0, 1, 2, 3, 4, 5]
+
+    def test_the_log_of_a_table_that_nobody_rewrites(self, growing: ControlTable) -> None:
+        for number in range(5):
+            growing.append(rows("a", number))
+        _age(growing.path, 3700)
+        growing.tidy()
+        assert len(_log_entries(growing)) <= 1
+        assert _numbers(growing, "a") == [0, 1, 2, 3, 4]
+
+    def test_a_table_of_an_earlier_release(self, table: ControlTable) -> None:
+        table.tidy()
+        assert table.open() is None
+        table.path.mkdir(parents=True)
+        DeltaTable.create(table.path, schema=SCHEMA, partition_by=["application_id"])
+        table.append(rows("a", 1))
+        table.tidy()
+        configuration = DeltaTable(table.path).metadata().configuration
+        assert configuration["delta.logRetentionDuration"] == "interval 1 hours"
+        version = DeltaTable(table.path).version()
+        table.tidy()
+        assert DeltaTable(table.path).version() <= version + 2  # the vacuum's own entries
+
+
+def _age(path: Path, seconds: float) -> None:
+    """Make every file this much older than now."""
+    for file in path.rglob("*"):
+        if file.is_file():
+            os.utime(file, (time.time() - seconds,) * 2)
+
+
+def _log_entries(table: ControlTable) -> list[Path]:
+    return sorted(table.path.glob("_delta_log/*.json"))
 
 
 def test_a_reading_process_ends_in_peace(table: ControlTable) -> None:

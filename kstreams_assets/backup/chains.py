@@ -1,0 +1,169 @@
+"""The spans that the ledger holds of a partition, as chains: how far they reach, where holes are.
+
+Pure. A chain is what one life of a topic (one topic id) left in one partition; offsets of different
+lives have nothing to do with each other.
+"""
+
+from bisect import bisect_left, bisect_right
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from kstreams_assets.backup.windows import Window
+from kstreams_assets.kafka.positions import OffsetRange, TopicPartitionId
+
+PartitionLife = tuple[str, int, str]
+"""Topic, partition, topic id."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredSpan:
+    """One row of the ledger, as far as it says what a restore could take from the backup.
+
+    Stored are the records of `[read_start, end)`, unless some of them are missing for no known
+    cause (`complete` is False). `first_hole` is the lowest offset that may have been removed before
+    the span was read; where that was not looked at, the first.
+    """
+
+    window: Window
+    partition: TopicPartitionId
+    topic_id: str
+    start: int
+    end: int
+    read_start: int
+    continues: bool
+    complete: bool
+    log_start: int
+    first_hole: int | None
+    recorded_at_ms: int
+
+    @property
+    def begins_life(self) -> bool:
+        """Whether nothing that is still to be had lies before it."""
+        return not self.continues or self.log_start >= self.start
+
+
+class Ranges:
+    """Offset ranges in order, adjacent ones merged: found by bisection."""
+
+    def __init__(self, ranges: Iterable[OffsetRange]) -> None:
+        self._starts: list[int] = []
+        self._ends: list[int] = []
+        for found in sorted(ranges):
+            if self._ends and found.start <= self._ends[-1]:
+                self._ends[-1] = max(self._ends[-1], found.end)
+            else:
+                self._starts.append(found.start)
+                self._ends.append(found.end)
+
+    def reach(self, offset: int) -> int:
+        """How far the ranges go on from an offset without a break; the offset, if not at all."""
+        index = bisect_right(self._starts, offset) - 1
+        return max(offset, self._ends[index]) if index >= 0 else offset
+
+    def next_start(self, offset: int) -> int | None:
+        """Where the next range begins above an offset."""
+        index = bisect_right(self._starts, offset)
+        return self._starts[index] if index < len(self._starts) else None
+
+
+@dataclass(slots=True)
+class Chain:
+    """The spans of one partition in one life of its topic."""
+
+    spans: Sequence[StoredSpan]
+    """In order of offsets, those without offsets in order of time."""
+    recorded: Ranges = field(init=False)
+    """Offsets that the ledger answers for, whether or not their records could still be read."""
+    stored: Ranges = field(init=False)
+    """Offsets whose records, as far as the log held them, are in the backup."""
+    _ends: list[int] = field(init=False)
+    _thinned: "_Thinned | None" = field(init=False, default=None)
+
+    def __post_init__(self) -> None:
+        self.spans = sorted(self.spans, key=lambda s: (s.start, s.end, s.window))
+        self.recorded = Ranges(OffsetRange(s.start, s.end) for s in self.spans)
+        self.stored = Ranges(OffsetRange(s.read_start, s.end) for s in self.spans if s.complete)
+        self._ends = [span.end for span in self.spans]
+
+    @property
+    def begin(self) -> int:
+        """Below it the ledger answers for nothing, but nothing was to be had either."""
+        first = self.spans[0]
+        return first.start if first.begins_life else 0
+
+    @property
+    def unbroken_end(self) -> int | None:
+        """How far the recorded spans reach from the begin of the life without a missing window.
+
+        Offsets that Kafka had lost before they could be read are no break: nobody can read them
+        any more. A span that lacks records for no known cause is one. None when the begin of the
+        life was not backed up.
+        """
+        if not self.spans[0].begins_life:
+            return None
+        end = self.spans[0].start
+        for span in self.spans:
+            if span.start > end or not span.complete:
+                break
+            end = max(end, span.end)
+        return end
+
+    def neighbours(self, offset: int) -> tuple[StoredSpan | None, StoredSpan | None]:
+        """The spans before and after an offset that no span holds."""
+        index = bisect_right(self._ends, offset)
+        before = self.spans[index - 1] if index else None
+        return before, self.spans[index] if index < len(self.spans) else None
+
+    def hole_read_after(self, start: int, end: int, instant_ms: int) -> int | None:
+        """A hole below `end` in a span that reaches above `start` and was read after an instant.
+
+        None when all such spans were contiguous up to `end`.
+        """
+        if self._thinned is None:
+            self._thinned = _Thinned(self.spans)
+        return self._thinned.hole(start, end, instant_ms)
+
+
+class _Thinned:
+    """The spans with a hole, in order; which of a stretch of them was recorded last.
+
+    The spans of a life do not overlap, so their ends and first holes come in the same order.
+    """
+
+    def __init__(self, spans: Sequence[StoredSpan]) -> None:
+        thinned = [
+            (s.first_hole, s.end, s.recorded_at_ms) for s in spans if s.first_hole is not None
+        ]
+        self._holes = [hole for hole, _, _ in thinned]
+        self._ends = [end for _, end, _ in thinned]
+        self._recorded = [recorded for _, _, recorded in thinned]
+        # Sparse table: level k holds, of each stretch of 2**k, the index of the last recorded.
+        self._levels: list[list[int]] = [list(range(len(thinned)))]
+        width = 1
+        while 2 * width <= len(thinned):
+            below = self._levels[-1]
+            self._levels.append(
+                [self._later(below[i], below[i + width]) for i in range(len(below) - width)]
+            )
+            width *= 2
+
+    def hole(self, start: int, end: int, instant_ms: int) -> int | None:
+        low, high = bisect_right(self._ends, start), bisect_left(self._holes, end)
+        if low >= high:
+            return None
+        level = (high - low).bit_length() - 1
+        row = self._levels[level]
+        latest = self._later(row[low], row[high - (1 << level)])
+        return self._holes[latest] if self._recorded[latest] > instant_ms else None
+
+    def _later(self, one: int, other: int) -> int:
+        return one if self._recorded[one] >= self._recorded[other] else other
+
+
+def chains_of(spans: Iterable[StoredSpan]) -> dict[PartitionLife, Chain]:
+    """Spans sorted into chains."""
+    grouped: dict[PartitionLife, list[StoredSpan]] = defaultdict(list)
+    for span in spans:
+        grouped[span.partition.topic, span.partition.partition, span.topic_id].append(span)
+    return {life: Chain(of_life) for life, of_life in grouped.items()}

@@ -1,0 +1,47 @@
+"""Runs and recorders of an application as it is configured."""
+
+from collections.abc import Sequence
+
+from kstreams_assets.app.model import AppTopic
+from kstreams_assets.backup.result import WindowBackup
+from kstreams_assets.backup.retention import retention_of
+from kstreams_assets.backup.run import BackupRun, Spark
+from kstreams_assets.backup.windows import Window
+from kstreams_assets.kafka.cluster import KafkaCluster
+from kstreams_assets.recovery.recorder import Recorder
+from kstreams_assets.settings import ApplicationSettings
+
+
+def back_up(
+    settings: ApplicationSettings,
+    windows: Sequence[Window],
+    *,
+    topics: tuple[AppTopic, ...],
+    newest_closed: Window | None,
+    spark: Spark,
+    run_id: str,
+) -> list[WindowBackup]:
+    """Back up windows of an application as it is configured; see `BackupRun.execute`."""
+    with KafkaCluster(settings.connection) as cluster:
+        run = BackupRun(
+            application=settings.application,
+            topics=topics,
+            cluster=cluster,
+            warehouse=settings.warehouse,
+            spark=spark,
+            run_id=run_id,
+            settings=settings.backup,
+            recovery_points=settings.recovery_points,
+        )
+        return run.execute(windows, newest_closed=newest_closed)
+
+
+def recorder_of(settings: ApplicationSettings, cluster: KafkaCluster) -> Recorder:
+    """The recorder of a configured application, which also thins out its points."""
+    return Recorder(
+        application=settings.application,
+        cluster=cluster,
+        warehouse=settings.warehouse,
+        settings=settings.recovery_points,
+        retention=retention_of(settings),
+    )

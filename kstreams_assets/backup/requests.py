@@ -1,0 +1,181 @@
+"""Which windows to back up next: merged into one range, oldest first, failed ones with a pause.
+
+Oldest first: a recovery point is restorable once every window before it is backed up, so only the
+oldest gap holds the newest restorable point back; and what is oldest is what retention and
+compaction remove first. A window that fails must not hold up the others, so it pauses, and comes
+back in smaller and smaller ranges until the one that cannot be backed up stands alone. When run
+after run fails, whatever its windows, all of them pause: the cluster is down, or the warehouse.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import takewhile
+from typing import Final, Protocol
+
+from kstreams_assets.backup.windows import Window
+
+MAX_WINDOWS: Final = 200
+"""Windows of one run: about an hour of work at the most, and one Delta transaction."""
+
+FIRST_PAUSE_S: Final = 60
+LONGEST_PAUSE_S: Final = 1_800
+LONGEST_OUTAGE_PAUSE_S: Final = 300
+_OUTAGE: Final = 3
+"""So many failed runs in a row are taken for an outage."""
+_SHRINK_BITS: Final = 2
+"""Each failure makes the next range a fourth of the size."""
+_MOST_STEPS: Final = 4
+"""After so many steps a range is one window."""
+
+
+class ClosedWindow(Protocol):
+    """A closed window and those of its topics that are not backed up."""
+
+    @property
+    def window(self) -> Window: ...
+
+    @property
+    def missing(self) -> frozenset[str]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """A run that has ended, of the windows `first` to `last` (keys, both inclusive).
+
+    `again` says that these windows had failed before.
+    """
+
+    first: str
+    last: str
+    ended_at_ms: int
+    succeeded: bool
+    again: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class BackupRequest:
+    """The windows to back up in one run, in order and without a gap, and their topics.
+
+    `attempt` is 1 for windows that have not failed yet.
+    """
+
+    windows: tuple[Window, ...]
+    topics: frozenset[str]
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class Paused:
+    """Every window that is due has failed a short while ago, or every run has."""
+
+    windows: int
+    until_ms: int
+    """When the first of them is tried again."""
+
+
+def next_request(
+    windows: Sequence[ClosedWindow],
+    attempts: Iterable[Attempt],
+    *,
+    now_ms: int,
+    max_windows: int = MAX_WINDOWS,
+) -> BackupRequest | Paused | None:
+    """What to back up next; None when nothing is due.
+
+    Args:
+        windows: Every closed window from the first that may be due on, in order of time.
+        attempts: Ended runs: those that failed, those that succeeded `again`, and the last that
+            succeeded.
+        now_ms: Epoch milliseconds.
+        max_windows: The most windows of one run.
+    """
+    due = [index for index, window in enumerate(windows) if window.missing]
+    if not due:
+        return None
+    past = _Past.of(windows, attempts)
+    until_ms = {index: past.paused_until_ms(index, now_ms) for index in due}
+    ready = [index for index in due if until_ms[index] <= now_ms]
+    if not ready:
+        return Paused(len(due), min(until_ms.values()))
+    first = ready[0]
+    limit = past.limit(first, max_windows)
+    chosen = [first]
+    for index in ready[1:limit]:
+        together = index == chosen[-1] + 1 and windows[index].missing == windows[first].missing
+        if not together or past.steps(index) != past.steps(first):
+            break
+        chosen.append(index)
+    return BackupRequest(
+        windows=tuple(windows[index].window for index in chosen),
+        topics=windows[first].missing,
+        attempt=max(past.failures[index] for index in chosen) + 1,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Past:
+    """What earlier runs came to, for each window by its index."""
+
+    failures: list[int]
+    last_failed_ms: list[int]
+    recoveries_ms: list[int]
+    """When windows that had failed succeeded, in order."""
+    failures_in_a_row: int
+    """Runs that failed since the last one that succeeded."""
+    newest_failure_ms: int
+
+    @classmethod
+    def of(cls, windows: Sequence[ClosedWindow], attempts: Iterable[Attempt]) -> "_Past":
+        ended = sorted(attempts, key=lambda attempt: attempt.ended_at_ms)
+        failed = [attempt for attempt in ended if not attempt.succeeded]
+        index_of = {window.window.key: index for index, window in enumerate(windows)}
+        failures = [0] * len(windows)
+        last_failed_ms = [0] * len(windows)
+        for attempt in failed:
+            last = index_of.get(attempt.last)
+            if last is None:
+                continue
+            # A first window that is not known lies before the first that may be due.
+            for index in range(index_of.get(attempt.first, 0), last + 1):
+                failures[index] += 1
+                last_failed_ms[index] = attempt.ended_at_ms
+        return cls(
+            failures,
+            last_failed_ms,
+            [attempt.ended_at_ms for attempt in ended if attempt.succeeded and attempt.again],
+            sum(1 for _ in takewhile(lambda attempt: not attempt.succeeded, reversed(ended))),
+            failed[-1].ended_at_ms if failed else 0,
+        )
+
+    def paused_until_ms(self, index: int, now_ms: int) -> int:
+        """When a window may be tried (again); 0 when nothing speaks against it."""
+        own_ms = _after(self.last_failed_ms[index], pause_s(self.failures[index]), now_ms)
+        outage_s = min(pause_s(self.failures_in_a_row - _OUTAGE + 1), LONGEST_OUTAGE_PAUSE_S)
+        return max(own_ms, _after(self.newest_failure_ms, outage_s, now_ms))
+
+    def steps(self, index: int) -> int:
+        """How often the range of a window is made smaller because it failed."""
+        return min(self.failures[index], _MOST_STEPS)
+
+    def limit(self, index: int, max_windows: int) -> int:
+        """How many windows may go with this one.
+
+        Each success of windows that had failed before, later than the last failure of this one,
+        takes a step back: after an outage of hours the ranges are soon whole again.
+        """
+        since = bisect_right(self.recoveries_ms, self.last_failed_ms[index])
+        recovered = len(self.recoveries_ms) - since
+        return max(1, max_windows >> (_SHRINK_BITS * max(0, self.steps(index) - recovered)))
+
+
+def _after(failed_ms: int, pause: int, now_ms: int) -> int:
+    """The end of a pause; 0 without one, or when the clock was set back (do not wait for it)."""
+    return 0 if pause == 0 or failed_ms > now_ms else failed_ms + pause * 1000
+
+
+def pause_s(failures: int) -> int:
+    """How long a window pauses after it has failed so many times (seconds)."""
+    if failures <= 0:
+        return 0
+    return min(FIRST_PAUSE_S << min(failures - 1, 16), LONGEST_PAUSE_S)

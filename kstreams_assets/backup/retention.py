@@ -1,0 +1,43 @@
+"""What backups say about which recovery points, and what saved with them, must be kept."""
+
+from collections.abc import Collection, Iterable
+
+import pyarrow.compute as pc
+
+from kstreams_assets.backup.held import proven_ranges
+from kstreams_assets.backup.ledger import SCHEMA, Ledger
+from kstreams_assets.backup.partitions import WindowCalendar
+from kstreams_assets.recovery.maintenance import Retention
+from kstreams_assets.settings import ApplicationSettings
+from kstreams_assets.warehouse.control_table import ControlTable
+
+
+def retention_of(settings: ApplicationSettings, *, pinned: Collection[str] = ()) -> Retention:
+    """How the points of an application are thinned out.
+
+    The last of each window stays, and those that the ledger names or that are `pinned`; what
+    backups hold without holes is not kept a second time.
+    """
+    calendar = WindowCalendar(settings.windows)
+    ledger = Ledger(settings.warehouse, settings.application_id)
+
+    def edges(low_ms: int, _high_ms: int) -> Iterable[int]:
+        windows = calendar.closed_since(low_ms)
+        return {edge for window in windows for edge in (window.start_ms, window.end_ms)}
+
+    return Retention(
+        keep_all_s=settings.recovery_points.keep_all_s,
+        edges_ms=edges,
+        named=lambda: _closing_points(settings) | set(pinned),
+        proven=lambda: proven_ranges(ledger, settings.application),
+    )
+
+
+def _closing_points(settings: ApplicationSettings) -> set[str]:
+    """Ids of the points that recorded windows end with."""
+    rows = ControlTable(settings.warehouse.control("windows"), SCHEMA).read(
+        application_id=settings.application_id,
+        columns=["recovery_point_id"],
+        where=pc.field("recovery_point_id").is_valid(),
+    )
+    return set(rows["recovery_point_id"].unique().to_pylist())

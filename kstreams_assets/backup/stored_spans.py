@@ -1,0 +1,77 @@
+"""Rows of the ledger -> what they say about restores; many rows, so column by column."""
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from kstreams_assets.backup.chains import StoredSpan
+from kstreams_assets.backup.plan import GapCause
+from kstreams_assets.backup.windows import Window
+from kstreams_assets.kafka.positions import TopicPartitionId
+
+_VALUES = [
+    "window",
+    "window_start_ms",
+    "window_end_ms",
+    "topic",
+    "partition",
+    "topic_id",
+    "start",
+    "end",
+    "read_start",
+    "continues",
+    "log_start",
+    "first_hole",
+    "contiguity_known",
+    "recorded_at_ms",
+]
+COLUMNS = [*_VALUES, "gaps"]
+"""The columns of the ledger that `spans_of` needs."""
+
+
+def spans_of(rows: pa.Table) -> list[StoredSpan]:
+    """The rows as spans."""
+    complete = [True] * rows.num_rows
+    for index in _unexplained(rows):
+        complete[index] = False
+    columns = [rows.column(name).to_pylist() for name in _VALUES]
+    return list(map(_span, complete, *columns)) if rows.num_rows else []
+
+
+def _span(
+    complete: bool,
+    window: str,
+    window_start_ms: int,
+    window_end_ms: int,
+    topic: str,
+    partition: int,
+    topic_id: str,
+    start: int,
+    end: int,
+    read_start: int,
+    continues: bool,
+    log_start: int,
+    first_hole: int | None,
+    contiguity_known: bool | None,
+    recorded_at_ms: int,
+) -> StoredSpan:
+    return StoredSpan(
+        window=Window(window_start_ms, window_end_ms, window),
+        partition=TopicPartitionId(topic, partition),
+        topic_id=topic_id,
+        start=start,
+        end=end,
+        read_start=read_start,
+        continues=continues,
+        complete=complete,
+        log_start=log_start,
+        first_hole=first_hole if contiguity_known or start == end else start,
+        recorded_at_ms=recorded_at_ms,
+    )
+
+
+def _unexplained(rows: pa.Table) -> list[int]:
+    """Numbers of the rows that lack records for no known cause; no gap is made into an object."""
+    gaps = rows.column("gaps").combine_chunks()
+    causes = pa.table({"row": gaps.value_parent_indices(), "cause": gaps.flatten().field("cause")})
+    found = causes.filter(pc.field("cause") == GapCause.UNEXPLAINED.value)
+    return found.column("row").to_pylist()

@@ -1,0 +1,169 @@
+"""Completes the positions of a method: other topics' ends, and the records that cannot wait."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from kstreams_assets.kafka.positions import TopicPartitionId
+from kstreams_assets.kafka.raw_record import RawRecord
+from kstreams_assets.recovery.capture import Capture, Captured, Missing, Stretch
+from kstreams_assets.recovery.method import NotTaken, Offsets, Positions, Scene
+from kstreams_assets.recovery.point import GroupOffset, PartitionCut
+from kstreams_assets.recovery.saved_records import SavedTail
+from kstreams_assets.recovery.sealing import Safe, Saving
+
+
+@dataclass(frozen=True, slots=True)
+class Completed:
+    """What a point consists of beyond its method; `tails` are the records to save with it."""
+
+    cluster_id: str
+    newest_ms: int
+    partitions: tuple[PartitionCut, ...]
+    group_offsets: tuple[GroupOffset, ...]
+    tails: tuple[SavedTail, ...]
+    in_flight: int
+    unsealed_because: str
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """Reads what belongs to a point right after its positions were found."""
+
+    scene: Scene
+    safe: Safe
+    seal_bytes: int
+
+    def complete(self, positions: Positions) -> Completed | NotTaken:
+        """The rest of the point; NotTaken when records in flight were purged meanwhile."""
+        cluster, standing = self.scene.cluster, self.scene.standing
+        in_flight = self._in_flight(positions)
+        capture = Capture(self.scene.reader)
+        found = capture.records(_stretches(positions, in_flight))
+        if isinstance(found, Missing):
+            return NotTaken(f"records in flight were purged: {found.reason}", again=True)
+        starts = cluster.log_start_offsets(standing.partitions)
+        changelogs = self._changelogs(positions, starts)
+        tails = self._tails(positions, changelogs, starts)
+        savings = {**in_flight, **({} if isinstance(tails, Missing) else changelogs)}
+        ends = self._ends(positions, starts)
+        saved = {**found, **({} if isinstance(tails, Missing) else tails.records)}
+        return Completed(
+            cluster_id=cluster.cluster_id(),
+            newest_ms=self.safe.newest.taken_at_ms if self.safe.newest else 0,
+            partitions=tuple(
+                PartitionCut(
+                    topic=partition.topic,
+                    partition=partition.partition,
+                    topic_id=standing.described[partition.topic].topic_id,
+                    log_start=min(starts[partition], ends[partition]),
+                    end=ends[partition],
+                    roles=standing.roles(partition),
+                    excluded=tuple(positions.excluded.get(partition, ())),
+                    saved_from=savings[partition].saved_from if partition in savings else None,
+                )
+                for partition in standing.partitions
+            ),
+            group_offsets=tuple(
+                GroupOffset(p.topic, p.partition, committed.offset, committed.metadata)
+                for p, committed in sorted(positions.committed.items())
+            ),
+            tails=tuple(
+                SavedTail(p, standing.described[p.topic].topic_id, records)
+                for p, records in saved.items()
+                if records
+            ),
+            in_flight=self._count(found, in_flight, positions),
+            unsealed_because=tails.reason if isinstance(tails, Missing) else tails.hole,
+        )
+
+    def _in_flight(self, positions: Positions) -> dict[TopicPartitionId, Saving]:
+        """What of the repartition topics is committed but not processed."""
+        standing = self.scene.standing
+        without = [p for p in standing.repartitions if p not in positions.committed]
+        starts = self.scene.cluster.log_start_offsets(without) if without else {}
+        return {
+            partition: self.safe.in_flight(
+                partition,
+                standing.described[partition.topic].topic_id,
+                positions.committed[partition].offset
+                if partition in positions.committed
+                else min(starts[partition], positions.ends[partition]),
+                positions.ends[partition],
+            )
+            for partition in standing.repartitions
+        }
+
+    def _changelogs(self, positions: Positions, starts: Offsets) -> dict[TopicPartitionId, Saving]:
+        standing = self.scene.standing
+        return {
+            partition: self.safe.changelog(
+                partition,
+                standing.described[partition.topic].topic_id,
+                starts[partition],
+                positions.ends[partition],
+            )
+            for partition in standing.changelogs
+        }
+
+    def _tails(
+        self, positions: Positions, savings: Mapping[TopicPartitionId, Saving], starts: Offsets
+    ) -> Captured | Missing:
+        """The ends of the changelogs.
+
+        With a hole in them the point is not sealed, but they are saved all the same: what removed
+        those records lies before the next point, which can be sealed again.
+        """
+        late = [p for p, saving in savings.items() if saving.read_from < starts[p]]
+        reachable = {
+            p: replace(saving, read_from=max(saving.read_from, min(starts[p], positions.ends[p])))
+            for p, saving in savings.items()
+        }
+        capture = Capture(self.scene.reader, self.seal_bytes)
+        found = capture.what_is_left(_stretches(positions, reachable))
+        if late and isinstance(found, Captured):
+            hole = (
+                f"the log of {late[0]} now begins at offset {starts[late[0]]}, behind what is safe"
+            )
+            return replace(found, hole=hole)
+        return found
+
+    def _ends(self, positions: Positions, starts: Offsets) -> Offsets:
+        """Ends of every partition: inputs at their last stable offset, read after the offsets.
+
+        A source topic that serves as changelog ends at the committed offset: the state holds what
+        was processed, not what was written.
+        """
+        standing = self.scene.standing
+        committed = positions.committed
+        inputs = self.scene.cluster.last_stable_offsets(standing.inputs)
+        sources = {
+            p: committed[p].offset if p in committed else starts[p]
+            for p in standing.source_changelogs
+        }
+        return {**positions.ends, **inputs, **sources}
+
+    def _count(
+        self,
+        found: Mapping[TopicPartitionId, list[RawRecord]],
+        savings: Mapping[TopicPartitionId, Saving],
+        positions: Positions,
+    ) -> int:
+        """Records in flight, with those that an earlier point has saved (markers among them)."""
+        count = 0
+        for partition, saving in savings.items():
+            count += len(found[partition])
+            count += max(0, min(saving.read_from, positions.ends[partition]) - saving.saved_from)
+        return count
+
+
+def _stretches(positions: Positions, savings: Mapping[TopicPartitionId, Saving]) -> list[Stretch]:
+    return [
+        Stretch(
+            partition=partition,
+            start=saving.read_from,
+            end=positions.ends[partition],
+            decided=positions.high_watermarks[partition],
+            excluded=tuple(positions.excluded.get(partition, ())),
+        )
+        for partition, saving in savings.items()
+    ]

@@ -1,0 +1,285 @@
+"""Decides which committed transactions of a live application belong to one cut. Pure.
+
+Kafka Streams with exactly_once_v2 commits changelogs, repartition records, outputs and offsets of
+all tasks of a thread in one transaction. A cut takes whole transactions: those whose offset commits
+were committed when `__consumer_offsets` ended at a chosen offset, and the punctuation-only ones
+(no offset commits) that must go with them.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from kstreams_assets.kafka.positions import CommittedOffset, OffsetRange, TopicPartitionId
+from kstreams_assets.recovery.half_seen import half_seen
+from kstreams_assets.recovery.identity import Identities, TransactionId, shared_epochs
+from kstreams_assets.recovery.refusal import (
+    Refusal,
+    Wanted,
+    ambiguous,
+    closing_wanted,
+    history_wanted,
+)
+from kstreams_assets.recovery.sample import Sample, Written
+from kstreams_assets.recovery.segments import Segment, Tail, clipped, merged, tail_of
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """One consistent cut: ends (exclusive), ranges that do not belong to it, offsets."""
+
+    ends: Mapping[TopicPartitionId, int]
+    excluded: Mapping[TopicPartitionId, tuple[OffsetRange, ...]]
+    committed: Mapping[TopicPartitionId, CommittedOffset]
+    punctuations: int = 0
+    """Transactions without offset commits that were found to belong to it."""
+
+
+def decide(sample: Sample) -> Cut | Refusal:
+    """The cut of a sample, or why there is none."""
+    return _Decision(sample).decide()
+
+
+@dataclass(slots=True)
+class _Decision:
+    sample: Sample
+    tails: dict[TopicPartitionId, Tail] = field(init=False)
+    of_application: dict[TopicPartitionId, list[Segment]] = field(init=False)
+    transactions: dict[TransactionId, list[Segment]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.tails = {
+            one.partition: tail_of(one.partition, one.batches, below=one.high_watermark)
+            for one in self.sample.partitions
+        }
+        self.of_application = {}
+        self.transactions = defaultdict(list)
+
+    def decide(self) -> Cut | Refusal:
+        refusal = self._refuse_plain() or self._find_own_segments()
+        if refusal:
+            return refusal
+        group = self.sample.group
+        own = [s for segments in self.of_application.values() for s in segments]
+        every = [*own, *group.tail.segments]
+        identities = Identities(shared_epochs(every), self.sample.history)
+        refusal = self._identify(identities, own) or self._refuse_short_lookback(own)
+        if refusal:
+            return refusal
+        with_offsets = self._ids(identities, group.committed)
+        undecided = self._ids(identities, group.undecided)
+        if isinstance(with_offsets, Refusal):
+            return with_offsets
+        if isinstance(undecided, Refusal):
+            return undecided
+        contradiction = self._refuse_aborted(with_offsets)
+        if contradiction:
+            return contradiction
+        included = self._with_punctuations(with_offsets, undecided)
+        cut = self._cut(included, len(included - with_offsets))
+        if isinstance(cut, Refusal):
+            return cut
+        return self._refuse_half_seen(identities, included | undecided) or cut
+
+    def _refuse_plain(self) -> Refusal | None:
+        if self.sample.group.has_commit_outside_transaction():
+            return Refusal(
+                "the group commits offsets outside of transactions", Wanted.ANOTHER_METHOD
+            )
+        for one in self.sample.partitions:
+            tail = self.tails[one.partition]
+            if one.written is Written.BY_APPLICATION and tail.plain:
+                return Refusal(
+                    f"{one.partition} has records outside of transactions at offset"
+                    f" {tail.plain[0].start}",
+                    Wanted.ANOTHER_METHOD,
+                )
+        return None
+
+    def _find_own_segments(self) -> Refusal | None:
+        """Leave aside what other applications write into the outputs."""
+        known = {segment.producer_id for segment in self.sample.group.tail.segments}
+        for one in self.sample.partitions:
+            if one.written is Written.BY_APPLICATION:
+                known |= {s.producer_id for s in self.tails[one.partition].segments}
+        if self.sample.producers is not None:
+            known |= self.sample.producers
+        for one in self.sample.partitions:
+            segments = self.tails[one.partition].segments
+            own = [s for s in segments if s.producer_id in known]
+            if len(own) < len(segments) and self.sample.producers is None:
+                return Refusal(
+                    f"{one.partition} has transactions of unknown producers", Wanted.PRODUCERS
+                )
+            self.of_application[one.partition] = own
+        return None
+
+    def _identify(self, identities: Identities, own: Iterable[Segment]) -> Refusal | None:
+        shared = [s for s in own if identities.is_shared(s)]
+        if shared and identities.history is None:
+            return history_wanted(shared)
+        unclosed = [s for s in shared if s.marker is None]
+        if unclosed:
+            return closing_wanted(unclosed)
+        for segment in own:
+            found = identities.of(segment)
+            if found is None:
+                return ambiguous(segment)
+            self.transactions[found].append(segment)
+        return None
+
+    def _ids(
+        self, identities: Identities, segments: Iterable[Segment]
+    ) -> frozenset[TransactionId] | Refusal:
+        """The transactions of offset commits; those older than all data need no ordinal."""
+        relevant = {(t.producer_id, t.epoch) for t in self.transactions}
+        found: set[TransactionId] = set()
+        for segment in segments:
+            if (segment.producer_id, segment.epoch) not in relevant:
+                found.add(TransactionId(segment.producer_id, segment.epoch))
+                continue
+            if identities.is_shared(segment) and segment.marker is None:
+                return closing_wanted([segment])
+            one = identities.of(segment)
+            if one is None:
+                if self._is_older_than_history(segment):
+                    continue
+                return ambiguous(segment)
+            found.add(one)
+        return frozenset(found)
+
+    def _is_older_than_history(self, segment: Segment) -> bool:
+        """Whether it ended before `__transaction_state` was read: all its data is stable then."""
+        history = self.sample.history or ()
+        began = min((ended.prepared_ms for ended in history), default=None)
+        return (
+            segment.marker is not None and began is not None and segment.marker.timestamp_ms < began
+        )
+
+    def _refuse_short_lookback(self, own: Iterable[Segment]) -> Refusal | None:
+        """A marker whose offset commits lie before the lookback must not look punctuation-only."""
+        group = self.sample.group
+        closed = {s.marker for s in group.tail.segments}
+        # what markers beyond the end close was left out of the tail, not missed by the lookback
+        orphans = {(m.producer_id, m.epoch) for m in group.tail.markers if m.offset < group.end} - {
+            (m.producer_id, m.epoch) for m in closed if m
+        }
+        for segment in own:
+            if {(segment.producer_id, segment.epoch + step) for step in (0, 1)} & orphans:
+                return Refusal(
+                    f"the offset commits of a transaction in {segment.partition} lie before the"
+                    f" part of {self.sample.group.partition} that was read",
+                    Wanted.ANOTHER_TRY,
+                )
+        return None
+
+    def _refuse_aborted(self, with_offsets: frozenset[TransactionId]) -> Refusal | None:
+        for one in with_offsets:
+            for segment in self.transactions.get(one, ()):
+                if segment.marker is not None and not segment.marker.committed:
+                    return Refusal(
+                        f"{segment.partition} shows as aborted what"
+                        f" {self.sample.group.partition} shows as committed (producer"
+                        f" {one.producer_id}, epoch {one.epoch})",
+                        Wanted.ANOTHER_TRY,
+                    )
+        return None
+
+    def _with_punctuations(
+        self, with_offsets: frozenset[TransactionId], undecided: frozenset[TransactionId]
+    ) -> frozenset[TransactionId]:
+        """Add committed transactions without offset commits that the cut cannot be without.
+
+        One is needed when a later transaction of its producer belongs to the cut, when a marker of
+        it lies below an early high watermark (then its data may lie below a sampled last stable
+        offset, perhaps in another partition, and all it builds on was committed before the end of
+        the offsets topic), or when data of a transaction of the cut follows its marker in one
+        partition.
+        """
+        included = set(with_offsets)
+        candidates = {
+            one: segments
+            for one, segments in self.transactions.items()
+            if one not in included and one not in undecided and _is_committed(segments)
+        }
+        early = {one.partition: one.early_high_watermark for one in self.sample.partitions}
+        while True:
+            newest: dict[int, TransactionId] = {}
+            for one in included:
+                newest[one.producer_id] = max(one, newest.get(one.producer_id, one))
+            last = self._last_included(included)
+            added = {
+                one
+                for one, segments in candidates.items()
+                if one < newest.get(one.producer_id, one)
+                or any(_is_needed(segment, early, last) for segment in segments)
+            }
+            if not added:
+                return frozenset(included)
+            included |= added
+            candidates = {one: s for one, s in candidates.items() if one not in added}
+
+    def _refuse_half_seen(
+        self, identities: Identities, judged: frozenset[TransactionId]
+    ) -> Refusal | None:
+        """What is left out must not have been decided elsewhere before the first look."""
+        left_out = {one: s for one, s in self.transactions.items() if one not in judged}
+        return half_seen(self.sample, identities, left_out)
+
+    def _last_included(self, included: Iterable[TransactionId]) -> Mapping[TopicPartitionId, int]:
+        """The end of the last data of included transactions in each partition."""
+        last: dict[TopicPartitionId, int] = {}
+        for one in included:
+            for segment in self.transactions.get(one, ()):
+                last[segment.partition] = max(last.get(segment.partition, 0), segment.end)
+        return last
+
+    def _cut(self, included: frozenset[TransactionId], punctuations: int) -> Cut | Refusal:
+        committed = self.sample.group.offsets(self.sample.committed)
+        last = self._last_included(included)
+        outside: defaultdict[TopicPartitionId, list[Segment]] = defaultdict(list)
+        for one, segments in self.transactions.items():
+            if one not in included:
+                for segment in segments:
+                    outside[segment.partition].append(segment)
+        ends: dict[TopicPartitionId, int] = {}
+        excluded: dict[TopicPartitionId, tuple[OffsetRange, ...]] = {}
+        for one in self.sample.partitions:
+            partition = one.partition
+            read_to = committed[partition].offset if partition in committed else 0
+            end = max(one.stable, last.get(partition, 0), read_to)
+            # readers pass over what was aborted
+            unread = clipped(_ranges(outside[partition], aborted=False), one.stable, read_to)
+            if unread:
+                return Refusal(
+                    f"the application has read {partition} up to offset {read_to}, beyond records"
+                    f" of a transaction that is not complete (offset {unread[0].start})",
+                    Wanted.ANOTHER_TRY,
+                )
+            ends[partition] = end
+            excluded[partition] = merged(clipped(_ranges(outside[partition]), one.stable, end))
+        return Cut(ends, excluded, committed, punctuations)
+
+
+def _ranges(segments: Iterable[Segment], *, aborted: bool = True) -> list[OffsetRange]:
+    """All data of segments, if need be without what was aborted, in order."""
+    return sorted(
+        one
+        for segment in segments
+        if aborted or segment.marker is None or segment.marker.committed
+        for one in segment.ranges
+    )
+
+
+def _is_committed(segments: Iterable[Segment]) -> bool:
+    return any(s.marker is not None and s.marker.committed for s in segments)
+
+
+def _is_needed(
+    segment: Segment, early: Mapping[TopicPartitionId, int], last: Mapping[TopicPartitionId, int]
+) -> bool:
+    marker = segment.marker
+    if marker is None:
+        return False
+    partition = segment.partition
+    return marker.offset < max(early.get(partition, 0), last.get(partition, 0))

@@ -1,0 +1,116 @@
+"""The transactions of one group as its partition of `__consumer_offsets` shows them. Pure."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+from kstreams_assets.kafka.group_log import GroupCommit, group_commits, mentions_group
+from kstreams_assets.kafka.positions import CommittedOffset, TopicPartitionId
+from kstreams_assets.kafka.raw_batch import RawBatch
+from kstreams_assets.kafka.raw_range import LoadedBatch
+from kstreams_assets.recovery.segments import Segment, Tail, tail_of
+
+
+@dataclass(frozen=True, slots=True)
+class GroupBatch:
+    """A control batch, or a batch with offset commits of the group; `read` decodes these."""
+
+    header: RawBatch
+    read: Callable[[], Sequence[GroupCommit]] = tuple
+
+
+def batches_of_group(batches: Iterable[LoadedBatch], group: str) -> list[GroupBatch]:
+    """The batches of the offsets topic that bear on a group: its commits, and all markers."""
+    found: list[GroupBatch] = []
+    for batch in batches:
+        if batch.header.is_control:
+            found.append(GroupBatch(batch.header))
+        elif _has_commits(batch, group):
+            found.append(GroupBatch(batch.header, partial(group_commits, batch, group)))
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class GroupLog:
+    """What was read of the group's partition of `__consumer_offsets`, from `start` on.
+
+    `end` is the high watermark that decides what is committed; batches may reach beyond it.
+    `applied` is an older one: commits whose marker lies below it are in the offsets that the
+    coordinator told.
+    """
+
+    partition: TopicPartitionId
+    start: int
+    end: int
+    applied: int
+    batches: Sequence[GroupBatch]
+    tail: Tail = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        headers = (batch.header for batch in self.batches)
+        object.__setattr__(self, "tail", tail_of(self.partition, headers, below=self.end))
+
+    @property
+    def committed(self) -> tuple[Segment, ...]:
+        """Transactions whose commit marker lies below the end."""
+        return tuple(s for s in self.tail.segments if self._is_committed(s))
+
+    @property
+    def undecided(self) -> tuple[Segment, ...]:
+        """Transactions with offset commits that no marker below the end closes."""
+        return tuple(
+            s for s in self.tail.segments if s.marker is None or s.marker.offset >= self.end
+        )
+
+    def has_commit_outside_transaction(self) -> bool:
+        """Whether the group commits offsets without transactions (at least once, or by hand)."""
+        return bool(self.tail.plain)
+
+    def offsets(
+        self, told: Mapping[TopicPartitionId, CommittedOffset]
+    ) -> dict[TopicPartitionId, CommittedOffset]:
+        """The committed offsets at `end`, given what the coordinator told a little earlier.
+
+        Per group partition the commit with the higher record offset wins, whenever its marker was
+        written: the broker's own rule (OffsetMetadataManager). Only transactions that can matter
+        are decoded: those decided after `applied`, and what was written since the first of them.
+        """
+        late = [s for s in self.committed if s.marker and s.marker.offset >= self.applied]
+        first = min((segment.start for segment in late), default=self.end)
+        winners: dict[TopicPartitionId, GroupCommit] = {}
+        for segment in self.committed:
+            if segment.end <= first:
+                continue
+            for commit in self._commits(segment):
+                if commit.record_offset < first:
+                    continue  # told; what beats it may lie in a segment that was passed over
+                target = TopicPartitionId(commit.topic, commit.partition)
+                known = winners.get(target)
+                if known is None or known.record_offset < commit.record_offset:
+                    winners[target] = commit
+        offsets = dict(told)
+        for target, commit in winners.items():
+            if commit.offset is None:
+                offsets.pop(target, None)
+            else:
+                offsets[target] = CommittedOffset(commit.offset, commit.metadata)
+        return dict(sorted(offsets.items()))
+
+    def _is_committed(self, segment: Segment) -> bool:
+        marker = segment.marker
+        return marker is not None and marker.committed and marker.offset < self.end
+
+    def _commits(self, segment: Segment) -> Iterable[GroupCommit]:
+        for batch in self.batches:
+            header = batch.header
+            if header.is_control or header.producer_id != segment.producer_id:
+                continue
+            if any(one.start <= header.base_offset < one.end for one in segment.ranges):
+                yield from batch.read()
+
+
+def _has_commits(batch: LoadedBatch, group: str) -> bool:
+    # transactions hold nothing but commits, other batches membership and metadata too
+    if batch.header.is_transactional:
+        return mentions_group(batch, group)
+    return bool(group_commits(batch, group))

@@ -1,0 +1,190 @@
+"""The table `recovery_point_records`: records of recovery points that cannot wait for a backup.
+
+Repartition records in flight, which the application deletes as soon as it has processed them, and
+the tails of changelogs, which compaction thins out. A record is saved once, under the id of the
+point that saved it; later points whose ranges reach back refer to it by its offset.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from kstreams_assets.kafka.positions import TopicPartitionId
+from kstreams_assets.kafka.raw_record import RawRecord
+from kstreams_assets.recovery.offset_ranges import OffsetRanges, matching
+from kstreams_assets.recovery.point import PartitionCut, RecoveryPoint
+from kstreams_assets.warehouse.control_table import ControlTable, StoredFile
+from kstreams_assets.warehouse.layout import Warehouse
+
+SCHEMA = pa.schema(
+    [
+        pa.field("application_id", pa.string(), nullable=False),
+        pa.field("recovery_point_id", pa.string(), nullable=False),
+        pa.field("topic", pa.string(), nullable=False),
+        pa.field("topic_id", pa.string(), nullable=False),
+        pa.field("partition", pa.int32(), nullable=False),
+        pa.field("offset", pa.int64(), nullable=False),
+        pa.field("timestamp_ms", pa.int64(), nullable=False),
+        pa.field("timestamp_type", pa.int32(), nullable=False),
+        pa.field("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
+        pa.field("key", pa.binary()),
+        pa.field("value", pa.binary()),
+    ]
+)
+
+_HEADERS = SCHEMA.field("headers").type
+_KEY = ["topic", "partition", "topic_id", "offset"]
+
+
+@dataclass(frozen=True, slots=True)
+class SavedTail:
+    """Records of one partition that one point saves, in offset order."""
+
+    partition: TopicPartitionId
+    topic_id: str
+    records: Sequence[RawRecord]
+
+
+class SavedRecordsTable:
+    """Saved records of all applications."""
+
+    def __init__(self, warehouse: Warehouse) -> None:
+        self._table = ControlTable(
+            warehouse.control("recovery_point_records"),
+            SCHEMA,
+            grows_along="recovery_point_id",  # ids sort by the time their point was taken
+            statistics=("recovery_point_id", "topic", "partition", "offset"),
+            bulky=True,
+        )
+
+    def append(self, application_id: str, point_id: str, tails: Iterable[SavedTail]) -> int:
+        """Store what a point saves, in one commit, before the point itself; number of records."""
+        parts = [_columns(application_id, point_id, tail) for tail in tails if tail.records]
+        if not parts:
+            return 0
+        rows = pa.concat_tables(parts)
+        self._table.append_table(rows)
+        return rows.num_rows
+
+    def of_point(self, point: RecoveryPoint) -> pa.Table:
+        """The saved records that belong to a point, each once, by topic, partition and offset.
+
+        Columns as in `SCHEMA`. What a backup was said to hold without holes (see `drop_unneeded`)
+        is not among them.
+        """
+        cuts = {cut.id: cut for cut in point.partitions if cut.saved_from is not None}
+        if not cuts:
+            return SCHEMA.empty_table()
+        rows = self._table.read(application_id=point.application_id, where=_near(cuts.values()))
+        return chosen(rows, cuts)
+
+    def files(self, application_id: str) -> list[StoredFile]:
+        """The files of an application by the ids of the points whose records they hold."""
+        return self._table.files(application_id)
+
+    def needed_rows(
+        self, application_id: str, file: StoredFile, needed: OffsetRanges, fresh_from: str
+    ) -> int:
+        """How many rows of a file `drop_unneeded` would leave; reads their keys only."""
+        point_id = pc.field("recovery_point_id")
+        rows = self._table.read(
+            application_id=application_id,
+            columns=[*_KEY, "recovery_point_id"],
+            where=(point_id >= file.low) & (point_id <= file.high),
+        )
+        return int(_stays(rows, needed, fresh_from).sum())
+
+    def drop_unneeded(
+        self, application_id: str, low: str, high: str, needed: OffsetRanges, fresh_from: str
+    ) -> int:
+        """Put the files of points `[low, high]` together without what nobody needs; rows dropped.
+
+        `needed` is what the stored points refer to. Rows of point ids from `fresh_from` on stay:
+        their point may be about to be stored.
+        """
+        dropped = 0
+
+        def change(rows: pa.Table) -> pa.Table:
+            nonlocal dropped
+            stays = rows.filter(pa.array(_stays(rows, needed, fresh_from)))
+            stays = _each_once(stays.combine_chunks())
+            dropped = rows.num_rows - stays.num_rows
+            return stays
+
+        self._table.rewrite(application_id, low, high, change)
+        return dropped
+
+    def tidy(self) -> None:
+        """Drop files and log entries that are no longer part of the table."""
+        self._table.tidy()
+
+
+def chosen(rows: pa.Table, cuts: Mapping[TopicPartitionId, PartitionCut]) -> pa.Table:
+    """Of saved records those that belong to these cuts, each once, in order."""
+    inside = OffsetRanges.of_cuts(cuts.values()).mask(rows)
+    return _each_once(rows.filter(pa.array(inside)))
+
+
+def _near(cuts: Iterable[PartitionCut]) -> pc.Expression:
+    """A coarse filter, one range of offsets per topic, by which files are skipped."""
+    ranges: dict[str, tuple[int, int]] = {}
+    for cut in cuts:
+        low, high = ranges.get(cut.topic, (cut.end, cut.end))
+        ranges[cut.topic] = min(low, cut.saved_from or 0), max(high, cut.end)
+    offset = pc.field("offset")
+    wanted = pc.scalar(False)
+    for topic, (low, high) in ranges.items():
+        wanted |= (pc.field("topic") == topic) & (offset >= low) & (offset < high)
+    return wanted
+
+
+def _stays(rows: pa.Table, needed: OffsetRanges, fresh_from: str) -> npt.NDArray[np.bool_]:
+    ids = rows["recovery_point_id"].combine_chunks()
+    return needed.mask(rows) | matching(ids, lambda point_id: point_id >= fresh_from)
+
+
+def _each_once(rows: pa.Table) -> pa.Table:
+    """In order; what a later point had to read again (an excluded range, decided) only once."""
+    rows = rows.sort_by([(name, "ascending") for name in (*_KEY, "recovery_point_id")])
+    if rows.num_rows < 2:
+        return rows
+    first = np.zeros(rows.num_rows, np.bool_)
+    first[0] = True
+    for name in _KEY:
+        values = rows[name].combine_chunks().dictionary_encode().indices.to_numpy()
+        first[1:] |= values[1:] != values[:-1]
+    return rows if first.all() else rows.filter(pa.array(first))
+
+
+def _columns(application_id: str, point_id: str, tail: SavedTail) -> pa.Table:
+    offsets, times, kinds, keys, values, headers = zip(*tail.records, strict=True)
+    count = len(offsets)
+    columns = [
+        pa.repeat(application_id, count),
+        pa.repeat(point_id, count),
+        pa.repeat(tail.partition.topic, count),
+        pa.repeat(tail.topic_id, count),
+        pa.repeat(pa.scalar(tail.partition.partition, pa.int32()), count),
+        pa.array(offsets, pa.int64()),
+        pa.array(times, pa.int64()),
+        pa.array(kinds, pa.int32()),
+        _header_column(headers),
+        pa.array(keys, pa.binary()),
+        pa.array(values, pa.binary()),
+    ]
+    return pa.Table.from_arrays(columns, schema=SCHEMA)
+
+
+def _header_column(headers: Sequence[Sequence[tuple[str, bytes | None]]]) -> pa.Array:
+    names = [name for of_one in headers for name, _ in of_one]
+    values = [value for of_one in headers for _, value in of_one]
+    ends = np.cumsum([0, *map(len, headers)], dtype=np.int32)
+    pairs = pa.StructArray.from_arrays(
+        [pa.array(names, pa.string()), pa.array(values, pa.binary())],
+        fields=[_HEADERS.value_type.field(0), _HEADERS.value_type.field(1)],
+    )
+    return pa.ListArray.from_arrays(pa.array(ends), pairs, type=_HEADERS)

@@ -1,0 +1,130 @@
+"""Transactions as the log of one partition shows them: stretches of data, closed by markers. Pure.
+
+A marker closes the open data of its producer id in its partition (KIP-98); it may lie far behind
+the data, with data and markers of other producers in between.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from kstreams_assets.kafka.positions import OffsetRange, TopicPartitionId
+from kstreams_assets.kafka.raw_batch import RawBatch
+
+
+class Marker(NamedTuple):
+    """One control record that ends a transaction; `timestamp_ms` is when the broker wrote it."""
+
+    producer_id: int
+    epoch: int
+    offset: int
+    committed: bool
+    timestamp_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """The data of one transaction in one partition, in offset order.
+
+    `marker` is None while nothing closes it in what was read.
+    """
+
+    partition: TopicPartitionId
+    producer_id: int
+    epoch: int
+    ranges: tuple[OffsetRange, ...]
+    marker: Marker | None
+
+    @property
+    def start(self) -> int:
+        """Its first offset."""
+        return self.ranges[0].start
+
+    @property
+    def end(self) -> int:
+        """The end of its last batch (exclusive)."""
+        return self.ranges[-1].end
+
+
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """The end of one partition's log, taken apart.
+
+    `markers` are all of them, also those whose data lies before what was read; `plain` is data that
+    no transaction wrote.
+    """
+
+    partition: TopicPartitionId
+    segments: tuple[Segment, ...]
+    markers: tuple[Marker, ...]
+    plain: tuple[OffsetRange, ...]
+
+
+def tail_of(partition: TopicPartitionId, batches: Iterable[RawBatch], *, below: int) -> Tail:
+    """Take the batches of a log apart; data at or above `below` is left out, markers are not."""
+    opened: dict[int, list[RawBatch]] = {}
+    segments: list[Segment] = []
+    markers: list[Marker] = []
+    plain: list[OffsetRange] = []
+
+    def close(producer_id: int, marker: Marker | None) -> None:
+        data = opened.pop(producer_id, None)
+        if data:
+            ranges = merged(OffsetRange(b.base_offset, b.last_offset + 1) for b in data)
+            segments.append(Segment(partition, producer_id, data[0].producer_epoch, ranges, marker))
+
+    for batch in batches:
+        producer_id = batch.producer_id
+        if batch.is_control:
+            marker = marker_of(batch)
+            if marker is not None:
+                markers.append(marker)
+            close(producer_id, marker)
+        elif batch.base_offset >= below:
+            continue
+        elif not batch.is_transactional:
+            plain.append(OffsetRange(batch.base_offset, batch.last_offset + 1))
+        else:
+            before = opened.get(producer_id)
+            if before and before[-1].producer_epoch != batch.producer_epoch:
+                close(producer_id, None)
+            opened.setdefault(producer_id, []).append(batch)
+    for producer_id in list(opened):
+        close(producer_id, None)
+    segments.sort(key=lambda segment: segment.start)
+    return Tail(partition, tuple(segments), tuple(markers), merged(plain))
+
+
+def marker_of(batch: RawBatch) -> Marker | None:
+    """The marker in a control batch, None when compaction has emptied it."""
+    if batch.control_type is None:
+        return None
+    return Marker(
+        producer_id=batch.producer_id,
+        epoch=batch.producer_epoch,
+        offset=batch.base_offset,
+        committed=batch.control_type == "commit",
+        timestamp_ms=batch.max_timestamp,
+    )
+
+
+def merged(ranges: Iterable[OffsetRange]) -> tuple[OffsetRange, ...]:
+    """Ranges in order, those that touch or overlap made one."""
+    found: list[OffsetRange] = []
+    for one in sorted(ranges):
+        if one.start >= one.end:
+            continue
+        if found and one.start <= found[-1].end:
+            found[-1] = OffsetRange(found[-1].start, max(found[-1].end, one.end))
+        else:
+            found.append(one)
+    return tuple(found)
+
+
+def clipped(ranges: Sequence[OffsetRange], start: int, end: int) -> tuple[OffsetRange, ...]:
+    """What of the ranges lies in [start, end)."""
+    return tuple(
+        OffsetRange(max(one.start, start), min(one.end, end))
+        for one in ranges
+        if one.end > start and one.start < end
+    )

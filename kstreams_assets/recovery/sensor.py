@@ -1,0 +1,175 @@
+"""The recorder sensor: each tick takes one recovery point."""
+
+import json
+import time
+from dataclasses import asdict, dataclass, replace
+from typing import Final
+
+import dagster as dg
+
+from kstreams_assets.backup.coverage import Recency, recovery_point_is_recent
+from kstreams_assets.backup.from_settings import recorder_of
+from kstreams_assets.backup.ledger import SCHEMA as LEDGER_SCHEMA
+from kstreams_assets.kafka.cluster import KafkaCluster
+from kstreams_assets.naming import recovery_points_key, recovery_points_sensor
+from kstreams_assets.recovery.assets import restorable_metadata
+from kstreams_assets.recovery.metadata import point_metadata
+from kstreams_assets.recovery.point import RecoveryPoint
+from kstreams_assets.recovery.table import RecoveryPointTable
+from kstreams_assets.settings import ApplicationSettings
+from kstreams_assets.warehouse.control_table import ControlTable
+from kstreams_assets.warehouse.lock import warehouse_lock
+
+CALL_TIMEOUT_S: Final = 10.0
+"""Longest wait for one answer of the cluster; Dagster gives a tick 60 s."""
+
+LOCK_WAIT_S: Final = 20.0
+EVENT_EVERY_S: Final = 60
+CHECK_SHARE: Final = 20
+"""The check is evaluated so seldom that it takes at most a twentieth of the time."""
+CHECK_ROWS: Final = 200_000
+"""Above so many rows of the ledger the check would not fit into a tick; the asset evaluates it."""
+_CURSOR_VERSION: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class RecorderCursor:
+    """What the newest event of the asset said, and when (epoch milliseconds).
+
+    `check_at_ms` is when its check was evaluated last, `check_took_ms` how long that took.
+    """
+
+    event_at_ms: int
+    guarantee: str
+    sealed: bool
+    check_at_ms: int = 0
+    check_took_ms: int = 0
+
+    @classmethod
+    def parse(cls, text: str | None) -> "RecorderCursor | None":
+        """The cursor of the last tick; None where it cannot be read (an event more is no harm)."""
+        try:
+            facts = json.loads(text or "")
+            if facts["version"] != _CURSOR_VERSION:
+                return None
+            return cls(
+                int(facts["event_at_ms"]),
+                str(facts["guarantee"]),
+                bool(facts["sealed"]),
+                int(facts["check_at_ms"]),
+                int(facts["check_took_ms"]),
+            )
+        except (ValueError, KeyError, TypeError):
+            return None
+
+    def dump(self) -> str:
+        """The cursor as text."""
+        return json.dumps({"version": _CURSOR_VERSION, **asdict(self)})
+
+
+def build_recovery_point_sensor(settings: ApplicationSettings) -> dg.SensorDefinition:
+    """The sensor that takes an application's recovery points, on if the settings say so.
+
+    A cluster that does not answer fails the tick: a point that could not be taken is no skip.
+    """
+    application_id = settings.application_id
+    running, stopped = dg.DefaultSensorStatus.RUNNING, dg.DefaultSensorStatus.STOPPED
+
+    @dg.sensor(
+        name=recovery_points_sensor(application_id),
+        # Dagster looks every five seconds; a tick a moment too early would wait for the next look.
+        minimum_interval_seconds=max(1, settings.recovery_points.every_s - 1),
+        default_status=running if settings.sensors_running else stopped,
+        description=(
+            f"Takes a recovery point of `{application_id}` in each tick. Once a minute, and when"
+            " the guarantee changes, the asset gets an event and its check an evaluation."
+        ),
+        tags={"kstreams/app": application_id},
+    )
+    def recovery_points(context: dg.SensorEvaluationContext) -> dg.SensorResult:
+        # Two daemons may tick in the same instant; one after the other, they see each other.
+        lock = settings.warehouse.lock_file(f"recorder-sensor/{application_id}")
+        with warehouse_lock(lock, purpose="recorder sensor", wait_s=LOCK_WAIT_S):
+            age_s = _newest_age_s(settings)
+            if age_s is not None and 0 <= age_s < settings.recovery_points.every_s / 2:
+                return dg.SensorResult(
+                    skip_reason=f"Another recovery point was taken {age_s:.1f} s ago."
+                )
+            point = _take(settings)
+        return _result(settings, point, RecorderCursor.parse(context.cursor))
+
+    return recovery_points
+
+
+def _newest_age_s(settings: ApplicationSettings) -> float | None:
+    """How old the newest point is; negative when the clock was set back."""
+    newest = RecoveryPointTable(settings.warehouse).newest(settings.application_id)
+    return time.time() - newest[0].taken_at_ms / 1000 if newest else None
+
+
+def _take(settings: ApplicationSettings) -> RecoveryPoint:
+    timeout_s = min(CALL_TIMEOUT_S, settings.connection.request_timeout_seconds)
+    with KafkaCluster(settings.connection, timeout_s=timeout_s) as cluster:
+        return recorder_of(settings, cluster).take()
+
+
+def _result(
+    settings: ApplicationSettings, point: RecoveryPoint, last: RecorderCursor | None
+) -> dg.SensorResult:
+    told = f"Recovery point {point.id}: {point.guarantee}, {_sealed(point)}, {point.took_ms} ms."
+    if last is not None and not _is_event_due(point, last):
+        return dg.SensorResult(skip_reason=told, cursor=last.dump())
+    metadata = point_metadata(point)
+    cursor = RecorderCursor(
+        point.taken_at_ms,
+        point.guarantee.value,
+        point.sealed,
+        last.check_at_ms if last else 0,
+        last.check_took_ms if last else 0,
+    )
+    evaluations: list[dg.AssetCheckEvaluation] = []
+    if _is_check_due(settings, point, cursor):
+        began = time.monotonic()
+        recency = recovery_point_is_recent(settings)
+        took_ms = round((time.monotonic() - began) * 1000)
+        cursor = replace(cursor, check_at_ms=point.taken_at_ms, check_took_ms=took_ms)
+        metadata |= restorable_metadata(recency)
+        evaluations.append(_evaluation(settings, recency))
+    key = recovery_points_key(settings.application_id)
+    event = dg.AssetMaterialization(asset_key=key, metadata=metadata)
+    return dg.SensorResult(
+        skip_reason=told, asset_events=[event, *evaluations], cursor=cursor.dump()
+    )
+
+
+def _evaluation(settings: ApplicationSettings, recency: Recency) -> dg.AssetCheckEvaluation:
+    return dg.AssetCheckEvaluation(
+        asset_key=recovery_points_key(settings.application_id),
+        check_name="recovery_point_is_recent",
+        passed=recency.passed,
+        description=recency.explanation,
+        metadata=restorable_metadata(recency),
+    )
+
+
+def _is_check_due(
+    settings: ApplicationSettings, point: RecoveryPoint, cursor: RecorderCursor
+) -> bool:
+    """Evaluating reads the whole ledger."""
+    pause_ms = CHECK_SHARE * cursor.check_took_ms
+    if 0 <= point.taken_at_ms - cursor.check_at_ms < pause_ms:
+        return False
+    ledger = ControlTable(
+        settings.warehouse.control("windows"), LEDGER_SCHEMA, grows_along="window_start_ms"
+    )
+    return sum(file.rows for file in ledger.files(settings.application_id)) <= CHECK_ROWS
+
+
+def _is_event_due(point: RecoveryPoint, last: RecorderCursor) -> bool:
+    if (point.guarantee.value, point.sealed) != (last.guarantee, last.sealed):
+        return True
+    return not 0 <= point.taken_at_ms - last.event_at_ms < EVENT_EVERY_S * 1000
+
+
+def _sealed(point: RecoveryPoint) -> str:
+    return "sealed" if point.sealed else "not sealed"

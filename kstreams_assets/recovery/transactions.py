@@ -1,0 +1,298 @@
+"""The method `transactions`: an exact cut of a live exactly-once application.
+
+The order of the looks matters; each was proved necessary on a real broker.
+"""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from kstreams_assets.errors import (
+    AuthorizationFailedError,
+    OffsetOutOfRangeError,
+    RawReadTimeoutError,
+)
+from kstreams_assets.kafka.coordinator_partition import (
+    CONSUMER_OFFSETS,
+    TRANSACTION_STATE,
+    coordinator_partition,
+)
+from kstreams_assets.kafka.positions import CommittedOffset, OffsetRange, TopicPartitionId
+from kstreams_assets.kafka.raw_batch import RawBatch
+from kstreams_assets.kafka.transactions import ONGOING, TransactionalId
+from kstreams_assets.recovery.cut import Cut, decide
+from kstreams_assets.recovery.group_commits import GroupBatch, GroupLog, batches_of_group
+from kstreams_assets.recovery.identity import ProducerEpoch
+from kstreams_assets.recovery.method import (
+    NotTaken,
+    Offsets,
+    Positions,
+    Scene,
+    committed_offsets,
+)
+from kstreams_assets.recovery.point import Guarantee, Method
+from kstreams_assets.recovery.quiet import why_not_exactly_once
+from kstreams_assets.recovery.refusal import Refusal, Wanted
+from kstreams_assets.recovery.sample import PartitionSample, Sample
+from kstreams_assets.recovery.segments import tail_of
+from kstreams_assets.recovery.since import since
+from kstreams_assets.recovery.transaction_history import (
+    ended_transactions,
+    state_partitions,
+    state_records,
+)
+
+_WAIT_S = 0.25
+"""Between the two looks at the last stable offsets, so that data tails span several commits."""
+_READ_S = 15.0
+_CLOSING_S = 3.0
+"""How long to wait for the markers of older clients' transactions: some commit intervals."""
+_POLL_S = 0.02
+_HISTORY_MARGIN_S = 10.0
+_ROUNDS = 5
+
+
+@dataclass(slots=True)
+class TransactionsMethod:
+    """Tells apart the committed transactions in the raw logs.
+
+    Needs READ on all topics the application writes and on `__consumer_offsets`; DESCRIBE on its
+    transactional ids when a transaction is open for long and writes little; for clients older than
+    Kafka 4.0 also READ on `__transaction_state`.
+    """
+
+    scene: Scene
+    _group_batches: list[GroupBatch] = field(init=False, default_factory=list)
+    _stable: Offsets = field(init=False, default_factory=dict)
+
+    def take(self) -> Positions | NotTaken:
+        """Positions of the application now, or why not."""
+        try:
+            return self._take()
+        except AuthorizationFailedError as error:
+            return NotTaken(error.problem.rstrip("."))
+        except (OffsetOutOfRangeError, RawReadTimeoutError) as error:
+            return NotTaken(error.problem.rstrip("."), again=True)
+
+    def _take(self) -> Positions | NotTaken:
+        counts = self.scene.cluster.topics()
+        if CONSUMER_OFFSETS not in counts:
+            return NotTaken(f"{CONSUMER_OFFSETS} is not visible (rights DESCRIBE and READ)")
+        sample, watermarks = self._look(counts[CONSUMER_OFFSETS])
+        if not sample.group.committed:
+            # an idle application shows no transaction: then its logs must tell its guarantee
+            doubt = why_not_exactly_once(self.scene, watermarks)
+            if doubt:
+                return NotTaken(doubt)
+        cut = self._decide(sample, counts)
+        if isinstance(cut, Refusal):
+            return NotTaken(cut.reason, again=cut.wanted is not Wanted.ANOTHER_METHOD)
+        return Positions(
+            method=Method.TRANSACTIONS,
+            guarantee=Guarantee.EXACT,
+            ends=cut.ends,
+            committed=cut.committed,
+            high_watermarks=watermarks,
+            excluded=cut.excluded,
+        )
+
+    def _look(self, offsets_partitions: int) -> tuple[Sample, Offsets]:
+        """Steps 1 to 4: lookback, two looks at the last stable offsets, offsets, ends."""
+        cluster, between = self.scene.cluster, self.scene.between
+        written = self.scene.standing.written
+        number = coordinator_partition(self.scene.group, offsets_partitions)
+        group_partition = TopicPartitionId(CONSUMER_OFFSETS, number)
+        start, early_end = self._lookback(group_partition)
+        between("first look at the last stable offsets")
+        first_stable = cluster.last_stable_offsets(written)
+        between("first ends")  # who writes beyond these had not been prepared at the first look
+        first = cluster.high_watermarks(written)
+        self._read_group(group_partition, start, early_end, wait_s=_WAIT_S)
+        between("second look at the last stable offsets")
+        self._look_again()
+        applied = cluster.high_watermarks([group_partition])[group_partition]
+        between("committed offsets")
+        committed = self._committed()
+        between("early ends")
+        early = cluster.high_watermarks(written)
+        between("end of the offsets topic")
+        group_end = cluster.high_watermarks([group_partition])[group_partition]
+        between("ends")
+        watermarks = cluster.high_watermarks(written)
+        between("raw logs")
+        batches = self._read(
+            {
+                **{p: OffsetRange(first_stable[p], watermarks[p]) for p in written},
+                group_partition: OffsetRange(early_end, group_end),
+            }
+        )
+        sample = Sample(
+            partitions=[
+                PartitionSample(
+                    partition=partition,
+                    written=by,
+                    first_stable=first_stable[partition],
+                    first_high_watermark=first[partition],
+                    stable=self._stable[partition],
+                    early_high_watermark=early[partition],
+                    high_watermark=watermarks[partition],
+                    batches=batches[partition],
+                )
+                for partition, by in written.items()
+            ],
+            committed=committed,
+            group=GroupLog(group_partition, start, group_end, applied, tuple(self._group_batches)),
+        )
+        return sample, watermarks
+
+    def _lookback(self, partition: TopicPartitionId) -> tuple[int, int]:
+        """Where to begin in the offsets topic, and where it ends now.
+
+        Beginning at its last stable offset would lose transactions whose commits lie before
+        another one's that is still open.
+        """
+        return since(self.scene, [partition], self.scene.lookback_s)[partition]
+
+    def _committed(self) -> Mapping[TopicPartitionId, CommittedOffset]:
+        """Offsets, with a new look at the last stable offsets before each further attempt."""
+        return committed_offsets(self.scene, before_retry=self._look_again)
+
+    def _look_again(self) -> None:
+        self._stable = self.scene.cluster.last_stable_offsets(self.scene.standing.written)
+
+    def _read_group(
+        self, partition: TopicPartitionId, start: int, end: int, *, wait_s: float
+    ) -> None:
+        """Read the lookback while waiting for the second look."""
+        until = time.monotonic() + wait_s
+        self._read({partition: OffsetRange(start, end)})
+        time.sleep(max(0.0, until - time.monotonic()))
+
+    def _read(
+        self, ranges: Mapping[TopicPartitionId, OffsetRange]
+    ) -> dict[TopicPartitionId, list[RawBatch]]:
+        """Batch headers of data partitions; those of the offsets topic go to the group's."""
+        found: dict[TopicPartitionId, list[RawBatch]] = {}
+        for partition, raw in self.scene.reader.read(ranges, deadline_s=_READ_S).items():
+            if partition.topic == CONSUMER_OFFSETS:
+                known = self._group_batches[-1].header.last_offset if self._group_batches else -1
+                self._group_batches += batches_of_group(
+                    (b for b in raw.batches if b.header.base_offset > known), self.scene.group
+                )
+            else:
+                found[partition] = [batch.header for batch in raw.batches]
+        return found
+
+    def _decide(self, sample: Sample, counts: Mapping[str, int]) -> Cut | Refusal:
+        """Decide, and fetch what a decision turns out to need."""
+        decision = decide(sample)
+        for _ in range(_ROUNDS):
+            if not isinstance(decision, Refusal):
+                return decision
+            if decision.wanted is Wanted.PRODUCERS:
+                ids = self.scene.cluster.transactional_ids(self.scene.group)
+                if not ids:
+                    reason = f"{decision.reason}, and {self._no_transactional_id}"
+                    return replace(decision, reason=reason, wanted=Wanted.ANOTHER_METHOD)
+                producers = frozenset(one.producer_id for one in ids)
+                sample = replace(sample, producers=producers)
+            elif decision.wanted is Wanted.HISTORY:
+                hidden = self._hidden_history(counts)
+                if hidden:
+                    reason = f"{decision.reason}: {hidden}"
+                    return replace(decision, reason=reason, wanted=Wanted.ANOTHER_METHOD)
+                sample = self._with_history(self._with_closing_markers(sample), counts)
+            elif decision.wanted is Wanted.ONGOING:
+                ids = self.scene.cluster.transactional_ids(self.scene.group)
+                if not ids:
+                    reason = f"{decision.reason}, and {self._no_transactional_id}"
+                    return replace(decision, reason=reason, wanted=Wanted.ANOTHER_METHOD)
+                sample = self._with_ongoing(sample, decision.partitions, ids)
+            else:
+                return decision
+            decision = decide(sample)
+        return decision
+
+    def _with_ongoing(
+        self,
+        sample: Sample,
+        partitions: Sequence[TopicPartitionId],
+        ids: Sequence[TransactionalId],
+    ) -> Sample:
+        """What is open now; read on only then, so that no marker from before goes unseen."""
+        names = [one.name for one in ids if one.state == ONGOING]
+        found = self.scene.cluster.ongoing_producers(names)
+        ends = self.scene.cluster.high_watermarks(partitions)
+        read_to = {one.partition: one.high_watermark for one in sample.partitions}
+        sample = self._read_on(sample, {p: OffsetRange(read_to[p], ends[p]) for p in partitions})
+        return replace(sample, ongoing=frozenset(ProducerEpoch(*one) for one in found))
+
+    def _with_closing_markers(self, sample: Sample) -> Sample:
+        """Read on until every transaction that had begun is closed by a marker, or for 3 s.
+
+        Without its marker the transaction of an older client cannot be told from the next one.
+        """
+        read_to = {one.partition: one.high_watermark for one in sample.partitions}
+        read_to[sample.group.partition] = sample.group.end
+        deadline = time.monotonic() + _CLOSING_S
+        while opened := _unclosed(sample):
+            ends = self.scene.cluster.high_watermarks(opened)
+            sample = self._read_on(sample, {p: OffsetRange(read_to[p], ends[p]) for p in opened})
+            read_to.update(ends)
+            if time.monotonic() > deadline:
+                break
+            time.sleep(_POLL_S)
+        return sample
+
+    def _read_on(self, sample: Sample, ranges: Mapping[TopicPartitionId, OffsetRange]) -> Sample:
+        """The sample with what these ranges hold beyond its ends."""
+        more = self._read(ranges)
+
+        def batches(one: PartitionSample) -> tuple[RawBatch, ...]:
+            known = one.batches[-1].last_offset if one.batches else -1
+            return (*one.batches, *(b for b in more[one.partition] if b.base_offset > known))
+
+        return replace(
+            sample,
+            partitions=[
+                replace(one, batches=batches(one)) if one.partition in more else one
+                for one in sample.partitions
+            ],
+            group=replace(sample.group, batches=tuple(self._group_batches)),
+        )
+
+    @property
+    def _no_transactional_id(self) -> str:
+        return (
+            "no transactional id is visible (right DESCRIBE on transactional ids"
+            f" {self.scene.group}-*)"
+        )
+
+    def _hidden_history(self, counts: Mapping[str, int]) -> str:
+        """Why the transactions of the application cannot be looked up, empty if they can."""
+        if TRANSACTION_STATE not in counts:
+            return f"{TRANSACTION_STATE} is not visible (rights DESCRIBE and READ)"
+        if not self.scene.cluster.transactional_ids(self.scene.group):
+            return self._no_transactional_id
+        return ""
+
+    def _with_history(self, sample: Sample, counts: Mapping[str, int]) -> Sample:
+        ids = self.scene.cluster.transactional_ids(self.scene.group)
+        names = frozenset(one.name for one in ids)
+        partitions = state_partitions(names, counts[TRANSACTION_STATE])
+        ranges = since(self.scene, partitions, self.scene.lookback_s + _HISTORY_MARGIN_S)
+        wanted = {p: OffsetRange(*ends) for p, ends in ranges.items()}
+        raw = self.scene.reader.read(wanted, deadline_s=_READ_S)
+        return replace(sample, history=ended_transactions(state_records(raw.values(), names)))
+
+
+def _unclosed(sample: Sample) -> Sequence[TopicPartitionId]:
+    """Partitions in which a transaction has begun and no marker closes it."""
+    tails = [
+        tail_of(one.partition, one.batches, below=one.high_watermark) for one in sample.partitions
+    ]
+    return sorted(
+        tail.partition
+        for tail in [*tails, sample.group.tail]
+        if any(segment.marker is None for segment in tail.segments)
+    )

@@ -1,0 +1,130 @@
+"""How far the spans of a partition reach, and where they were thinned out."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kstreams_assets.backup.chains import Chain, Ranges, StoredSpan, chains_of
+from kstreams_assets.kafka.positions import OffsetRange
+from tests.backup.stored import stored_span
+
+_RANGES = st.lists(
+    st.tuples(st.integers(0, 20), st.integers(0, 6)).map(lambda p: OffsetRange(p[0], p[0] + p[1])),
+    max_size=6,
+)
+
+
+class TestRanges:
+    """Merged ranges answer like the offsets one by one."""
+
+    @given(_RANGES, st.integers(0, 30))
+    def test_reach(self, ranges: list[OffsetRange], offset: int) -> None:
+        held = {o for found in ranges for o in range(found.start, found.end)}
+        expected = offset
+        while expected in held:
+            expected += 1
+        assert Ranges(ranges).reach(offset) == expected
+
+    def test_next_start(self) -> None:
+        ranges = Ranges([OffsetRange(5, 9), OffsetRange(0, 3), OffsetRange(9, 12)])
+        assert [ranges.next_start(o) for o in (0, 3, 5, 12)] == [5, 5, None, None]
+
+
+class TestUnbrokenEnd:
+    """From the begin of the life on, without a missing window."""
+
+    def _end(self, *spans: StoredSpan) -> int | None:
+        return Chain(spans).unbroken_end
+
+    def test_spans_in_any_order(self) -> None:
+        first = stored_span(0, 10, index=0, continues=False)
+        second, third = stored_span(10, 20, index=1), stored_span(20, 25, index=2)
+        assert self._end(third, first, second) == 25
+
+    def test_a_missing_window_ends_it(self) -> None:
+        first, third = stored_span(0, 10, continues=False), stored_span(20, 25, index=2)
+        assert self._end(first, third) == 10
+
+    def test_a_life_whose_begin_was_never_backed_up(self) -> None:
+        assert self._end(stored_span(10, 20, index=3)) is None
+
+    def test_nothing_below_the_first_span_was_left_to_back_up(self) -> None:
+        assert self._end(stored_span(10, 20, index=3, log_start=12, read_start=12)) == 20
+
+    def test_an_empty_window_is_no_break(self) -> None:
+        first, empty = stored_span(0, 10, continues=False), stored_span(10, 10, index=1)
+        assert self._end(first, empty, stored_span(10, 12, index=2)) == 12
+
+    def test_what_kafka_had_lost_is_no_break(self) -> None:
+        lost = stored_span(10, 20, index=1, read_start=15)
+        assert self._end(stored_span(0, 10, continues=False), lost) == 20
+
+    def test_a_span_that_lacks_records_for_no_known_cause_is_one(self) -> None:
+        doubtful = stored_span(10, 20, index=1, complete=False)
+        assert self._end(stored_span(0, 10, continues=False), doubtful) == 10
+
+
+class TestHoles:
+    """A hole below an end, in a span that was read after an instant."""
+
+    @given(
+        st.lists(
+            st.tuples(st.integers(1, 5), st.none() | st.integers(0, 4), st.integers(0, 9)),
+            min_size=1,
+            max_size=12,
+        ),
+        st.integers(0, 30),
+        st.integers(0, 60),
+        st.integers(0, 9),
+    )
+    def test_against_every_span(
+        self, drawn: list[tuple[int, int | None, int]], start: int, end: int, instant_ms: int
+    ) -> None:
+        spans: list[StoredSpan] = []
+        at = 0
+        for index, (length, hole, recorded) in enumerate(drawn):
+            first_hole = None if hole is None else at + min(hole, length - 1)
+            spans.append(
+                stored_span(
+                    at, at + length, index=index, first_hole=first_hole, recorded_at_ms=recorded
+                )
+            )
+            at += length
+        harmful = {
+            s.first_hole
+            for s in spans
+            if s.first_hole is not None
+            and s.first_hole < end
+            and s.end > start
+            and s.recorded_at_ms > instant_ms
+        }
+        found = Chain(spans).hole_read_after(start, end, instant_ms)
+        assert (found in harmful) if harmful else found is None
+
+    def test_a_span_read_before_the_instant_is_harmless(self) -> None:
+        chain = Chain([stored_span(0, 10, first_hole=4, recorded_at_ms=100)])
+        assert chain.hole_read_after(0, 10, 99) == 4
+        assert chain.hole_read_after(0, 10, 100) is None
+        assert chain.hole_read_after(0, 4, 99) is None
+
+
+def test_lives_and_partitions_are_apart() -> None:
+    spans = [
+        stored_span(0, 10),
+        stored_span(0, 5, index=1, topic_id="life-2"),
+        stored_span(0, 7, partition=1),
+        stored_span(10, 12, index=1),
+    ]
+    ends = {life: [s.end for s in chain.spans] for life, chain in chains_of(spans).items()}
+    assert ends == {
+        ("t", 0, "life-1"): [10, 12],
+        ("t", 0, "life-2"): [5],
+        ("t", 1, "life-1"): [7],
+    }
+
+
+def test_neighbours_of_an_offset_that_no_span_holds() -> None:
+    first, third = stored_span(0, 10), stored_span(20, 30, index=2)
+    chain = Chain([first, third])
+    assert chain.neighbours(10) == (first, third)
+    assert chain.neighbours(30) == (third, None)
+    assert Chain([third]).neighbours(5) == (None, third)

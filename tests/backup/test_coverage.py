@@ -1,0 +1,185 @@
+"""The newest recovery point that can be restored, and how old it is: from tables alone."""
+
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from dagster._core.test_utils import freeze_time
+
+from kstreams_assets.app.model import AppTopic, TopicRole
+from kstreams_assets.backup.coverage import (
+    POINT_CHECKS,
+    Coverage,
+    counts,
+    newest_restorable,
+    recovery_point_age,
+    recovery_point_is_recent,
+)
+from kstreams_assets.backup.ledger import Ledger
+from kstreams_assets.backup.partitions import WindowCalendar
+from kstreams_assets.backup.point_judge import Restores
+from kstreams_assets.kafka.connection import KafkaConnection
+from kstreams_assets.recovery.point import Guarantee, PartitionCut, RecoveryPoint
+from kstreams_assets.recovery.table import RecoveryPointTable
+from kstreams_assets.settings import ApplicationSettings, RecoveryPointSettings, WindowSchedule
+from kstreams_assets.warehouse.layout import Warehouse
+from tests.backup.samples import APPLICATION_ID, application, backup, point, result, span
+
+TOPICS = (
+    AppTopic("in", frozenset({TopicRole.INPUT})),
+    AppTopic("log", frozenset({TopicRole.CHANGELOG})),
+)
+SCHEDULE = WindowSchedule.every("hour", start="2026-10-20")
+
+
+def _ms(hour: int, minute: int) -> int:
+    return round(datetime(2026, 10, 20, hour, minute, tzinfo=UTC).timestamp() * 1000)
+
+
+def _settings(root: Path, *, objective_s: int | None = None) -> ApplicationSettings:
+    return ApplicationSettings(
+        application=application(*TOPICS, AppTopic("out", frozenset({TopicRole.OUTPUT}))),
+        topics=TOPICS,
+        connection=KafkaConnection(bootstrap_servers="localhost:1"),
+        warehouse=Warehouse(root),
+        windows=SCHEDULE,
+        recovery_points=RecoveryPointSettings(objective_s=objective_s),
+    )
+
+
+@pytest.fixture(autouse=True)
+def _half_past_six() -> Iterator[None]:
+    with freeze_time(datetime(2026, 10, 20, 6, 30, tzinfo=UTC)):
+        yield
+
+
+def _point(hour: int, minute: int, end: int, *, is_exact: bool = True) -> RecoveryPoint:
+    cuts = [PartitionCut(name, 0, "life-1", 0, end) for name in ("in", "log", "out")]
+    taken = point(_ms(hour, minute), *cuts, point_id=f"{hour:02}{minute:02}")
+    return replace(taken, guarantee=Guarantee.EXACT) if is_exact else taken
+
+
+def _back_up(root: Path, hour: int, start: int, end: int, *, hole: int | None = None) -> None:
+    window = WindowCalendar(SCHEDULE).window(f"2026-10-20-0{hour}:00")
+    made = []
+    for name in ("in", "log"):
+        plan = replace(span(start, end, topic=name, continues=start > 0), window=window)
+        stored = replace(result(plan), first_hole=hole, contiguity_known=True)
+        made.append(replace(backup(stored, topic=name), window=window))
+    Ledger(Warehouse(root), APPLICATION_ID).record(made, run_id="run-1")
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """Windows 02:00 and 03:00 are backed up, the latter with a hole at 180."""
+    RecoveryPointTable(Warehouse(tmp_path)).append_many(
+        [
+            _point(2, 30, 50, is_exact=False),
+            _point(2, 59, 100),
+            _point(3, 30, 150),
+            _point(3, 59, 200),
+            _point(4, 59, 300),
+            _point(6, 29, 500),
+        ]
+    )
+    _back_up(tmp_path, 2, 0, 100)
+    _back_up(tmp_path, 3, 100, 200, hole=180)
+    return tmp_path
+
+
+def test_newest_first(root: Path) -> None:
+    statuses = Coverage(_settings(root)).newest(10)
+    assert [(s.id, s.gives.value) for s in statuses] == [
+        ("0629", "nothing"),
+        ("0459", "nothing"),
+        ("0359", "unproven"),
+        ("0330", "exact"),
+        ("0259", "exact"),
+        ("0230", "at_least_once"),
+    ]
+    assert counts(statuses) == {
+        Restores.EXACT: 2,
+        Restores.AT_LEAST_ONCE: 1,
+        Restores.UNPROVEN: 1,
+        Restores.NOTHING: 2,
+    }
+    assert "the window of the point is still open" in statuses[0].reason
+    assert "back up window 2026-10-20-04:00." in statuses[1].reason
+    assert "no offset 180 any more" in statuses[2].reason
+    assert all("not judged: out" in status.reason for status in statuses)
+
+
+def test_the_newest_restorable(root: Path) -> None:
+    found = newest_restorable(_settings(root))
+    assert (found.exact and found.exact.id, found.covered and found.covered.id) == ("0330", "0359")
+    _back_up(root, 3, 100, 200)
+    _back_up(root, 4, 200, 300)
+    found = newest_restorable(_settings(root))
+    assert found.covered == found.exact
+    assert found.exact is not None
+    assert found.exact.id == "0459"
+    assert recovery_point_age(found.exact, _ms(6, 30)) == 91 * 60
+    assert recovery_point_age(None, _ms(6, 30)) is None
+
+
+def test_the_search_goes_back_over_many_points(tmp_path: Path) -> None:
+    later = [_point(5, 0, 1000 + number) for number in range(500)]
+    later = [
+        replace(p, id=f"later-{n}", taken_at_ms=p.taken_at_ms + n) for n, p in enumerate(later)
+    ]
+    RecoveryPointTable(Warehouse(tmp_path)).append_many([_point(2, 59, 100), *later])
+    _back_up(tmp_path, 2, 0, 100)
+    began = time.process_time()
+    found = newest_restorable(_settings(tmp_path))
+    took_s = time.process_time() - began
+    assert found.exact is not None
+    assert found.exact.id == "0259"
+    assert took_s < 2, took_s
+
+
+def test_an_empty_warehouse(tmp_path: Path) -> None:
+    found = newest_restorable(_settings(tmp_path))
+    assert (found.exact, found.covered) == (None, None)
+    assert Coverage(_settings(tmp_path)).newest(10) == []
+    assert list(tmp_path.iterdir()) == []
+
+
+class TestRecent:
+    """Is the objective met?"""
+
+    def test_no_objective(self, root: Path) -> None:
+        found = recovery_point_is_recent(_settings(root), now_ms=_ms(4, 30))
+        assert (found.passed, found.age_s, found.objective_s) == (True, 3600, None)
+        assert "3600 s old (2026-10-20T03:30:00.000+00:00)" in found.explanation
+        assert "The newest covered one gives unproven (2026-10-20T03:59" in found.explanation
+        assert "No objective is declared" in found.explanation
+
+    @pytest.mark.parametrize(("objective_s", "passed"), [(3600, True), (3599, False)])
+    def test_against_the_objective(self, root: Path, objective_s: int, passed: bool) -> None:
+        settings = _settings(root, objective_s=objective_s)
+        found = recovery_point_is_recent(settings, now_ms=_ms(4, 30))
+        assert (found.passed, found.objective_s) == (passed, objective_s)
+        assert ("Back up the windows that are due" in found.explanation) is not passed
+
+    def test_now_is_the_present_time(self, root: Path) -> None:
+        found = recovery_point_is_recent(_settings(root))
+        assert found.age_s == pytest.approx(time.time() - _ms(3, 30) / 1000, abs=60)
+
+    @pytest.mark.parametrize(("objective_s", "passed"), [(None, True), (999_999, False)])
+    def test_without_an_exact_covered_point(
+        self, tmp_path: Path, objective_s: int | None, passed: bool
+    ) -> None:
+        RecoveryPointTable(Warehouse(tmp_path)).append(_point(2, 30, 50, is_exact=False))
+        _back_up(tmp_path, 2, 0, 100)
+        settings = _settings(tmp_path, objective_s=objective_s)
+        found = recovery_point_is_recent(settings, now_ms=_ms(4, 30))
+        assert (found.passed, found.age_s) == (passed, None)
+        assert "No recovery point is both exact and covered" in found.explanation
+        assert "gives at_least_once" in found.explanation
+
+
+def test_each_check_says_when_it_is_red() -> None:
+    assert all("Red: " in text for text in POINT_CHECKS.values())

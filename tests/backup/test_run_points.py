@@ -1,0 +1,143 @@
+"""The points that a backup run takes itself, with the recorder replaced."""
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from kstreams_assets.app.model import AppTopic, TopicRole
+from kstreams_assets.backup import run_points
+from kstreams_assets.backup.ledger import Ledger
+from kstreams_assets.backup.run_points import RunPoints
+from kstreams_assets.errors import ClusterUnavailableError
+from kstreams_assets.kafka.cluster import KafkaCluster
+from kstreams_assets.kafka.positions import TopicPartitionId
+from kstreams_assets.recovery.held import HeldPosition
+from kstreams_assets.recovery.point import RecoveryPoint
+from kstreams_assets.recovery.table import RecoveryPointTable
+from kstreams_assets.settings import RecoveryPointSettings
+from kstreams_assets.warehouse.layout import Warehouse
+from kstreams_assets.warehouse.lock import WarehouseLockedError
+from tests.backup.samples import APPLICATION_ID, application, backup, cut, point, result, span
+from tests.backup.samples import window as window_of
+
+CLOSED = window_of(3)
+SETTINGS = RecoveryPointSettings(seal_bytes=1, closing_seal_bytes=77)
+HELD = {TopicPartitionId("log", 0): HeldPosition("life-1", 10)}
+
+
+@dataclass
+class _Recorder:
+    """Notes what it was asked for."""
+
+    error: Exception | None = None
+    asked: list[dict[str, Any]] = field(default_factory=list)
+
+    def __call__(self, *arguments: object) -> "_Recorder":
+        assert arguments[-1] is SETTINGS
+        return self
+
+    def take(self, **wishes: Any) -> RecoveryPoint:
+        self.asked.append(wishes)
+        if self.error:
+            raise self.error
+        return point(35, cut(0, 9))
+
+
+@pytest.fixture
+def recorder(monkeypatch: pytest.MonkeyPatch) -> _Recorder:
+    """Stands in for `Recorder`."""
+    made = _Recorder()
+    monkeypatch.setattr(run_points, "Recorder", made)
+    return made
+
+
+@pytest.fixture
+def points(tmp_path: Path) -> RunPoints:
+    """Of an application with a changelog that is backed up to offset 10."""
+    warehouse = Warehouse(tmp_path)
+    stored = result(span(0, 10, topic="log", continues=False))
+    ledger = Ledger(warehouse, APPLICATION_ID)
+    ledger.record([backup(stored, topic="log")], run_id="run-1")
+    made = application(AppTopic("log", frozenset({TopicRole.CHANGELOG})))
+    return RunPoints(made, cast(KafkaCluster, None), warehouse, SETTINGS)
+
+
+def _wishes(closes_window_end_ms: int | None) -> Mapping[str, Any]:
+    return {
+        "closes_window_end_ms": closes_window_end_ms,
+        "held": HELD,
+        "seal_bytes": SETTINGS.closing_seal_bytes,
+    }
+
+
+def test_the_last_point_saves_only_what_no_backup_holds(
+    points: RunPoints, recorder: _Recorder
+) -> None:
+    taken = points.take_last()
+    assert taken is not None
+    assert taken.id == "point-35"
+    assert recorder.asked == [_wishes(None)]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ClusterUnavailableError(
+            bootstrap_servers="localhost:1", operation="describe", timeout_s=1, reason="down"
+        ),
+        WarehouseLockedError(path=Path("lock"), holder="another", waited_s=1),
+    ],
+    ids=["cluster", "lock"],
+)
+def test_a_last_point_that_cannot_be_taken_is_a_warning(
+    points: RunPoints,
+    recorder: _Recorder,
+    caplog: pytest.LogCaptureFixture,
+    error: Exception,
+) -> None:
+    recorder.error = error
+    with caplog.at_level(logging.WARNING):
+        assert points.take_last() is None
+    assert str(error) in caplog.text
+
+
+def test_other_errors_are_not_hidden(points: RunPoints, recorder: _Recorder) -> None:
+    recorder.error = ZeroDivisionError()
+    with pytest.raises(ZeroDivisionError):
+        points.take_last()
+
+
+class TestClosing:
+    """The newest closed window gets a point if it has none."""
+
+    def test_it_has_none(self, points: RunPoints, recorder: _Recorder) -> None:
+        RecoveryPointTable(points.warehouse).append(point(29, cut(0, 9)))
+        points.ensure_closing(CLOSED, ["log"])
+        assert recorder.asked == [_wishes(CLOSED.end_ms)]
+
+    def test_it_has_one(self, points: RunPoints, recorder: _Recorder) -> None:
+        RecoveryPointTable(points.warehouse).append(point(30, cut(0, 9)))
+        points.ensure_closing(CLOSED, ["log"])
+        assert recorder.asked == []
+
+    def test_it_is_backed_up_already(self, points: RunPoints, recorder: _Recorder) -> None:
+        points.ensure_closing(window_of(0), ["log"])
+        assert recorder.asked == []
+
+
+class TestUnproven:
+    """Points of windows whose spans had holes are looked up, others are not."""
+
+    def test_with_and_without_holes(self, points: RunPoints) -> None:
+        RecoveryPointTable(points.warehouse).append_many(
+            [point(at, cut(0, end, topic="log")) for at, end in ((2, 4), (4, 9), (15, 9))]
+        )
+        whole = backup(result(span(0, 10, topic="log")), topic="log")
+        thinned = replace(whole, spans=(replace(whole.spans[0], first_hole=4),))
+        assert points.with_unproven([whole]) == [whole]
+        found = points.with_unproven([thinned, whole])
+        assert [topic.unproven_points for topic in found] == [("point-4",), ()]

@@ -1,0 +1,61 @@
+"""Both sensors with a real broker and real Spark: a point, a request, its run, nothing twice."""
+
+from pathlib import Path
+
+import dagster as dg
+import pytest
+from dagster._core.storage.tags import ASSET_PARTITION_RANGE_END_TAG
+
+from kstreams_assets.backup.ledger import Ledger
+from kstreams_assets.components.builder import build_application_definitions
+from kstreams_assets.naming import backups_sensor, recovery_points_key, recovery_points_sensor
+from kstreams_assets.recovery.table import RecoveryPointTable
+from tests.e2e.test_dagster_run import produce, settings_of
+from tests.streams.workbench import Workbench
+
+pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.e2e]
+
+
+def test_points_and_backups_by_sensor(workbench: Workbench, tmp_path: Path) -> None:
+    orders = workbench.topic("orders")
+    produce(workbench, orders, 10)
+    settings = settings_of(workbench)
+    definitions = dg.Definitions.merge(
+        build_application_definitions(settings),
+        dg.Definitions(resources={"spark": workbench.spark}),
+    )
+    recorder = definitions.resolve_sensor_def(recovery_points_sensor(settings.application_id))
+    backups = definitions.resolve_sensor_def(backups_sensor(settings.application_id))
+
+    with dg.instance_for_test(temp_dir=str(tmp_path)) as instance:
+        tick = recorder.evaluate_tick(dg.build_sensor_context(instance=instance))
+
+        [point] = RecoveryPointTable(settings.warehouse).newest(settings.application_id)
+        assert tick.skip_message is not None
+        assert point.id in tick.skip_message
+        event, check = tick.asset_events
+        assert isinstance(event, dg.AssetMaterialization)
+        assert isinstance(check, dg.AssetCheckEvaluation)
+        assert event.asset_key == check.asset_key == recovery_points_key(settings.application_id)
+        assert event.metadata["recovery_point"].value == point.id
+
+        [request] = backups.evaluate_tick(
+            dg.build_sensor_context(instance=instance)
+        ).run_requests or [None]
+        assert request is not None
+        job = definitions.resolve_implicit_global_asset_job_def()
+        done = job.execute_in_process(
+            instance=instance,
+            asset_selection=list(request.asset_selection or ()),
+            tags={**request.tags, "dagster/run_key": request.run_key or ""},
+        )
+
+        assert done.success
+        last = request.tags[ASSET_PARTITION_RANGE_END_TAG]
+        [entry] = Ledger(settings.warehouse, settings.application_id).entries(windows={last})
+        assert entry.run_id == done.run_id
+        again = backups.evaluate_tick(dg.build_sensor_context(instance=instance))
+        # Another window may have closed meanwhile.
+        for later in again.run_requests or ():
+            assert later.tags[ASSET_PARTITION_RANGE_END_TAG] > last
+            assert later.run_key != request.run_key

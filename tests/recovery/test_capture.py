@@ -1,0 +1,170 @@
+"""Records captured right after a cut: only what belongs to it, and only if nothing is missing."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import cast
+
+import pytest
+
+from kstreams_assets.errors import OffsetOutOfRangeError
+from kstreams_assets.kafka.positions import OffsetRange, TopicPartitionId
+from kstreams_assets.kafka.raw_batch import parse_with_bytes
+from kstreams_assets.kafka.raw_log import RawLogReader
+from kstreams_assets.kafka.raw_range import LoadedBatch, RawRange
+from kstreams_assets.kafka.raw_record import RawRecord
+from kstreams_assets.recovery import capture
+from kstreams_assets.recovery.capture import Capture, Missing, Stretch
+from tests.kafka.batch_bytes import batch_bytes
+
+PARTITION = TopicPartitionId("app-totals-changelog", 0)
+_TRANSACTIONAL, _CONTROL = 0x10, 0x30
+
+
+@dataclass(slots=True)
+class FakeLog:
+    """Answers like RawLogReader, and keeps what it was asked for."""
+
+    batches: list[LoadedBatch] = field(default_factory=list)
+    log_start: int = 0
+    asked: list[OffsetRange] = field(default_factory=list)
+    _end: int = 0
+
+    def data(self, producer_id: int, *offsets: int, last: int | None = None) -> None:
+        """A batch; `last` if compaction removed the record there."""
+        records = [RawRecord(o, 0, 0, b"k", b"v%d" % o, ()) for o in offsets]
+        self._add(records, _TRANSACTIONAL, producer_id, offsets[0], last)
+
+    def marker(self, producer_id: int, offset: int, *, commit: bool) -> None:
+        """A control batch."""
+        key = b"\x00\x00\x00\x01" if commit else b"\x00\x00\x00\x00"
+        self._add([RawRecord(offset, 0, 0, key, b"", ())], _CONTROL, producer_id, offset, None)
+
+    def read(
+        self, ranges: Mapping[TopicPartitionId, OffsetRange], *, deadline_s: float
+    ) -> dict[TopicPartitionId, RawRange]:
+        """Whole batches that have an offset in the range."""
+        ((partition, wanted),) = ranges.items()
+        self.asked.append(wanted)
+        if wanted.start < self.log_start:
+            raise OffsetOutOfRangeError(
+                partition=str(partition), offset=wanted.start, log_start=self.log_start, log_end=99
+            )
+        found = tuple(
+            batch
+            for batch in self.batches
+            if batch.header.last_offset >= wanted.start and batch.header.base_offset < wanted.end
+        )
+        return {partition: RawRange(wanted.start, wanted.end, self.log_start, found)}
+
+    def _add(
+        self,
+        records: Sequence[RawRecord],
+        attributes: int,
+        producer_id: int,
+        base: int,
+        last: int | None,
+    ) -> None:
+        data = batch_bytes(
+            records,
+            base_offset=base,
+            last_offset=last,
+            attributes=attributes,
+            producer=(producer_id, 0),
+        )
+        ((header, view),) = parse_with_bytes(memoryview(data), partition=str(PARTITION))
+        self.batches.append(LoadedBatch(header, view, PARTITION))
+
+
+def _captured(
+    log: FakeLog,
+    start: int,
+    end: int,
+    *,
+    decided: int = 0,
+    excluded: tuple[OffsetRange, ...] = (),
+    limit_bytes: int | None = None,
+) -> list[int] | Missing:
+    reader = cast(RawLogReader, log)
+    stretch = Stretch(PARTITION, start, end, decided, excluded)
+    found = Capture(reader, limit_bytes).records([stretch])
+    return found if isinstance(found, Missing) else [r.offset for r in found[PARTITION]]
+
+
+@pytest.fixture
+def log() -> FakeLog:
+    """Committed data at 0 to 2 and 6, of an open transaction at 4 and 5; markers at 3 and 7."""
+    log = FakeLog()
+    log.data(1, 0, 1, 2)
+    log.marker(1, 3, commit=True)
+    log.data(2, 4, 5)
+    log.data(3, 6)
+    log.marker(3, 7, commit=True)
+    return log
+
+
+def test_only_offsets_of_the_stretch(log: FakeLog) -> None:
+    assert _captured(log, 1, 4) == [1, 2]
+    assert _captured(log, 3, 4) == []
+
+
+def test_what_is_excluded_is_left_out(log: FakeLog) -> None:
+    assert _captured(log, 0, 7, excluded=(OffsetRange(4, 6),)) == [0, 1, 2, 6]
+
+
+def test_what_was_aborted_is_left_out_if_its_marker_lies_beyond_the_end(log: FakeLog) -> None:
+    log.marker(2, 8, commit=False)
+    assert _captured(log, 0, 7, decided=9) == [0, 1, 2, 6]
+    assert log.asked == [OffsetRange(0, 9)]
+
+
+def test_data_whose_batch_begins_before_the_stretch_is_judged_by_its_marker(log: FakeLog) -> None:
+    log.marker(2, 8, commit=False)
+    assert _captured(log, 5, 7, decided=9) == [6]
+
+
+def test_nothing_is_asked_for_an_empty_stretch(log: FakeLog) -> None:
+    assert _captured(log, 7, 7, decided=9) == []
+    assert log.asked == []
+
+
+def test_a_record_that_compaction_removed_is_missed() -> None:
+    log = FakeLog()
+    log.data(1, 0, 2, last=2)
+    log.marker(1, 3, commit=True)
+    missing = _captured(log, 0, 4)
+    assert isinstance(missing, Missing)
+    assert "app-totals-changelog-0 no longer holds offset 1" in missing.reason
+
+
+def test_a_whole_batch_that_is_gone_is_missed(log: FakeLog) -> None:
+    del log.batches[2]
+    missing = _captured(log, 0, 7)
+    assert isinstance(missing, Missing)
+    assert "offset 4" in missing.reason
+
+
+def test_a_batch_gone_below_the_stretch_is_not(log: FakeLog) -> None:
+    del log.batches[0]
+    assert _captured(log, 6, 7) == [6]
+
+
+def test_purged_records_are_missed(log: FakeLog) -> None:
+    log.log_start = 2
+    missing = _captured(log, 1, 4)
+    assert isinstance(missing, Missing)
+    assert "holds offsets 2 to 99, not 1" in missing.reason
+    assert not missing.reason.endswith(".")
+
+
+def test_too_much(log: FakeLog) -> None:
+    missing = _captured(log, 0, 7, limit_bytes=100)
+    assert isinstance(missing, Missing)
+    assert "more than 100 bytes" in missing.reason
+    assert _captured(log, 0, 7, limit_bytes=10_000) == [0, 1, 2, 4, 5, 6]
+
+
+def test_chunks_do_not_repeat_batches(log: FakeLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(capture, "_CHUNK_OFFSETS", 2)
+    log.marker(2, 8, commit=False)
+    assert _captured(log, 0, 7, decided=9) == [0, 1, 2, 6]
+    assert log.asked == [OffsetRange(o, min(9, o + 2)) for o in range(0, 9, 2)]

@@ -1,0 +1,136 @@
+"""What is not exact says so, and why; what is labelled at_least_once loses nothing."""
+
+import time
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import AdminClient
+
+from kstreams_assets.kafka.local_cluster import LocalCluster
+from kstreams_assets.recovery.point import Guarantee, Method
+from tests.recovery.trial import (
+    NO_PURGE,
+    QUICK_SESSIONS,
+    losing_points,
+    methods,
+    new_trial,
+    running,
+    wrong_points,
+)
+
+pytestmark = pytest.mark.kafka
+
+CONFIG = {**QUICK_SESSIONS, **NO_PURGE}
+
+
+def test_at_least_once_application(kafka_cluster: LocalCluster, tmp_path: Path) -> None:
+    trial = new_trial(kafka_cluster.bootstrap_servers, tmp_path)
+    trial.create_topics()
+    app = trial.app(
+        "i0", threads=2, guarantee="at_least_once", commit_interval_ms=500, config=CONFIG
+    )
+    load = trial.load(rate=2_000)
+    with running([app]), load:
+        time.sleep(2)
+        trial.take(12, every_s=0.4)
+        load.stop()
+        time.sleep(2)
+    live = trial.points()
+    assert {point.guarantee for point in live} == {Guarantee.AT_LEAST_ONCE}
+    assert methods(live) == {Method.OFFSETS_FIRST: 12}
+    assert "at_least_once" in live[0].reason or "outside of transactions" in live[0].reason
+    time.sleep(7)  # until the session of the closed instance has timed out
+    trial.take(1)
+    (stopped,) = trial.points()[len(live) :]
+    assert (stopped.method, stopped.guarantee) == (Method.QUIESCED, Guarantee.EXACT)
+    history = trial.history()
+    assert losing_points(trial, history, [*live, stopped]) == {}
+    assert wrong_points(trial, history, [stopped]) == {}
+
+
+def test_resting_application_is_exact(kafka_cluster: LocalCluster, tmp_path: Path) -> None:
+    """No transaction for longer than the lookback: the guarantee is told by the logs."""
+    trial = new_trial(kafka_cluster.bootstrap_servers, tmp_path)
+    trial.create_topics()
+    load = trial.load(rate=500)
+    with running([trial.app("i0", threads=2, config=CONFIG)]), load:
+        time.sleep(2)
+        load.stop()
+        time.sleep(1)
+        trial.take(2)
+    trial.take(1)
+    points = trial.points()
+    assert {point.guarantee for point in points} == {Guarantee.EXACT}
+    history = trial.history()
+    assert wrong_points(trial, history, points) == {}
+
+
+def test_live_streams_protocol_group_is_not_taken_for_stopped(
+    kafka_cluster: LocalCluster, tmp_path: Path
+) -> None:
+    trial = new_trial(kafka_cluster.bootstrap_servers, tmp_path)
+    trial.create_topics()
+    # the new protocol sets session timeouts on the group, at the broker
+    app = trial.app(
+        "i0",
+        threads=2,
+        guarantee="at_least_once",
+        config={**NO_PURGE, "group.protocol": "streams"},
+    )
+    load = trial.load(rate=200)
+    with running([app]), load:
+        time.sleep(2)
+        load.stop()
+        time.sleep(1)
+        admin = AdminClient({"bootstrap.servers": kafka_cluster.bootstrap_servers})
+        described = admin.describe_consumer_groups([trial.topics.application_id])
+        assert described[trial.topics.application_id].result(timeout=20).state.name == "DEAD"
+        trial.take(1)
+    (point,) = trial.points()
+    assert point.guarantee is Guarantee.AT_LEAST_ONCE
+    assert "(type streams)" in point.reason
+
+
+def test_records_in_flight_survive_the_purge(kafka_cluster: LocalCluster, tmp_path: Path) -> None:
+    """The application deletes processed repartition records every second."""
+    trial = new_trial(kafka_cluster.bootstrap_servers, tmp_path)
+    trial.create_topics()
+    config = {**QUICK_SESSIONS, "repartition.purge.interval.ms": "1000"}
+    apps = [trial.app(f"i{n}", threads=2, config=config) for n in range(2)]
+    load = trial.load(rate=3_000)
+    with running(apps), load:
+        time.sleep(3)
+        trial.take(40, every_s=0.3)
+    points = trial.points()
+    history = trial.history(repartition_purged=True)
+    assert sum(point.guarantee is Guarantee.EXACT for point in points) >= 36
+    assert sum(point.in_flight for point in points) > 0
+    assert wrong_points(trial, history, points) == {}
+
+
+def test_purged_before_they_could_be_read(
+    kafka_cluster: LocalCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A cut whose records in flight are gone is discarded, and taken anew."""
+    from kstreams_assets.recovery import completion
+
+    trial = new_trial(kafka_cluster.bootstrap_servers, tmp_path)
+    trial.create_topics()
+    config = {**QUICK_SESSIONS, "repartition.purge.interval.ms": "200"}
+    complete = completion.Completion.complete
+    pauses = [1.0, 1.0]
+
+    def late(self: completion.Completion, positions: completion.Positions) -> object:
+        time.sleep(pauses.pop() if pauses else 0.0)
+        return complete(self, positions)
+
+    monkeypatch.setattr(completion.Completion, "complete", late)
+    load = trial.load(rate=2_000)
+    with running([trial.app("i0", threads=2, config=config)]), load:
+        time.sleep(3)
+        trial.take(1)
+    (point,) = trial.points()
+    assert point.attempts > 1
+    history = trial.history(repartition_purged=True)
+    assert losing_points(trial, history, [point]) == {}
+    assert wrong_points(trial, history, [point]) == {}

@@ -1,0 +1,142 @@
+"""Transactions that may have been decided in one partition before the first look."""
+
+from kstreams_assets.kafka.positions import TopicPartitionId
+from kstreams_assets.recovery.cut import Cut, decide
+from kstreams_assets.recovery.identity import EndedTransaction, ProducerEpoch
+from kstreams_assets.recovery.refusal import Refusal, Wanted
+from kstreams_assets.recovery.sample import Sample
+from tests.recovery.logs import CHANGELOG, INPUT, OFFSETS, OUTPUT, REPARTITION, Log, Logs, Tx, older
+
+ONE = Tx(1, 4)
+OLD = older(1)
+
+
+def _refusal(sample: Sample) -> Refusal:
+    decision = decide(sample)
+    assert isinstance(decision, Refusal), decision
+    return decision
+
+
+def _is_decided(sample: Sample) -> bool:
+    return isinstance(decide(sample), Cut)
+
+
+def _half_seen(tx: Tx) -> Logs:
+    """One punctuation: stable in the changelog at the first look, its marker in the output late."""
+    logs = Logs()
+    logs.changelog.data(tx, 2)
+    logs.changelog.commit(tx, 12)
+    logs.output.data(tx, 2)
+    return logs
+
+
+def _sample(
+    logs: Logs,
+    history: list[EndedTransaction] | None = None,
+    ongoing: frozenset[ProducerEpoch] | None = None,
+    ends: dict[TopicPartitionId, int] | None = None,
+    first_end: int = 2,
+) -> Sample:
+    """The first look found the changelog stable, and two records in the output."""
+    looked = {CHANGELOG: logs.changelog.end, OUTPUT: 0}
+    first_ends = {**looked, OUTPUT: first_end}
+    return logs.sample(
+        stable=looked, first_ends=first_ends, history=history, ongoing=ongoing, ends=ends,
+        producers=frozenset({1}),
+    )  # fmt: skip
+
+
+def test_one_that_wrote_nothing_since_is_asked_about() -> None:
+    refusal = _refusal(_sample(_half_seen(ONE)))
+    assert refusal.wanted is Wanted.ONGOING
+    assert refusal.partitions == (OUTPUT,)
+    assert refusal.producers == {ProducerEpoch(1, 4)}
+
+
+def test_one_that_is_open_was_not_decided_anywhere() -> None:
+    logs = _half_seen(ONE)
+    assert _is_decided(_sample(logs, ongoing=frozenset({ProducerEpoch(1, 4)})))
+
+
+def test_one_that_has_ended_is_refused() -> None:
+    for others in ((), (ProducerEpoch(1, 5),), (ProducerEpoch(2, 4),)):
+        refusal = _refusal(_sample(_half_seen(ONE), ongoing=frozenset(others)))
+        assert refusal.wanted is Wanted.ANOTHER_TRY
+        assert f"{OUTPUT} may have ended in other partitions long before" in refusal.reason
+
+
+def test_one_that_wrote_since_the_first_look_was_open_then() -> None:
+    assert _is_decided(_sample(_half_seen(ONE), first_end=1))
+    logs = _half_seen(ONE)
+    logs.repartition.data(ONE)
+    assert _is_decided(_sample(logs))
+
+
+def test_a_marker_beyond_the_early_end_proves_nothing() -> None:
+    logs = _half_seen(ONE)
+    logs.output.commit(ONE)
+    assert _refusal(_sample(logs)).wanted is Wanted.ONGOING
+
+
+def test_an_aborted_one_is_taken_nowhere() -> None:
+    for log in ("output", "offsets"):
+        logs = _half_seen(ONE)
+        if log == "offsets":
+            logs.offsets.offsets(ONE, {INPUT: 3})
+        aborted: Log = getattr(logs, log)
+        aborted.abort(ONE)
+        assert _is_decided(_sample(logs))
+
+
+def test_one_with_pending_offsets_was_open_when_offsets_were_told() -> None:
+    logs = _half_seen(ONE)
+    logs.offsets.offsets(ONE, {INPUT: 3})
+    assert _is_decided(_sample(logs))
+
+
+def test_one_that_is_taken_is_whole() -> None:
+    logs = _half_seen(ONE)
+    logs.output.commit(ONE)
+    logs.offsets.offsets(Tx(1, 5), {INPUT: 3})
+    logs.offsets.commit(Tx(1, 5))
+    cut = decide(_sample(logs))
+    assert isinstance(cut, Cut)
+    assert cut.ends == {CHANGELOG: 3, REPARTITION: 0, OUTPUT: 2}
+
+
+class TestOlderClients:
+    """Where an open transaction may be a later one of the same epoch."""
+
+    def test_their_markers_show_it(self) -> None:
+        logs = _half_seen(OLD)
+        ends = {OUTPUT: logs.output.end}
+        ongoing = frozenset({ProducerEpoch(1, 0)})
+        assert _is_decided(_sample(logs, ongoing=ongoing, ends=ends))
+        logs.output.commit(OLD, 13)  # found by reading on
+        assert _refusal(_sample(logs, ongoing=ongoing, ends=ends)).wanted is Wanted.HISTORY
+
+    def test_one_that_lacks_a_partition_is_refused(self) -> None:
+        logs = _half_seen(OLD)
+        logs.output.commit(OLD, 13)
+        history = [OLD.ended(CHANGELOG, OUTPUT, prepared_ms=10, completed_ms=20)]
+        refusal = _refusal(_sample(logs, history))
+        assert refusal.wanted is Wanted.ANOTHER_TRY
+        assert "may have ended in other partitions" in refusal.reason
+
+    def test_one_that_is_seen_in_all_is_whole(self) -> None:
+        logs = _half_seen(OLD)
+        logs.output.commit(OLD, 13)
+        unwatched = TopicPartitionId("other", 0)
+        history = [OLD.ended(unwatched, OUTPUT, prepared_ms=10, completed_ms=20)]
+        assert _is_decided(_sample(logs, history))
+
+    def test_offsets_beyond_the_end_are_later(self) -> None:
+        logs = _half_seen(OLD)
+        logs.output.commit(OLD, 13)
+        logs.offsets.commit(Tx(99), 9)
+        partitions = (CHANGELOG, OFFSETS, OUTPUT)
+        later, earlier = (
+            [OLD.ended(*partitions, prepared_ms=at, completed_ms=20)] for at in (10, 9)
+        )
+        assert _is_decided(_sample(logs, later))
+        assert _refusal(_sample(logs, earlier)).wanted is Wanted.ANOTHER_TRY

@@ -1,0 +1,267 @@
+"""The recorder sensor: one point for each tick, few events, red ticks where the cluster is down."""
+
+import itertools
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import dagster as dg
+import pytest
+from dagster._core.definitions.sensor_definition import SensorExecutionData
+
+from kstreams_assets.app.model import TopicRole
+from kstreams_assets.backup.ledger import Ledger
+from kstreams_assets.errors import ClusterUnavailableError
+from kstreams_assets.naming import recovery_points_key
+from kstreams_assets.recovery import sensor as recorder_sensor
+from kstreams_assets.recovery.metadata import input_lags, point_metadata
+from kstreams_assets.recovery.point import GroupOffset, Guarantee, PartitionCut, RecoveryPoint
+from kstreams_assets.recovery.recorder import Recorder
+from kstreams_assets.recovery.sensor import RecorderCursor, build_recovery_point_sensor
+from kstreams_assets.recovery.table import RecoveryPointTable
+from kstreams_assets.settings import RecoveryPointSettings
+from kstreams_assets.warehouse.layout import Warehouse
+from kstreams_assets.warehouse.lock import WarehouseLockedError, warehouse_lock
+from tests.backup.requesting import settings_of
+from tests.backup.samples import APPLICATION_ID, backup, cut, point, result, span
+
+KEY = recovery_points_key(APPLICATION_ID)
+START_MS = 1_800_000_000_000
+
+
+@dataclass
+class Bench:
+    """The sensor with a recorder that takes what the test says, at the bench's time."""
+
+    root: Path
+    instance: dg.DagsterInstance
+    monkeypatch: pytest.MonkeyPatch
+    now_ms: int = START_MS
+    cursor: str | None = None
+    guarantee: Guarantee = Guarantee.EXACT
+    sealed: bool = True
+    timeouts: list[float] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        def take(recorder: Recorder) -> RecoveryPoint:
+            self.timeouts.append(recorder.cluster._admin._timeout_s)
+            taken = replace(
+                point(self.now_ms, cut(0, 5)), guarantee=self.guarantee, sealed=self.sealed
+            )
+            RecoveryPointTable(recorder.warehouse).append(taken)
+            return taken
+
+        self.monkeypatch.setattr(Recorder, "take", take)
+        self.monkeypatch.setattr(recorder_sensor.time, "time", lambda: self.now_ms / 1000)
+
+    def tick(self, after_s: float = 10.0) -> SensorExecutionData:
+        """One tick, some time after the one before."""
+        self.now_ms += round(after_s * 1000)
+        sensor = build_recovery_point_sensor(settings_of(self.root))
+        data = sensor.evaluate_tick(
+            dg.build_sensor_context(instance=self.instance, cursor=self.cursor)
+        )
+        self.cursor = data.cursor
+        for event in data.asset_events or ():
+            self.instance.report_runless_asset_event(event)
+        return data
+
+    @property
+    def points(self) -> int:
+        """How many points there are."""
+        return len(RecoveryPointTable(Warehouse(self.root)).instants(APPLICATION_ID))
+
+
+@pytest.fixture
+def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
+    """No point yet."""
+    with dg.DagsterInstance.ephemeral() as instance:
+        yield Bench(tmp_path, instance, monkeypatch)
+
+
+def _kinds(data: SensorExecutionData) -> list[str]:
+    return [type(event).__name__ for event in data.asset_events or ()]
+
+
+BOTH = ["AssetMaterialization", "AssetCheckEvaluation"]
+
+
+class TestEvents:
+    """At most one a minute, or when the guarantee changes."""
+
+    def test_each_tick_takes_a_point_and_one_a_minute_is_an_event(self, bench: Bench) -> None:
+        kinds = [_kinds(bench.tick()) for _ in range(13)]
+        assert bench.points == 13
+        assert [index for index, found in enumerate(kinds) if found] == [0, 6, 12]
+        assert kinds[0] == BOTH
+
+    def test_a_change_of_guarantee_or_seal_is_told_at_once(self, bench: Bench) -> None:
+        assert _kinds(bench.tick()) == BOTH
+        bench.guarantee = Guarantee.AT_LEAST_ONCE
+        assert _kinds(bench.tick()) == BOTH
+        assert _kinds(bench.tick()) == []
+        bench.sealed = False
+        assert _kinds(bench.tick()) == BOTH
+        assert _kinds(bench.tick()) == []
+
+    def test_what_the_asset_shows(self, bench: Bench) -> None:
+        data = bench.tick()
+        assert "exact, sealed" in (data.skip_message or "")
+        event = bench.instance.get_latest_materialization_event(KEY)
+        assert event is not None
+        assert event.asset_materialization is not None
+        metadata = event.asset_materialization.metadata
+        assert metadata["recovery_point"].value == f"point-{bench.now_ms}"
+        assert metadata["guarantee"].value == "exact"
+        [check] = [e for e in data.asset_events if isinstance(e, dg.AssetCheckEvaluation)]
+        assert check.asset_key == KEY
+        assert check.passed
+        assert "No objective is declared" in (check.description or "")
+
+    def test_a_check_that_takes_long_is_evaluated_seldom(
+        self, bench: Bench, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        ticking = itertools.count(step=9)  # 9 s: due again after 180
+        monkeypatch.setattr(recorder_sensor.time, "monotonic", lambda: next(ticking))
+        kinds = [_kinds(bench.tick(after_s=60)) for _ in range(5)]
+        assert [found == BOTH for found in kinds] == [True, False, False, True, False]
+        assert kinds[1] == ["AssetMaterialization"]
+
+    def test_a_large_ledger_is_not_read_in_a_tick(
+        self, bench: Bench, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        backups = [backup(result(span(0, 5)))]
+        Ledger(Warehouse(bench.root), APPLICATION_ID).record(backups, run_id="run")
+        assert _kinds(bench.tick()) == BOTH
+        monkeypatch.setattr(recorder_sensor, "CHECK_ROWS", 0)
+        assert _kinds(bench.tick(after_s=60)) == ["AssetMaterialization"]
+
+    def test_a_restart_says_nothing_twice(self, bench: Bench) -> None:
+        bench.tick()
+        data = bench.tick()
+        assert (_kinds(data), data.cursor) == ([], bench.cursor)
+
+    @pytest.mark.parametrize(
+        "cursor", ["", "{", "null", "[]", '"x"', '{"version": 2}', '{"version": 1}']
+    )
+    def test_a_cursor_that_cannot_be_read_costs_one_event(self, bench: Bench, cursor: str) -> None:
+        bench.cursor = cursor
+        assert _kinds(bench.tick()) == BOTH
+        assert _kinds(bench.tick()) == []
+
+    def test_a_clock_that_was_set_back_does_not_silence_it(self, bench: Bench) -> None:
+        bench.tick()
+        assert _kinds(bench.tick(after_s=-86_400)) == BOTH
+        assert bench.points == 2
+
+    def test_cursor_round_trip(self) -> None:
+        cursor = RecorderCursor(5, "exact", True, 3, 4)
+        assert RecorderCursor.parse(cursor.dump()) == cursor
+        assert json.loads(cursor.dump())["version"] == 1
+
+
+class TestTwoDaemons:
+    """They take turns, and the second sees the first's point."""
+
+    def test_a_point_younger_than_half_the_interval_is_enough(self, bench: Bench) -> None:
+        bench.tick()
+        cursor = bench.cursor
+        data = bench.tick(after_s=4.9)
+        assert data.skip_message == "Another recovery point was taken 4.9 s ago."
+        assert (bench.points, data.cursor) == (1, cursor)
+        bench.tick(after_s=0.1)
+        assert bench.points == 2
+
+    def test_ticks_wait_for_each_other(self, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(recorder_sensor, "LOCK_WAIT_S", 0.1)
+        lock = Warehouse(bench.root).lock_file(f"recorder-sensor/{APPLICATION_ID}")
+        with (
+            warehouse_lock(lock, purpose="test", wait_s=1),
+            pytest.raises(WarehouseLockedError),
+        ):
+            bench.tick()
+        assert bench.points == 0
+
+
+class TestBounds:
+    """A tick stays well under Dagster's limit of a minute."""
+
+    def test_a_broker_that_is_down_is_a_red_tick(self, tmp_path: Path) -> None:
+        sensor = build_recovery_point_sensor(settings_of(tmp_path))
+        began = time.monotonic()
+        with pytest.raises(ClusterUnavailableError, match=r"did not answer within 1 s"):
+            sensor.evaluate_tick(dg.build_sensor_context(cursor=None))
+        assert time.monotonic() - began < 20
+
+    def test_a_long_request_timeout_is_cut_short(self, bench: Bench) -> None:
+        settings = settings_of(bench.root)
+        patient = settings.connection.model_copy(update={"request_timeout_seconds": 300.0})
+        sensor = build_recovery_point_sensor(replace(settings, connection=patient))
+        sensor.evaluate_tick(dg.build_sensor_context(instance=bench.instance, cursor=None))
+        assert bench.timeouts == [recorder_sensor.CALL_TIMEOUT_S]
+        bench.tick()
+        assert bench.timeouts[-1] == 1
+
+    @pytest.mark.parametrize("running", [True, False])
+    def test_interval_and_default_status(self, tmp_path: Path, running: bool) -> None:
+        settings = replace(
+            settings_of(tmp_path),
+            sensors_running=running,
+            recovery_points=RecoveryPointSettings(every_s=25),
+        )
+        sensor = build_recovery_point_sensor(settings)
+        assert sensor.minimum_interval_seconds == 24
+        expected = dg.DefaultSensorStatus.RUNNING if running else dg.DefaultSensorStatus.STOPPED
+        assert sensor.default_status is expected
+
+
+class TestMetadata:
+    """What is shown of a point."""
+
+    def test_lag_of_inputs_only(self) -> None:
+        taken = replace(
+            point(START_MS),
+            partitions=(
+                _cut("in", 0, 100, TopicRole.INPUT),
+                _cut("in", 1, 50, TopicRole.INPUT, log_start=20),
+                _cut("twice", 0, 10, TopicRole.INPUT, TopicRole.CHANGELOG),
+                _cut("repartition", 0, 99, TopicRole.REPARTITION),
+                _cut("changelog", 0, 99, TopicRole.CHANGELOG),
+            ),
+            group_offsets=(
+                GroupOffset("in", 0, 70, ""),
+                GroupOffset("twice", 0, 12, ""),
+                GroupOffset("repartition", 0, 1, ""),
+            ),
+        )
+        assert input_lags(taken) == {"in": 60, "twice": 0}
+        metadata = point_metadata(taken)
+        assert metadata["offset_lag"].value == 60
+        table = metadata["input_lag"]
+        assert isinstance(table, dg.TableMetadataValue)
+        assert [record.data for record in table.records] == [
+            {"topic": "in", "offset_lag": 60},
+            {"topic": "twice", "offset_lag": 0},
+        ]
+
+    def test_points_that_do_not_say_roles_count_what_was_committed(self) -> None:
+        taken = replace(
+            point(START_MS),
+            partitions=(_cut("in", 0, 100), _cut("out", 0, 99)),
+            group_offsets=(GroupOffset("in", 0, 70, ""),),
+        )
+        assert input_lags(taken) == {"in": 30}
+
+    def test_why_a_point_is_not_sealed(self) -> None:
+        taken = point(START_MS)
+        assert "unsealed_because" not in point_metadata(taken)
+        because = point_metadata(replace(taken, unsealed_because="Too much."))
+        assert because["unsealed_because"].value == "Too much."
+
+
+def _cut(
+    topic: str, partition: int, end: int, *roles: TopicRole, log_start: int = 0
+) -> PartitionCut:
+    return PartitionCut(topic, partition, "life", log_start, end, frozenset(roles))
