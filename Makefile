@@ -10,7 +10,7 @@ SLOW := spark or kafka or e2e
 export VIRTUAL_ENV := $(CURDIR)/$(VENV)
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: help setup jdk jars demo dev test check bench clean
+.PHONY: help setup jdk jars test-jars demo dev test check bench clean
 
 help: ## Say what can be made
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -27,7 +27,11 @@ jdk: $(INSTALLED)
 	@scripts/ensure_jdk.sh $(BIN)/python
 
 jars: $(INSTALLED) jdk ## Fetch and verify the jars of Spark and of the local Kafka
-	@$(BIN)/python -m spark_resources.fetch_jars all
+	@$(BIN)/python -m spark_resources.fetch_jars spark
+	@$(BIN)/python -m spark_resources.fetch_jars kafka
+
+test-jars: jars
+	@$(BIN)/python -m spark_resources.fetch_jars kafka39
 
 demo: setup ## Run a broker, an application and its backup; two minutes of orders
 	$(BIN)/python -m examples.demo
@@ -35,8 +39,8 @@ demo: setup ## Run a broker, an application and its backup; two minutes of order
 dev: setup ## Open the Dagster UI on 127.0.0.1:3000 on a live example, with its daemon
 	$(BIN)/python -m examples.demo.ui
 
-test: setup ## Run every test: the pure ones, then those with brokers and Spark
-	$(BIN)/python -m pytest -q -m "not ($(SLOW))"
+test: setup test-jars ## Run every test: the pure ones, then those with brokers and Spark
+	$(BIN)/python -m pytest -q -n 2 -m "not ($(SLOW))"
 	$(BIN)/python -m pytest -q -m "$(SLOW)"
 
 check: setup ## Run ruff, pyright and dg check defs

@@ -1,10 +1,15 @@
-"""`python -m bench [windows|backup]`: all of them without an argument."""
+"""`python -m bench [windows|backup|points|cuts]`: all of them without an argument."""
 
 import sys
 
-from bench import backup, windows
+from bench import backup, cuts, points, windows
 
-_BENCHMARKS = {"windows": windows.main, "backup": backup.main}
+_BENCHMARKS = {
+    "windows": windows.main,
+    "backup": backup.main,
+    "points": points.main,
+    "cuts": cuts.main,
+}
 
 
 def main() -> int:

@@ -19,12 +19,15 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from kstreams_assets.backup import facts, ledger
+from kstreams_assets.backup.coverage import POINT_CHECKS
 from kstreams_assets.backup.plan import LOSSES, GapCause
-from kstreams_assets.backup.verdicts import CHECKS
+from kstreams_assets.backup.point_judge import Restores
+from kstreams_assets.backup.verdicts import CHANGELOG_CHECKS, CHECKS
 from kstreams_assets.cli.main import cli
 from kstreams_assets.components import KafkaStreamsAppComponent
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.kafka.secret import Secret
+from kstreams_assets.recovery import saved_records
 from kstreams_assets.recovery import table as recovery_points
 from kstreams_assets.warehouse.layout import LAYOUT_PROPERTY, LAYOUT_VERSION, Warehouse
 from spark_resources.records_table import RECORD_COLUMNS
@@ -64,13 +67,26 @@ _RECOVERY_POINTS = {
     "closes_window_end_ms": "Set on a point taken late, for a window that closed without one:"
     " exclusive end of that window.",
     "method": "How it was taken.",
-    "guarantee": "What a restore from it would give.",
-    "sealed": "Reserved; always false in this release.",
+    "guarantee": "What it was taken with: see [concepts](../concepts.md#recovery-point).",
+    "sealed": "Whether its changelogs are safe from compaction.",
     "reason": "Why it has this guarantee and no better one.",
     "took_ms": "How long it took.",
+    "attempts": "Number of cuts that were tried.",
+    "in_flight": "Records of repartition topics that belong to it and were not yet processed.",
+    "unsealed_because": "Why it is not sealed; empty when it is.",
     "absent_topics": "Topics that earlier points knew and that were not on the cluster.",
-    "partitions": "Of each partition: log start offset, and last stable offset as `end`.",
+    "partitions": "Of each partition: log start offset and exclusive `end`; ranges `excluded` from"
+    " it; `saved_from`: its records from there on are in `recovery_point_records`, under this id or"
+    " earlier ones.",
     "group_offsets": "Committed offsets of the group, with metadata unchanged.",
+}
+_SAVED_RECORDS = {
+    "application_id": _COMMON["application_id"],
+    "recovery_point_id": "The point that saved the record; later ones refer to it by offset.",
+    "topic": _RECORDS["topic"],
+    "topic_id": _COMMON["topic_id"],
+    **{name: _RECORDS[name] for name in ("partition", "offset", "timestamp_ms", "timestamp_type")},
+    **{name: _RECORDS[name] for name in ("headers", "key", "value")},
 }
 _WINDOWS = {
     **_COMMON,
@@ -92,6 +108,9 @@ _WINDOWS = {
     "min_timestamp_ms": "Smallest timestamp stored.",
     "max_timestamp_ms": "Largest timestamp stored.",
     "gaps": "Offsets without a record: cause, range, number (see [checks](checks.md)).",
+    "first_hole": "Changelogs: lowest offset that the log did not hold any more after the span was"
+    " read (compaction, retention); null: contiguous.",
+    "contiguity_known": "Whether that was looked at: changelogs only.",
     "recovery_point_id": "The recovery point that ends the window.",
     "delta_version": "Version of the records table that holds the span.",
     "run_id": "Dagster run, or `cli-...`.",
@@ -116,6 +135,16 @@ _GAPS = {
     GapCause.TOPIC_RECREATED: "They belonged to an earlier topic of the same name.",
     GapCause.TOPIC_DELETED: "The topic is gone.",
     GapCause.UNEXPLAINED: "Kafka shows committed records that the backup does not hold.",
+}
+
+_RESTORES = {
+    Restores.EXACT: "State, records in flight and offsets of exactly the same committed"
+    " transactions.",
+    Restores.AT_LEAST_ONCE: "Nothing is lost; up to one commit interval may be processed twice.",
+    Restores.UNPROVEN: "Covered, but compaction may have removed changelog records of the point"
+    " before they were read, and the point is not sealed.",
+    Restores.NOTHING: "Not covered: offsets that it needs are not in the backups. The reason names"
+    " them, and the windows to back up.",
 }
 
 
@@ -299,6 +328,12 @@ def table_lines() -> Iterator[str]:
             _arrow_columns(recovery_points.SCHEMA, _RECOVERY_POINTS),
         ),
         (
+            warehouse.control("recovery_point_records"),
+            "Records of recovery points that could not wait for a backup: repartition records in"
+            " flight, tails of changelogs.",
+            _arrow_columns(saved_records.SCHEMA, _SAVED_RECORDS),
+        ),
+        (
             warehouse.control("windows"),
             "The ledger: one row for each window, topic and partition that is backed up.",
             _arrow_columns(ledger.SCHEMA, _WINDOWS),
@@ -358,6 +393,25 @@ def check_lines() -> Iterator[str]:
     yield from _row("---", "---")
     for name, text in CHECKS.items():
         yield from _row(f"`{name}`", text)
+    for name, text in CHANGELOG_CHECKS.items():
+        yield from _row(f"`{name}`", f"Changelogs only. {text}")
+    yield ""
+    yield "The asset of the recovery points has, with one evaluation for each of its events:"
+    yield ""
+    yield from _row("check", "claim")
+    yield from _row("---", "---")
+    for name, text in POINT_CHECKS.items():
+        yield from _row(f"`{name}`", text)
+    yield ""
+    yield "## What a recovery point gives"
+    yield ""
+    yield "Shown by `kstreams-assets recovery-points list`, each with its reason; it changes with"
+    yield "what is backed up."
+    yield ""
+    yield from _row("gives", "what")
+    yield from _row("---", "---")
+    for gives in Restores:
+        yield from _row(f"`{gives}`", _RESTORES[gives])
     yield ""
     yield "## Gaps"
     yield ""

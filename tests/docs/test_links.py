@@ -186,6 +186,7 @@ def _warehouse(folder: Path) -> None:
     span |= {
         "application_id": "order-processor",
         "continues": True,
+        "contiguity_known": True,
         "gaps": [{"cause": "retention", "start": 0, "end": 3, "offsets": 3}],
     }
     write_deltalake(folder / "warehouse/windows", pa.Table.from_pylist([span], WINDOWS_SCHEMA))
