@@ -8,6 +8,7 @@ from confluent_kafka import KafkaException
 
 from kstreams_assets.errors import AuthorizationFailedError
 from kstreams_assets.kafka import groups, offsets, topics, transactions
+from kstreams_assets.kafka.cluster_metadata import ClusterMetadata, cluster_metadata
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.kafka.groups import GroupState
 from kstreams_assets.kafka.leaders import PartitionLeaders
@@ -72,6 +73,12 @@ class KafkaCluster:
             )
         self._cluster_id = str(description.cluster_id)
         return self._cluster_id
+
+    def metadata(self) -> ClusterMetadata:
+        """Ids and partitions of every topic this user may describe; asked of any live broker."""
+        found = cluster_metadata(self._wire)
+        self._cluster_id = found.cluster_id
+        return found
 
     def topics(self) -> Mapping[str, int]:
         """Number of partitions of every topic this user may describe, internal ones too."""

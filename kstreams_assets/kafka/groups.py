@@ -11,6 +11,7 @@ from kafka.protocol.consumer import OffsetFetchRequest
 
 from kstreams_assets.errors import (
     AuthorizationFailedError,
+    ClusterUnavailableError,
     KafkaRequestError,
     UnstableGroupOffsetsError,
 )
@@ -171,18 +172,28 @@ def _ask_coordinator(
     code_of: Callable[[Any], int],
     operation: str,
 ) -> Any:  # noqa: ANN401
-    """The answer of the group's coordinator, asked again while there is none that is ready."""
+    """The answer of the group's coordinator, asked again while there is none that is ready.
+
+    One that is gone is looked for anew: another broker takes its place.
+    """
     deadline = time.monotonic() + wire.timeout_s
     while True:
-        node = wire.coordinator(Coordinated.GROUP, group, operation=operation)
-        response = wire.request(make, operation=operation, node=node)
-        code = code_of(response)
-        if code not in COORDINATOR_BUSY:
-            return response
+        try:
+            node = wire.coordinator(Coordinated.GROUP, group, operation=operation)
+            remaining_s = max(_BUSY_RETRY_S, deadline - time.monotonic())
+            response = wire.request(
+                make, operation=operation, node=node, timeout_s=remaining_s, retry=False
+            )
+        except ClusterUnavailableError as error:
+            reason = error.reason
+        else:
+            code = code_of(response)
+            if code not in COORDINATOR_BUSY:
+                return response
+            reason = client_errors.for_code(code).__name__
         wire.forget_coordinator(Coordinated.GROUP, group)
         if time.monotonic() + _LONGEST_RETRY_S > deadline:
-            name = client_errors.for_code(code).__name__
-            raise wire.unavailable(operation, wire.timeout_s, name)
+            raise wire.unavailable(operation, wire.timeout_s, reason)
         time.sleep(_BUSY_RETRY_S)
 
 

@@ -162,11 +162,19 @@ def _described(wire: WireClient, ids: Iterable[str], operation: str) -> Iterator
         node = wire.coordinator(Coordinated.TRANSACTION, name, operation=operation)
         by_coordinator[node].append(name)
     for node, names in by_coordinator.items():
-        response = wire.request(
-            lambda names=names: DescribeTransactionsRequest(transactional_ids=names),
-            operation=operation,
-            node=node,
-        )
+        try:
+            response = wire.request(
+                lambda names=names: DescribeTransactionsRequest(transactional_ids=names),
+                operation=operation,
+                node=node,
+                retry=False,
+            )
+        except ClusterUnavailableError:
+            for name in names:  # somebody else coordinates them soon
+                wire.forget_coordinator(Coordinated.TRANSACTION, name)
+            if operation != _DESCRIBE:
+                raise
+            continue
         for entry in response.transaction_states:
             if entry.error_code in _PASSING:
                 wire.forget_coordinator(Coordinated.TRANSACTION, entry.transactional_id)

@@ -9,9 +9,9 @@ from typing import Protocol
 from kstreams_assets.app.model import StreamsApplication
 from kstreams_assets.errors import KafkaError, TopicNotFoundError
 from kstreams_assets.kafka.cluster import KafkaCluster
+from kstreams_assets.kafka.cluster_metadata import TopicIdentity
 from kstreams_assets.kafka.positions import TopicPartitionId
 from kstreams_assets.kafka.raw_log import RawLogReader
-from kstreams_assets.kafka.topics import TopicDescription
 from kstreams_assets.recovery.completion import Completed, Completion
 from kstreams_assets.recovery.held import HeldPosition
 from kstreams_assets.recovery.maintenance import Retention, maintain_if_due
@@ -141,15 +141,15 @@ class Recorder:
         changed: Sequence[str] = ()
         for _ in range(_ATTEMPTS):
             began = _Beginning(time.time_ns() // 1_000_000, time.monotonic())
-            names, absent = self._names(safe.newest)
+            present = self.cluster.metadata().topics
+            described, absent = self._topics(present, safe.newest)
             try:
-                described = self.cluster.describe_topics(names)
-                standing = Standing(self.application, described, tuple(absent))
+                standing = Standing(self.application, described, absent)
                 scene = Scene(
                     self.cluster, reader, standing, self.settings.lookback_s, self.between
                 )
                 taken = self._by_methods(scene, Completion(scene, safe, seal_bytes), began)
-                changed = sorted(_changed(described, self.cluster.describe_topics(names)))
+                changed = sorted(_changed(described, self.cluster.metadata().topics))
             except TopicNotFoundError as error:  # deleted since the names were listed
                 changed = error.topics
                 continue
@@ -157,9 +157,10 @@ class Recorder:
                 return taken
         raise TopicChangedWhileReadingError(topics=changed)
 
-    def _names(self, newest: RecoveryPoint | None) -> tuple[list[str], list[str]]:
-        """The application's topics that are there, and those that were there once."""
-        present = self.cluster.topics()
+    def _topics(
+        self, present: Mapping[str, TopicIdentity], newest: RecoveryPoint | None
+    ) -> tuple[Mapping[str, TopicIdentity], tuple[str, ...]]:
+        """The application's topics that are there, and the names of those that were there once."""
         names = [topic.name for topic in self.application.topics]
         missing = {name for name in names if name not in present}
         known = {cut.topic for cut in newest.partitions} | {*newest.absent_topics} if newest else {}
@@ -167,7 +168,7 @@ class Recorder:
             raise TopicNotFoundError(
                 topics=missing - set(known), cluster=self.cluster.connection.bootstrap_servers
             )
-        return [name for name in names if name not in missing], sorted(missing)
+        return {n: present[n] for n in names if n not in missing}, tuple(sorted(missing))
 
     def _by_methods(self, scene: Scene, completion: Completion, began: "_Beginning") -> "_Taken":
         """The first method that gives positions whose records can be saved; bounded tries."""
@@ -270,14 +271,8 @@ def _joined(reasons: Mapping[Method, str]) -> str:
     return "; ".join(f"{method}: {reason}" for method, reason in reasons.items())
 
 
-def _changed(
-    before: Mapping[str, TopicDescription], after: Mapping[str, TopicDescription]
-) -> set[str]:
-    return {
-        name
-        for name, topic in before.items()
-        if (after[name].topic_id, after[name].partitions) != (topic.topic_id, topic.partitions)
-    }
+def _changed(before: Mapping[str, TopicIdentity], after: Mapping[str, TopicIdentity]) -> set[str]:
+    return {name for name, topic in before.items() if after.get(name) != topic}
 
 
 def _tell(point: RecoveryPoint) -> None:

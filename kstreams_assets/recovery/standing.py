@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from kstreams_assets.app.model import StreamsApplication, TopicRole
+from kstreams_assets.kafka.cluster_metadata import TopicIdentity
 from kstreams_assets.kafka.positions import TopicPartitionId
-from kstreams_assets.kafka.topics import TopicDescription
 from kstreams_assets.recovery.cut import Written
 
 _READ = frozenset({TopicRole.INPUT, TopicRole.REPARTITION})
@@ -22,7 +22,7 @@ class Standing:
     """
 
     application: StreamsApplication
-    described: Mapping[str, TopicDescription]
+    described: Mapping[str, TopicIdentity]
     absent_topics: tuple[str, ...]
 
     @cached_property
@@ -92,7 +92,7 @@ def _is_source(roles: frozenset[TopicRole]) -> bool:
     return bool(roles & {TopicRole.INPUT, TopicRole.GLOBAL})
 
 
-def partitions_of(topics: Iterable[TopicDescription]) -> Sequence[TopicPartitionId]:
+def partitions_of(topics: Iterable[TopicIdentity]) -> Sequence[TopicPartitionId]:
     """Every partition of these topics, in order."""
     return sorted(
         TopicPartitionId(topic.name, number)

@@ -75,7 +75,8 @@ class TransactionsMethod:
             return NotTaken(error.problem.rstrip("."), again=True)
 
     def _take(self) -> Positions | NotTaken:
-        counts = self.scene.cluster.topics()
+        topics = self.scene.cluster.metadata().topics
+        counts = {name: topic.partitions for name, topic in topics.items()}
         if CONSUMER_OFFSETS not in counts:
             return NotTaken(f"{CONSUMER_OFFSETS} is not visible (rights DESCRIBE and READ)")
         sample, watermarks = self._look(counts[CONSUMER_OFFSETS])

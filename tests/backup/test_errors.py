@@ -180,14 +180,14 @@ class TestCluster:
         with refused(bob, TopicNotFoundError, topic, within_s=15):
             bob.take_point()
         acls.allow(ResourceType.TOPIC, topic, AclOperation.DESCRIBE)
-        with refused(bob, AuthorizationFailedError, f"DESCRIBE_CONFIGS on.*{topic}", within_s=15):
-            bob.take_point()
-        acls.allow(ResourceType.TOPIC, topic, AclOperation.DESCRIBE_CONFIGS)
         with refused(bob, AuthorizationFailedError, f"DESCRIBE on group {group}", within_s=15):
             bob.take_point()
         acls.allow(ResourceType.GROUP, group, AclOperation.DESCRIBE)
         _write(secure_cluster, topic)
         bob.close_window()
+        with refused(bob, AuthorizationFailedError, f"DESCRIBE_CONFIGS on.*{topic}", within_s=15):
+            bob.back_up()
+        acls.allow(ResourceType.TOPIC, topic, AclOperation.DESCRIBE_CONFIGS)
         with refused(bob, AuthorizationFailedError, f"READ on topic {topic}", within_s=15):
             bob.back_up()
         acls.allow(ResourceType.TOPIC, topic, AclOperation.READ)

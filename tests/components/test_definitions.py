@@ -128,6 +128,7 @@ def test_it_loads_without_a_jvm_and_a_broker(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.e2e
 def test_dg_check_defs_passes(tmp_path: Path) -> None:
     done = subprocess.run(
         [Path(sys.executable).with_name("dg"), "check", "defs"],

@@ -72,7 +72,8 @@ class Application:
         topics = tuple(AppTopic(p.topic, frozenset({role})) for p, role in sorted(roles.items()))
         application = StreamsApplication(self.id, topics)
         with self.cluster() as cluster, RawLogReader(self.connection) as reader:
-            described = cluster.describe_topics([p.topic for p in roles])
+            present = cluster.metadata().topics
+            described = {p.topic: present[p.topic] for p in roles}
             standing = Standing(application, described, ())
             scene = Scene(cluster, reader, standing, between=between)
             return TransactionsMethod(scene).take()

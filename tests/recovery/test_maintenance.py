@@ -233,6 +233,7 @@ class TestIfDue:
         assert maintain_if_due(warehouse, APPLICATION_ID, DAY) is None  # not before ten minutes
 
 
+@pytest.mark.e2e
 def test_three_days_of_points(warehouse: Warehouse) -> None:
     """Every ten seconds, a round each six hours: a few files, and the edges of all points."""
     table = RecoveryPointTable(warehouse)
@@ -286,6 +287,7 @@ for number in range(25):
 """
 
 
+@pytest.mark.e2e
 def test_a_kill_at_any_moment_loses_nothing(warehouse: Warehouse) -> None:
     """SIGKILL in the middle of rounds, while another application writes the same tables."""
     table = RecoveryPointTable(warehouse)

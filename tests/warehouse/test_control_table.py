@@ -112,6 +112,7 @@ def test_a_newer_layout_is_neither_read_nor_written(table: ControlTable) -> None
     assert DeltaTable(table.path).version() == version
 
 
+@pytest.mark.e2e
 def test_processes_of_two_applications_lose_nothing(table: ControlTable) -> None:
     applications = ("a", "b")
     processes = [
@@ -267,6 +268,7 @@ def _log_entries(table: ControlTable) -> list[Path]:
     return sorted(table.path.glob("_delta_log/*.json"))
 
 
+@pytest.mark.e2e
 def test_a_reading_process_ends_in_peace(table: ControlTable) -> None:
     """Reading through deltalake's own file system aborted one process in three at its exit."""
     table.append(rows("a", 1, 2))

@@ -1,0 +1,60 @@
+"""Which topics a cluster has, by one request to any live broker.
+
+Of one's own, since librdkafka's admin client may wait for a dead broker until its timeout while
+others could answer.
+"""
+
+import base64
+from collections.abc import Mapping
+from dataclasses import dataclass
+from uuid import UUID
+
+from kafka.protocol.metadata import MetadataRequest
+
+from kstreams_assets.kafka.wire import WireClient
+
+_OPERATION = "metadata"
+_WITH_TOPIC_IDS = 10
+# From version 13 on the answer has a top-level error that older brokers do not know.
+_METADATA_VERSION = 12
+
+
+@dataclass(frozen=True, slots=True)
+class TopicIdentity:
+    """A topic: its id in Kafka's own notation (22 characters) and its number of partitions."""
+
+    name: str
+    topic_id: str
+    partitions: int
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterMetadata:
+    """The id the cluster was formatted with, and every topic this user may describe, by name."""
+
+    cluster_id: str
+    topics: Mapping[str, TopicIdentity]
+
+
+def cluster_metadata(wire: WireClient) -> ClusterMetadata:
+    """What the cluster tells now; internal topics too. Raises ClusterUnavailableError."""
+    response = wire.request(
+        lambda: MetadataRequest(
+            topics=None,
+            allow_auto_topic_creation=False,
+            min_version=_WITH_TOPIC_IDS,
+            max_version=_METADATA_VERSION,
+        ),
+        operation=_OPERATION,
+    )
+    topics = {
+        topic.name: TopicIdentity(topic.name, _notation(topic.topic_id), len(topic.partitions))
+        for topic in sorted(response.topics, key=lambda topic: topic.name)
+        if topic.partitions
+    }
+    return ClusterMetadata(str(response.cluster_id), topics)
+
+
+def _notation(topic_id: UUID) -> str:
+    """A topic id as Kafka's own `Uuid` writes it."""
+    return base64.urlsafe_b64encode(topic_id.bytes).decode().rstrip("=")
