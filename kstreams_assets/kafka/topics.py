@@ -108,7 +108,8 @@ def describe_topics(
         entries = {key: entry for key, entry in configs[name].items() if entry.value is not None}
         descriptions[name] = TopicDescription(
             name=name,
-            topic_id=str(topic.topic_id),
+            # librdkafka writes it with the other two characters of base64
+            topic_id=str(topic.topic_id).replace("+", "-").replace("/", "_"),
             partitions=len(topic.partitions),
             replication_factor=min(len(part.replicas) for part in topic.partitions),
             explicit_configs={

@@ -73,6 +73,19 @@ class TestAnswers:
         producer.init_transactions(10)
         return producer
 
+    def test_both_clients_tell_the_same_topic_ids(self, cluster: KafkaCluster) -> None:
+        """In Kafka's own notation: librdkafka has two other characters, seen in some ids only."""
+        names = [unique_name("identified") for _ in range(30)]
+        cluster.create_topics([TopicSpec(name, 2) for name in names])
+        described, told = cluster.describe_topics(names), cluster.metadata()
+        for name in names:
+            assert told.topics[name].topic_id == described[name].topic_id
+            assert told.topics[name].partitions == described[name].partitions
+        ids = "".join(told.topics[name].topic_id for name in names)
+        assert set(ids) & set("-_")
+        assert not set(ids) & set("+/=")
+        assert told.cluster_id == cluster.cluster_id()
+
     def test_cluster_id_is_the_formatted_one(
         self, cluster: KafkaCluster, kafka_cluster: LocalCluster
     ) -> None:
