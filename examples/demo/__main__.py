@@ -8,7 +8,7 @@ import dagster as dg
 
 from examples.demo.backfill import backfill
 from examples.demo.live import RATE, DemoError, run_load
-from examples.demo.place import APPLICATION_ID, DEFS, Place
+from examples.demo.place import APPLICATION_ID, CONFIG, DEFS, Place
 from examples.demo.report import Finding, findings, print_windows, totals_sql
 from examples.order_processor.application import OrderProcessor, create_topics
 from examples.order_processor.orders import OrderGenerator
@@ -44,6 +44,7 @@ def main() -> int:
                 cluster.bootstrap_servers,
                 state_dir=place.state,
                 application_id=APPLICATION_ID,
+                config=CONFIG,
             ):
                 return _demonstrate(place, load_settings(DEFS))
     except (KStreamsAssetsError, DemoError) as error:

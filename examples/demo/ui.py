@@ -14,7 +14,7 @@ from typing import Final
 
 import click
 
-from examples.demo.place import APPLICATION_ID, CHECKOUT, Place
+from examples.demo.place import APPLICATION_ID, CHECKOUT, CONFIG, Place
 from examples.order_processor.application import OrderProcessor, create_topics
 from examples.order_processor.load import LoadError, produce_orders
 from examples.order_processor.orders import OrderGenerator
@@ -41,7 +41,10 @@ def main(port: int, rate: float) -> None:
             )
             create_topics(cluster.bootstrap_servers)
             with OrderProcessor(
-                cluster.bootstrap_servers, state_dir=place.state, application_id=APPLICATION_ID
+                cluster.bootstrap_servers,
+                state_dir=place.state,
+                application_id=APPLICATION_ID,
+                config=CONFIG,
             ):
                 _serve(cluster.bootstrap_servers, port=port, rate=rate)
     except KStreamsAssetsError as error:
