@@ -15,9 +15,19 @@ _LOGGERS_WITH_CREDENTIALS = (
     "kafka.protocol.parser",
 )
 
+# They report every attempt to reconnect.
+_LOGGERS_OF_ATTEMPTS = (
+    LIBRDKAFKA_LOGGER,
+    "kafka.net.connection",
+    "kafka.net.inet",
+    "kafka.net.manager",
+    "kafka.net.selector",
+    "kafka.net.transport",
+)
+
 
 class _AsDebug(logging.Filter):
-    """librdkafka reports every attempt to reconnect as an error; what matters is raised anyway."""
+    """Both clients report attempts that failed as errors; what matters is raised anyway."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         record.levelno, record.levelname = logging.DEBUG, "DEBUG"
@@ -34,10 +44,11 @@ _NO_DEBUG = _NoDebug()
 
 
 def tame_client_logs() -> None:
-    """Keep librdkafka's logs off standard error, and credentials off all logs.
+    """Keep the clients' failed attempts off standard error, and credentials off all logs.
 
     Idempotent; every builder of a client calls it. Levels and handlers of the application stay.
     """
-    logging.getLogger(LIBRDKAFKA_LOGGER).addFilter(_AS_DEBUG)
     for name in _LOGGERS_WITH_CREDENTIALS:
         logging.getLogger(name).addFilter(_NO_DEBUG)  # adding it twice changes nothing
+    for name in _LOGGERS_OF_ATTEMPTS:  # after the filter above, which must see the true level
+        logging.getLogger(name).addFilter(_AS_DEBUG)
