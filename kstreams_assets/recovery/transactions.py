@@ -9,6 +9,8 @@ from dataclasses import dataclass, field, replace
 
 from kstreams_assets.errors import (
     AuthorizationFailedError,
+    CoordinatorRecordError,
+    CorruptBatchError,
     OffsetOutOfRangeError,
     RawReadTimeoutError,
 )
@@ -50,6 +52,7 @@ _CLOSING_S = 3.0
 _POLL_S = 0.02
 _HISTORY_MARGIN_S = 10.0
 _ROUNDS = 5
+_FETCHED = (Wanted.PRODUCERS, Wanted.HISTORY, Wanted.ONGOING)
 
 
 @dataclass(slots=True)
@@ -69,7 +72,7 @@ class TransactionsMethod:
         """Positions of the application now, or why not."""
         try:
             return self._take()
-        except AuthorizationFailedError as error:
+        except (AuthorizationFailedError, CoordinatorRecordError, CorruptBatchError) as error:
             return NotTaken(error.problem.rstrip("."))
         except (OffsetOutOfRangeError, RawReadTimeoutError) as error:
             return NotTaken(error.problem.rstrip("."), again=True)
@@ -188,31 +191,43 @@ class TransactionsMethod:
         """Decide, and fetch what a decision turns out to need."""
         decision = decide(sample)
         for _ in range(_ROUNDS):
-            if not isinstance(decision, Refusal):
+            if not isinstance(decision, Refusal) or decision.wanted not in _FETCHED:
                 return decision
-            if decision.wanted is Wanted.PRODUCERS:
-                ids = self.scene.cluster.transactional_ids(self.scene.group)
-                if not ids:
-                    reason = f"{decision.reason}, and {self._no_transactional_id}"
-                    return replace(decision, reason=reason, wanted=Wanted.ANOTHER_METHOD)
-                producers = frozenset(one.producer_id for one in ids)
-                sample = replace(sample, producers=producers)
-            elif decision.wanted is Wanted.HISTORY:
-                hidden = self._hidden_history(counts)
-                if hidden:
-                    reason = f"{decision.reason}: {hidden}"
-                    return replace(decision, reason=reason, wanted=Wanted.ANOTHER_METHOD)
-                sample = self._with_history(self._with_closing_markers(sample), counts)
-            elif decision.wanted is Wanted.ONGOING:
-                ids = self.scene.cluster.transactional_ids(self.scene.group)
-                if not ids:
-                    reason = f"{decision.reason}, and {self._no_transactional_id}"
-                    return replace(decision, reason=reason, wanted=Wanted.ANOTHER_METHOD)
-                sample = self._with_ongoing(sample, decision.partitions, ids)
-            else:
-                return decision
+            ids = self.scene.cluster.transactional_ids(self.scene.group)
+            hidden = self._hidden(decision, ids, counts)
+            if hidden:
+                reason = f"{decision.reason}{hidden}"
+                return replace(decision, reason=reason, wanted=Wanted.ANOTHER_METHOD)
+            sample = self._with(decision, sample, ids, counts)
             decision = decide(sample)
         return decision
+
+    def _hidden(
+        self, decision: Refusal, ids: Sequence[TransactionalId], counts: Mapping[str, int]
+    ) -> str:
+        """Why what a decision needs cannot be looked up, empty if it can."""
+        if decision.wanted is Wanted.HISTORY and TRANSACTION_STATE not in counts:
+            return f": {TRANSACTION_STATE} is not visible (rights DESCRIBE and READ)"
+        if ids:
+            return ""
+        return (
+            ", and no transactional id is visible (right DESCRIBE on transactional ids"
+            f" {self.scene.group}-*)"
+        )
+
+    def _with(
+        self,
+        decision: Refusal,
+        sample: Sample,
+        ids: Sequence[TransactionalId],
+        counts: Mapping[str, int],
+    ) -> Sample:
+        """The sample with what a decision needs."""
+        if decision.wanted is Wanted.PRODUCERS:
+            return replace(sample, producers=frozenset(one.producer_id for one in ids))
+        if decision.wanted is Wanted.ONGOING:
+            return self._with_ongoing(sample, decision.partitions, ids)
+        return self._with_history(self._with_closing_markers(sample), ids, counts)
 
     def _with_ongoing(
         self,
@@ -262,23 +277,9 @@ class TransactionsMethod:
             group=replace(sample.group, batches=tuple(self._group_batches)),
         )
 
-    @property
-    def _no_transactional_id(self) -> str:
-        return (
-            "no transactional id is visible (right DESCRIBE on transactional ids"
-            f" {self.scene.group}-*)"
-        )
-
-    def _hidden_history(self, counts: Mapping[str, int]) -> str:
-        """Why the transactions of the application cannot be looked up, empty if they can."""
-        if TRANSACTION_STATE not in counts:
-            return f"{TRANSACTION_STATE} is not visible (rights DESCRIBE and READ)"
-        if not self.scene.cluster.transactional_ids(self.scene.group):
-            return self._no_transactional_id
-        return ""
-
-    def _with_history(self, sample: Sample, counts: Mapping[str, int]) -> Sample:
-        ids = self.scene.cluster.transactional_ids(self.scene.group)
+    def _with_history(
+        self, sample: Sample, ids: Sequence[TransactionalId], counts: Mapping[str, int]
+    ) -> Sample:
         names = frozenset(one.name for one in ids)
         partitions = state_partitions(names, counts[TRANSACTION_STATE])
         ranges = since(self.scene, partitions, self.scene.lookback_s + _HISTORY_MARGIN_S)
