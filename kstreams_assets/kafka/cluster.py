@@ -4,11 +4,9 @@ from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 from typing import Self
 
-from confluent_kafka import KafkaException
-
-from kstreams_assets.errors import AuthorizationFailedError
-from kstreams_assets.kafka import groups, offsets, topics, transactions
-from kstreams_assets.kafka.cluster_metadata import ClusterMetadata, cluster_metadata
+from kstreams_assets.errors import AuthorizationFailedError, KStreamsAssetsError
+from kstreams_assets.kafka import group_commit, groups, offsets, topics, transactions
+from kstreams_assets.kafka.cluster_metadata import ClusterMetadata, broker_ids, cluster_metadata
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.kafka.groups import GroupState
 from kstreams_assets.kafka.leaders import PartitionLeaders
@@ -61,18 +59,7 @@ class KafkaCluster:
 
     def cluster_id(self) -> str:
         """The id the cluster was formatted with; asked once."""
-        if self._cluster_id is not None:
-            return self._cluster_id
-        results = self._admin.call(
-            "describe_cluster", lambda client: {None: client.describe_cluster()}
-        )
-        description = results[None]
-        if isinstance(description, KafkaException):
-            raise AuthorizationFailedError(
-                operation="describe_cluster", resource="cluster", needed="DESCRIBE"
-            )
-        self._cluster_id = str(description.cluster_id)
-        return self._cluster_id
+        return self._cluster_id or self.metadata().cluster_id
 
     def metadata(self) -> ClusterMetadata:
         """Ids and partitions of every topic this user may describe; asked of any live broker."""
@@ -80,9 +67,13 @@ class KafkaCluster:
         self._cluster_id = found.cluster_id
         return found
 
+    def broker_ids(self) -> tuple[int, ...]:
+        """The ids of the brokers that are alive now, in order."""
+        return broker_ids(self._wire)
+
     def topics(self) -> Mapping[str, int]:
         """Number of partitions of every topic this user may describe, internal ones too."""
-        return dict(sorted(self._admin.partition_counts().items()))
+        return {name: topic.partitions for name, topic in self.metadata().topics.items()}
 
     def describe_topics(self, names: Iterable[str]) -> Mapping[str, TopicDescription]:
         """Ids, partitions, configs and this user's rights; one TopicNotFoundError for all missing.
@@ -158,6 +149,29 @@ class KafkaCluster:
         """Every group this user may describe, of whatever type."""
         return groups.group_ids(self._wire)
 
+    def group_operations(self, group: str) -> frozenset[str]:
+        """What this user may do with a group, there or not: READ, DELETE ... Needs DESCRIBE."""
+        return groups.group_operations(self._wire, group)
+
+    def commit_group_offsets(
+        self, group: str, offsets: Mapping[TopicPartitionId, CommittedOffset]
+    ) -> None:
+        """Set what a group without members has committed; a group that is not there is created.
+
+        Metadata byte for byte, always without a leader epoch; partitions not named keep theirs.
+        After an error some may be set; setting them again does no harm. Needs READ on the group and
+        its topics. Raises GroupNotEmptyError, OffsetsRefusedError (names every refused partition).
+        """
+        group_commit.commit_group_offsets(self._wire, group, offsets)
+
+    def delete_group_offsets(self, group: str, partitions: Iterable[TopicPartitionId]) -> None:
+        """Delete committed offsets of a group without members; absent ones are fine.
+
+        Needs DELETE on the group and READ on its topics. Raises GroupNotEmptyError,
+        OffsetsRefusedError.
+        """
+        group_commit.delete_group_offsets(self._wire, group, partitions)
+
     def transactional_ids(self, application_id: str) -> tuple[TransactionalId, ...]:
         """The application's transactional ids with their producer ids, by name.
 
@@ -176,6 +190,20 @@ class KafkaCluster:
     def create_topics(self, specs: Iterable[TopicSpec]) -> None:
         """Create topics. Needs CREATE; raises KafkaRequestError when one exists."""
         topics.create_topics(self._admin, specs, cluster=self._name)
+
+    def validate_topics(self, specs: Iterable[TopicSpec]) -> Mapping[str, KStreamsAssetsError]:
+        """Why the cluster would not create these topics, by name; creates nothing.
+
+        Rights, configs, replication factor, names, the cluster's policy, topics that exist already.
+        """
+        return topics.validate_topics(self._admin, specs, cluster=self._name)
+
+    def alter_topic_configs(self, changes: Mapping[str, Mapping[str, str | None]]) -> None:
+        """Set configs of topics, or remove (None) their own values; configs not named stay.
+
+        Needs ALTER_CONFIGS. Raises KafkaRequestError for values the cluster does not take.
+        """
+        topics.alter_topic_configs(self._admin, changes, cluster=self._name)
 
     def delete_topics(self, names: Iterable[str]) -> None:
         """Delete topics; they vanish a moment later. Needs DELETE."""

@@ -1,4 +1,4 @@
-"""Which topics a cluster has, by one request to any live broker.
+"""Which topics and brokers a cluster has, by one request to any live broker.
 
 Of one's own, since librdkafka's admin client may wait for a dead broker until its timeout while
 others could answer.
@@ -7,6 +7,7 @@ others could answer.
 import base64
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 from uuid import UUID
 
 from kafka.protocol.metadata import MetadataRequest
@@ -38,21 +39,31 @@ class ClusterMetadata:
 
 def cluster_metadata(wire: WireClient) -> ClusterMetadata:
     """What the cluster tells now; internal topics too. Raises ClusterUnavailableError."""
-    response = wire.request(
-        lambda: MetadataRequest(
-            topics=None,
-            allow_auto_topic_creation=False,
-            min_version=_WITH_TOPIC_IDS,
-            max_version=_METADATA_VERSION,
-        ),
-        operation=_OPERATION,
-    )
+    response = _ask(wire, None)
     topics = {
         topic.name: TopicIdentity(topic.name, _notation(topic.topic_id), len(topic.partitions))
         for topic in sorted(response.topics, key=lambda topic: topic.name)
         if topic.partitions
     }
     return ClusterMetadata(str(response.cluster_id), topics)
+
+
+def broker_ids(wire: WireClient) -> tuple[int, ...]:
+    """The ids of the brokers that are alive now, in order. Raises ClusterUnavailableError."""
+    return tuple(sorted(broker.node_id for broker in _ask(wire, []).brokers))
+
+
+def _ask(wire: WireClient, topics: list[Any] | None) -> Any:  # noqa: ANN401
+    """The answer for these topics, None for all."""
+    return wire.request(
+        lambda: MetadataRequest(
+            topics=topics,
+            allow_auto_topic_creation=False,
+            min_version=_WITH_TOPIC_IDS,
+            max_version=_METADATA_VERSION,
+        ),
+        operation=_OPERATION,
+    )
 
 
 def _notation(topic_id: UUID) -> str:

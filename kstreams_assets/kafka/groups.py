@@ -6,17 +6,20 @@ from dataclasses import dataclass
 from typing import Any
 
 import kafka.errors as client_errors
+from confluent_kafka.admin import AclOperation  # pyright: ignore[reportPrivateImportUsage]
 from kafka.protocol.admin import DescribeGroupsRequest, ListGroupsRequest
 from kafka.protocol.consumer import OffsetFetchRequest
 
-from kstreams_assets.errors import (
-    AuthorizationFailedError,
-    ClusterUnavailableError,
-    KafkaRequestError,
-    UnstableGroupOffsetsError,
+from kstreams_assets.errors import AuthorizationFailedError, UnstableGroupOffsetsError
+from kstreams_assets.kafka.group_coordinator import (
+    GROUP_ID_NOT_FOUND,
+    TOPIC_NOT_ALLOWED,
+    ask_coordinator,
+    by_topic,
+    group_refused,
 )
 from kstreams_assets.kafka.positions import CommittedOffset, TopicPartitionId
-from kstreams_assets.kafka.wire import COORDINATOR_BUSY, Coordinated, WireClient
+from kstreams_assets.kafka.wire import WireClient
 
 # An orphaned transaction is aborted after Streams' transaction.timeout.ms of 10 s plus up to 10 s
 # until the coordinator looks again.
@@ -24,14 +27,13 @@ UNSTABLE_LIMIT_S = 25.0
 
 _FIRST_RETRY_S = 0.02
 _LONGEST_RETRY_S = 0.5
-_BUSY_RETRY_S = 0.1
 _NO_OFFSET = -1
-_GROUP_ID_NOT_FOUND = client_errors.GroupIdNotFoundError.errno
-_NOT_ALLOWED = client_errors.GroupAuthorizationFailedError.errno
-_TOPIC_NOT_ALLOWED = client_errors.TopicAuthorizationFailedError.errno
 _UNSTABLE = client_errors.UnstableOffsetCommitError.errno
 _OFFSET_FETCH = "group_offsets"
 _DESCRIBE = "group_state"
+_OPERATIONS = "group_operations"
+# From version 6 on a group that is absent, or of another protocol, has no operations either.
+_DESCRIBE_ANY_VERSION = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,15 +71,15 @@ def group_offsets(
     Kafka without a word, or refused when asked for by name. Raises UnstableGroupOffsetsError,
     AuthorizationFailedError, ClusterUnavailableError.
     """
-    wanted = None if partitions is None else _by_topic(partitions)
+    wanted = None if partitions is None else by_topic(partitions)
     started = time.monotonic()
     retry_s = _FIRST_RETRY_S
     while True:
         answer = _fetch_offsets(wire, group, wanted)
-        if answer.error_code == _GROUP_ID_NOT_FOUND:
+        if answer.error_code == GROUP_ID_NOT_FOUND:
             return {}
         if answer.error_code:
-            raise _refused(_OFFSET_FETCH, group, answer.error_code)
+            raise group_refused(_OFFSET_FETCH, group, answer.error_code)
         unstable = _unstable_partitions(answer)
         if not unstable:
             return _committed(answer, group)
@@ -97,11 +99,11 @@ def group_state(wire: WireClient, group: str) -> GroupState | None:
 
     Raises AuthorizationFailedError (DESCRIBE), ClusterUnavailableError, KafkaRequestError.
     """
-    listed = _ask_coordinator(
-        wire, group, ListGroupsRequest, lambda response: response.error_code, _DESCRIBE
+    listed = ask_coordinator(
+        wire, group, ListGroupsRequest, lambda response: [response.error_code], _DESCRIBE
     )
     if listed.error_code:
-        raise _refused(_DESCRIBE, group, listed.error_code)
+        raise group_refused(_DESCRIBE, group, listed.error_code)
     entry = next((entry for entry in listed.groups if entry.group_id == group), None)
     if entry is None:
         return None
@@ -109,19 +111,43 @@ def group_state(wire: WireClient, group: str) -> GroupState | None:
     empty = entry.group_state in ("Empty", "Dead")
     if kind != "classic":
         return GroupState(group, kind, entry.group_state, 0 if empty else None)
-    described = _ask_coordinator(
+    described = ask_coordinator(
         wire,
         group,
         lambda: DescribeGroupsRequest(groups=[group]),
-        lambda response: response.groups[0].error_code,
+        lambda response: [response.groups[0].error_code],
         _DESCRIBE,
     )
     answer = described.groups[0]
-    if answer.error_code == _GROUP_ID_NOT_FOUND:
+    if answer.error_code == GROUP_ID_NOT_FOUND:
         return None
     if answer.error_code:
-        raise _refused(_DESCRIBE, group, answer.error_code)
+        raise group_refused(_DESCRIBE, group, answer.error_code)
     return GroupState(group, kind, answer.group_state, len(answer.members))
+
+
+def group_operations(wire: WireClient, group: str) -> frozenset[str]:
+    """What this user may do with a group, there or not: `READ`, `DESCRIBE`, `DELETE` ...
+
+    Raises AuthorizationFailedError without DESCRIBE, ClusterUnavailableError, KafkaRequestError.
+    """
+    described = ask_coordinator(
+        wire,
+        group,
+        lambda: DescribeGroupsRequest(
+            groups=[group],
+            include_authorized_operations=True,
+            min_version=3,
+            max_version=_DESCRIBE_ANY_VERSION,
+        ),
+        lambda response: [response.groups[0].error_code],
+        _OPERATIONS,
+    )
+    answer = described.groups[0]
+    if answer.error_code:
+        raise group_refused(_OPERATIONS, group, answer.error_code)
+    codes = answer.authorized_operations  # kafka-python has read the bits already
+    return frozenset(operation.name for operation in AclOperation if operation.value in codes)
 
 
 def group_ids(wire: WireClient) -> frozenset[str]:
@@ -136,13 +162,6 @@ def group_ids(wire: WireClient) -> frozenset[str]:
     return frozenset(found)
 
 
-def _by_topic(partitions: Iterable[TopicPartitionId]) -> dict[str, list[int]]:
-    topics: dict[str, list[int]] = {}
-    for partition in sorted(partitions):
-        topics.setdefault(partition.topic, []).append(partition.partition)
-    return topics
-
-
 def _fetch_offsets(wire: WireClient, group: str, topics: dict[str, list[int]] | None) -> Any:  # noqa: ANN401
     entry = OffsetFetchRequest.OffsetFetchRequestGroup
     named = entry.OffsetFetchRequestTopics
@@ -152,49 +171,17 @@ def _fetch_offsets(wire: WireClient, group: str, topics: dict[str, list[int]] | 
         if topics is None
         else [named(name=name, partition_indexes=indexes) for name, indexes in topics.items()],
     )
-    response = _ask_coordinator(
+    response = ask_coordinator(
         wire,
         group,
         # version 10 names topics by id only
         lambda: OffsetFetchRequest(
             groups=[wanted], require_stable=True, min_version=8, max_version=9
         ),
-        lambda response: response.groups[0].error_code,
+        lambda response: [response.groups[0].error_code],
         _OFFSET_FETCH,
     )
     return response.groups[0]
-
-
-def _ask_coordinator(
-    wire: WireClient,
-    group: str,
-    make: Callable[[], Any],
-    code_of: Callable[[Any], int],
-    operation: str,
-) -> Any:  # noqa: ANN401
-    """The answer of the group's coordinator, asked again while there is none that is ready.
-
-    One that is gone is looked for anew: another broker takes its place.
-    """
-    deadline = time.monotonic() + wire.timeout_s
-    while True:
-        try:
-            node = wire.coordinator(Coordinated.GROUP, group, operation=operation)
-            remaining_s = max(_BUSY_RETRY_S, deadline - time.monotonic())
-            response = wire.request(
-                make, operation=operation, node=node, timeout_s=remaining_s, retry=False
-            )
-        except ClusterUnavailableError as error:
-            reason = error.reason
-        else:
-            code = code_of(response)
-            if code not in COORDINATOR_BUSY:
-                return response
-            reason = client_errors.for_code(code).__name__
-        wire.forget_coordinator(Coordinated.GROUP, group)
-        if time.monotonic() + _LONGEST_RETRY_S > deadline:
-            raise wire.unavailable(operation, wire.timeout_s, reason)
-        time.sleep(_BUSY_RETRY_S)
 
 
 def _unstable_partitions(answer: Any) -> list[TopicPartitionId]:  # noqa: ANN401
@@ -210,12 +197,12 @@ def _committed(answer: Any, group: str) -> dict[TopicPartitionId, CommittedOffse
     committed = {}
     for topic in answer.topics:
         for partition in topic.partitions:
-            if partition.error_code == _TOPIC_NOT_ALLOWED:
+            if partition.error_code == TOPIC_NOT_ALLOWED:
                 raise AuthorizationFailedError(
                     operation=_OFFSET_FETCH, resource=f"topic {topic.name}", needed="DESCRIBE"
                 )
             if partition.error_code:
-                raise _refused(_OFFSET_FETCH, group, partition.error_code)
+                raise group_refused(_OFFSET_FETCH, group, partition.error_code)
             if partition.committed_offset == _NO_OFFSET:
                 continue
             epoch = partition.committed_leader_epoch
@@ -225,11 +212,3 @@ def _committed(answer: Any, group: str) -> dict[TopicPartitionId, CommittedOffse
                 leader_epoch=epoch if epoch >= 0 else None,
             )
     return dict(sorted(committed.items()))
-
-
-def _refused(operation: str, group: str, code: int) -> AuthorizationFailedError | KafkaRequestError:
-    resource = f"group {group}"
-    if code == _NOT_ALLOWED:
-        return AuthorizationFailedError(operation=operation, resource=resource, needed="DESCRIBE")
-    name = client_errors.for_code(code).__name__
-    return KafkaRequestError(operation=operation, resource=resource, reason=name)

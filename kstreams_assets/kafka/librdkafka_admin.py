@@ -50,7 +50,6 @@ class LibrdkafkaAdmin:
         self._connection = connection
         self._timeout_s = timeout_s
         self._client: AdminClient | None = None
-        self._reached = False
         self._errors: list[KafkaError] = []
 
     def call(
@@ -78,24 +77,7 @@ class LibrdkafkaAdmin:
                 raise self._unavailable(operation, _text(error))
             else:
                 results[key] = error
-        self._reached = True
         return results
-
-    def partition_counts(self) -> dict[str, int]:
-        """Every topic this user may see, with its number of partitions."""
-        if not self._reached:  # list_topics below cannot be interrupted by a refused password
-            self.call("describe_cluster", lambda client: {None: client.describe_cluster()})
-        client = self._connected()
-        try:
-            metadata = client.list_topics(timeout=self._timeout_s)
-        except KafkaException as error:
-            client.poll(0)
-            raise self._unavailable("list_topics", _text(error)) from None
-        return {
-            name: len(topic.partitions)
-            for name, topic in metadata.topics.items()
-            if topic.error is None
-        }
 
     @property
     def timeout_s(self) -> float:
@@ -105,7 +87,6 @@ class LibrdkafkaAdmin:
     def close(self) -> None:
         """Forget the client; the next call builds a new one."""
         self._client = None
-        self._reached = False
 
     def _connected(self) -> AdminClient:
         if self._client is None:

@@ -1,4 +1,4 @@
-"""Topics of a cluster: names, ids, partitions, configs; creating and deleting them."""
+"""Topics of a cluster: names, ids, partitions, configs; creating, altering and deleting them."""
 
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -6,8 +6,11 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
 
-from confluent_kafka import KafkaError, KafkaException, TopicCollection
+from confluent_kafka import KafkaError as ConfluentError
+from confluent_kafka import KafkaException, TopicCollection
 from confluent_kafka.admin import (
+    AlterConfigOpType,  # pyright: ignore[reportPrivateImportUsage]
+    ConfigEntry,  # pyright: ignore[reportPrivateImportUsage]
     ConfigResource,  # pyright: ignore[reportPrivateImportUsage]
     ConfigSource,  # pyright: ignore[reportPrivateImportUsage]
     NewTopic,  # pyright: ignore[reportPrivateImportUsage]
@@ -20,7 +23,9 @@ from confluent_kafka.admin import (
 from kstreams_assets.errors import (
     AuthorizationFailedError,
     ClusterUnavailableError,
+    KafkaError,
     KafkaRequestError,
+    KStreamsAssetsError,
     TopicNotFoundError,
 )
 from kstreams_assets.kafka.librdkafka_admin import LibrdkafkaAdmin
@@ -28,16 +33,17 @@ from kstreams_assets.kafka.librdkafka_admin import LibrdkafkaAdmin
 V = TypeVar("V")
 
 _RETRY_S = 0.05
+_CREATE = "create_topics"
 
 _NOT_ALLOWED = {
-    KafkaError.TOPIC_AUTHORIZATION_FAILED,
-    KafkaError.CLUSTER_AUTHORIZATION_FAILED,
-    KafkaError.GROUP_AUTHORIZATION_FAILED,
+    ConfluentError.TOPIC_AUTHORIZATION_FAILED,
+    ConfluentError.CLUSTER_AUTHORIZATION_FAILED,
+    ConfluentError.GROUP_AUTHORIZATION_FAILED,
 }
 _ABSENT = {
-    KafkaError.UNKNOWN_TOPIC_OR_PART,
-    KafkaError._UNKNOWN_TOPIC,  # noqa: SLF001 (librdkafka's local errors are all named like this)
-    KafkaError._UNKNOWN_PARTITION,  # noqa: SLF001
+    ConfluentError.UNKNOWN_TOPIC_OR_PART,
+    ConfluentError._UNKNOWN_TOPIC,  # noqa: SLF001 (librdkafka's local errors are all named like this)
+    ConfluentError._UNKNOWN_PARTITION,  # noqa: SLF001
 }
 
 
@@ -131,7 +137,47 @@ def create_topics(admin: LibrdkafkaAdmin, specs: Iterable[TopicSpec], *, cluster
     Raises AuthorizationFailedError (CREATE), KafkaRequestError (when one exists),
     ClusterUnavailableError when a topic is not there in time.
     """
-    new = [
+    new = _new_topics(specs)
+    if new:
+        results = admin.call(
+            _CREATE,
+            lambda client: client.create_topics(
+                new, operation_timeout=admin.timeout_s, request_timeout=admin.timeout_s
+            ),
+        )
+        granted(results, operation=_CREATE, needed="CREATE", cluster=cluster)
+        _await_leaders(admin, [topic.topic for topic in new], cluster)
+
+
+def validate_topics(
+    admin: LibrdkafkaAdmin, specs: Iterable[TopicSpec], *, cluster: str
+) -> dict[str, KStreamsAssetsError]:
+    """Why the cluster would not create these topics, by name; empty when it would create all.
+
+    It creates nothing. Told are a missing right to CREATE, unknown configs and values, more
+    replicas than brokers, names it does not take, topics that are there already, and what the
+    cluster's own policy forbids. Raises ClusterUnavailableError, AuthenticationFailedError.
+    """
+    new = _new_topics(specs)
+    if not new:
+        return {}
+    results = admin.call(
+        _CREATE,
+        lambda client: client.create_topics(
+            new, validate_only=True, request_timeout=admin.timeout_s
+        ),
+    )
+    problems: dict[str, KStreamsAssetsError] = {}
+    for name, result in results.items():
+        try:
+            granted({name: result}, operation=_CREATE, needed="CREATE", cluster=cluster)
+        except KafkaError as problem:
+            problems[name] = problem
+    return problems
+
+
+def _new_topics(specs: Iterable[TopicSpec]) -> list[NewTopic]:
+    return [
         NewTopic(
             spec.name,
             num_partitions=spec.partitions,
@@ -140,22 +186,13 @@ def create_topics(admin: LibrdkafkaAdmin, specs: Iterable[TopicSpec], *, cluster
         )
         for spec in specs
     ]
-    if new:
-        results = admin.call(
-            "create_topics",
-            lambda client: client.create_topics(
-                new, operation_timeout=admin.timeout_s, request_timeout=admin.timeout_s
-            ),
-        )
-        granted(results, operation="create_topics", needed="CREATE", cluster=cluster)
-        _await_leaders(admin, [topic.topic for topic in new], cluster)
 
 
 def _await_leaders(admin: LibrdkafkaAdmin, names: list[str], cluster: str) -> None:
     deadline = time.monotonic() + admin.timeout_s
     while True:
         answers = admin.call(
-            "create_topics",
+            _CREATE,
             lambda client: client.describe_topics(
                 TopicCollection(names), request_timeout=admin.timeout_s
             ),
@@ -166,7 +203,7 @@ def _await_leaders(admin: LibrdkafkaAdmin, names: list[str], cluster: str) -> No
         if time.monotonic() + _RETRY_S > deadline:
             raise ClusterUnavailableError(
                 bootstrap_servers=cluster,
-                operation="create_topics",
+                operation=_CREATE,
                 timeout_s=admin.timeout_s,
                 reason=f"no leader yet for {', '.join(absent)}",
             )
@@ -177,6 +214,46 @@ def _is_led(answer: ConfluentTopicDescription | KafkaException) -> bool:
     return not isinstance(answer, KafkaException) and all(
         partition.leader is not None and partition.leader.id >= 0 for partition in answer.partitions
     )
+
+
+def alter_topic_configs(
+    admin: LibrdkafkaAdmin,
+    changes: Mapping[str, Mapping[str, str | None]],
+    *,
+    cluster: str,
+) -> None:
+    """Set configs of topics, or remove (None) their own values; configs not named stay.
+
+    Each topic's changes are taken together or not at all, and hold a moment later. Raises
+    TopicNotFoundError, AuthorizationFailedError (ALTER_CONFIGS), KafkaRequestError.
+    """
+    resources = [
+        ConfigResource(
+            ResourceType.TOPIC,
+            name,
+            incremental_configs=[_config_change(key, value) for key, value in configs.items()],
+        )
+        for name, configs in changes.items()
+        if configs
+    ]
+    if resources:
+        results = admin.call(
+            "alter_topic_configs",
+            lambda client: client.incremental_alter_configs(
+                resources, request_timeout=admin.timeout_s
+            ),
+        )
+        granted(
+            {resource.name: result for resource, result in results.items()},
+            operation="alter_topic_configs",
+            needed="ALTER_CONFIGS",
+            cluster=cluster,
+        )
+
+
+def _config_change(name: str, value: str | None) -> ConfigEntry:
+    change = AlterConfigOpType.DELETE if value is None else AlterConfigOpType.SET
+    return ConfigEntry(name, value, incremental_operation=change)
 
 
 def delete_topics(admin: LibrdkafkaAdmin, names: Iterable[str], *, cluster: str) -> None:
@@ -196,7 +273,7 @@ def granted(
     results: Mapping[str, V | KafkaException], *, operation: str, needed: str, cluster: str
 ) -> dict[str, V]:
     """The results by topic, or one error that names every topic that failed for the same reason."""
-    refused: dict[str, KafkaError] = {
+    refused: dict[str, ConfluentError] = {
         name: result.args[0]
         for name, result in results.items()
         if isinstance(result, KafkaException)
@@ -216,5 +293,5 @@ def granted(
     }
 
 
-def _with_code(refused: Mapping[str, KafkaError], codes: set[int]) -> list[str]:
+def _with_code(refused: Mapping[str, ConfluentError], codes: set[int]) -> list[str]:
     return sorted(name for name, error in refused.items() if error.code() in codes)

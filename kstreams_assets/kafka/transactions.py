@@ -18,9 +18,9 @@ from kstreams_assets.errors import (
     ClusterUnavailableError,
     KafkaRequestError,
 )
+from kstreams_assets.kafka.coordinator_partition import CONSUMER_OFFSETS
 from kstreams_assets.kafka.wire import COORDINATOR_BUSY, Coordinated, WireClient
 
-_OFFSETS_TOPIC = "__consumer_offsets"
 _OPERATION = "transactional_topics"
 _LIST = "transactional_ids"
 _DESCRIBE = "ongoing_producers"
@@ -123,7 +123,7 @@ def transactional_topics(wire: WireClient, application_id: str) -> Transactional
         found = {t.topic for entry in _described(wire, ids, _OPERATION) for t in entry.topics}
     except AuthorizationFailedError as error:
         return TransactionalTopics(frozenset(), tuple(sorted(ids)), str(error))
-    topics = frozenset(found - {_OFFSETS_TOPIC})
+    topics = frozenset(found - {CONSUMER_OFFSETS})
     return TransactionalTopics(topics, tuple(sorted(ids)))
 
 

@@ -25,6 +25,7 @@ from kstreams_assets.errors import (
     AuthenticationFailedError,
     AuthorizationFailedError,
     KStreamsAssetsError,
+    TopicNotFoundError,
 )
 from kstreams_assets.kafka.broker_properties import properties_text
 from kstreams_assets.kafka.client_logs import tame_client_logs
@@ -34,7 +35,7 @@ from kstreams_assets.kafka.java_client import java_config, java_system_propertie
 from kstreams_assets.kafka.kafka_python_client import kafka_python_arguments
 from kstreams_assets.kafka.librdkafka import librdkafka_config
 from kstreams_assets.kafka.local_cluster import LocalCluster
-from kstreams_assets.kafka.positions import TopicPartitionId
+from kstreams_assets.kafka.positions import CommittedOffset, TopicPartitionId
 from kstreams_assets.kafka.raw_log import RawLogReader
 from kstreams_assets.kafka.topics import TopicSpec
 from spark_resources.jars import verify_jars
@@ -221,7 +222,7 @@ def _assert_all_clients_get_in(
         admin.create_topics([TopicSpec(topic, 1)])
     partition = TopicPartitionId(topic, 0)
     with KafkaCluster(connection) as cluster:
-        assert topic in cluster.topics()
+        assert list(cluster.describe_topics([topic])) == [topic]
         assert cluster.high_watermarks([partition]) == {partition: 0}
         assert cluster.group_state(unique_name("group")) is None
     client = AdminClient(librdkafka_config(connection))
@@ -272,7 +273,7 @@ def _both_refusals(connection: KafkaConnection) -> list[AuthenticationFailedErro
     """What the librdkafka side and the kafka-python side of the control plane say."""
     refusals = []
     with KafkaCluster(connection) as cluster:
-        for call in (cluster.topics, lambda: cluster.group_offsets("g")):
+        for call in (lambda: cluster.describe_topics(["t"]), lambda: cluster.group_offsets("g")):
             with pytest.raises(AuthenticationFailedError) as caught:
                 call()
             refusals.append(caught.value)
@@ -311,9 +312,12 @@ def test_right_password_is_in_no_log(
     caplog.set_level(logging.DEBUG)
     for mechanism, password in (("PLAIN", "bob-secret"), ("SCRAM-SHA-256", "bob-secret")):
         with KafkaCluster(sasl_cluster.sasl(mechanism, "bob", password)) as cluster:
-            cluster.topics()
-            with pytest.raises(AuthorizationFailedError):
-                cluster.group_offsets("g")
+            for call in (
+                lambda: cluster.describe_topics(["t"]),
+                lambda: cluster.group_offsets("g"),
+            ):
+                with pytest.raises(AuthorizationFailedError):
+                    call()
     assert "Authenticated as bob" in caplog.text  # the logs are really captured
     shown = caplog.text + "".join(capfd.readouterr())
     assert "bob-secret" not in shown
@@ -346,7 +350,8 @@ def test_host_name_is_verified_unless_told_otherwise(tls_cluster: SecureCluster)
         assert "certificate" in refusal.reason or "mismatch" in refusal.reason
     lax = connection.connection("SSL", ssl={"verify_host_name": False})
     with KafkaCluster(lax) as cluster:
-        cluster.topics()
+        with pytest.raises(TopicNotFoundError):
+            cluster.describe_topics(["nothing"])
         assert cluster.group_state("nobody") is None
 
 
@@ -367,12 +372,18 @@ class TestRights:
         """A user without rights."""
         return sasl_cluster.sasl("PLAIN", "bob", "bob-secret")
 
-    def _grant(self, cluster: SecureCluster, topic: str, *operations: AclOperation) -> None:
+    def _grant(
+        self,
+        cluster: SecureCluster,
+        name: str,
+        *operations: AclOperation,
+        kind: ResourceType = ResourceType.TOPIC,
+    ) -> None:
         admin = AdminClient({"bootstrap.servers": cluster.internal_address})
         bindings = [
             AclBinding(
-                ResourceType.TOPIC,
-                topic,
+                kind,
+                name,
                 ResourcePatternType.LITERAL,
                 "User:bob",
                 "*",
@@ -446,3 +457,54 @@ class TestRights:
         assert seen.topics == frozenset()
         assert seen.reason is not None
         assert "DESCRIBE" in seen.reason
+
+    def test_committing_and_deleting_offsets(
+        self, sasl_cluster: SecureCluster, bob: KafkaConnection, topic: str
+    ) -> None:
+        group = unique_name("group")
+        partition = TopicPartitionId(topic, 0)
+        offsets = {partition: CommittedOffset(1, "")}
+        with KafkaCluster(bob) as cluster:
+            calls = (
+                (lambda: cluster.commit_group_offsets(group, offsets), "READ"),
+                (lambda: cluster.delete_group_offsets(group, offsets), "DELETE"),
+            )
+            self._grant(sasl_cluster, group, AclOperation.DESCRIBE, kind=ResourceType.GROUP)
+            assert cluster.group_operations(group) == {"DESCRIBE"}
+            for call, needed in calls:
+                with pytest.raises(AuthorizationFailedError) as caught:
+                    call()
+                self._assert_refusal(caught.value, f"group {group}", needed)
+            rights = (AclOperation.READ, AclOperation.DELETE)
+            self._grant(sasl_cluster, group, *rights, kind=ResourceType.GROUP)
+            assert cluster.group_operations(group) == {"DESCRIBE", "READ", "DELETE"}
+            internal = KafkaConnection(bootstrap_servers=sasl_cluster.internal_address)
+            with KafkaCluster(internal) as admin:
+                admin.commit_group_offsets(group, offsets)  # else there is nothing to delete
+            for call, _ in calls:
+                with pytest.raises(AuthorizationFailedError) as caught:
+                    call()
+                self._assert_refusal(caught.value, f"topic {topic}", "READ")
+            self._grant(sasl_cluster, topic, AclOperation.READ)
+            for call, _ in calls:
+                call()
+            assert cluster.group_offsets(group) == {}
+
+    def test_creating_and_altering_topics(
+        self, sasl_cluster: SecureCluster, bob: KafkaConnection, topic: str
+    ) -> None:
+        new = unique_name("new")
+        with KafkaCluster(bob) as cluster:
+            problems = cluster.validate_topics([TopicSpec(new, 1), TopicSpec(topic, 1)])
+            assert set(problems) == {new, topic}
+            for name, problem in problems.items():
+                self._assert_refusal(problem, f"topic {name}", "CREATE")
+            with pytest.raises(AuthorizationFailedError) as caught:
+                cluster.alter_topic_configs({topic: {"retention.ms": "-1"}})
+            self._assert_refusal(caught.value, f"topic {topic}", "ALTER_CONFIGS")
+            self._grant(sasl_cluster, new, AclOperation.CREATE)
+            assert list(cluster.validate_topics([TopicSpec(new, 1), TopicSpec(topic, 1)])) == [
+                topic
+            ]
+            self._grant(sasl_cluster, topic, AclOperation.ALTER_CONFIGS)
+            cluster.alter_topic_configs({topic: {"retention.ms": "-1"}})

@@ -7,10 +7,12 @@ from pathlib import Path
 import pytest
 
 from examples.order_processor.application import OrderProcessor, create_topics
+from kstreams_assets.errors import GroupNotEmptyError
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.kafka.groups import GroupState
 from kstreams_assets.kafka.local_cluster import LocalCluster
+from kstreams_assets.kafka.positions import CommittedOffset, TopicPartitionId
 from tests.streams.cluster import unique_name
 
 pytestmark = pytest.mark.kafka
@@ -42,7 +44,9 @@ def test_running_then_stopped(
 ) -> None:
     application_id = unique_name("app")
     prefix = unique_name("streams") + "."
-    create_topics(kafka_cluster.bootstrap_servers, topic_prefix=prefix)
+    orders, *_ = create_topics(kafka_cluster.bootstrap_servers, topic_prefix=prefix)
+    before = {TopicPartitionId(orders, 0): CommittedOffset(0, "before")}
+    cluster.commit_group_offsets(application_id, before)  # a restore's group is there already
     # classic members leave only when their session ends
     config = STREAMS_PROTOCOL if protocol == "streams" else {"session.timeout.ms": "6000"}
     with OrderProcessor(
@@ -56,9 +60,19 @@ def test_running_then_stopped(
         assert not any(state.is_empty for state in states)
         assert states[-1] == GroupState(application_id, protocol, "Stable", members)
         assert application_id in cluster.group_ids()
+        assert "READ" in cluster.group_operations(application_id)
+        for change in (cluster.commit_group_offsets, cluster.delete_group_offsets):
+            with pytest.raises(GroupNotEmptyError) as caught:
+                change(application_id, before)
+            assert (caught.value.group_type, caught.value.state) == (protocol, "Stable")
     stopped = list(_states(cluster, application_id, "Empty"))[-1]
     assert stopped == GroupState(application_id, protocol, "Empty", 0)
     assert stopped.is_empty
+    assert cluster.group_offsets(application_id) == before
+    after = {TopicPartitionId(orders, 1): CommittedOffset(0, "after")}
+    cluster.commit_group_offsets(application_id, after)
+    cluster.delete_group_offsets(application_id, before)
+    assert cluster.group_offsets(application_id) == after
 
 
 def _states(cluster: KafkaCluster, group: str, last: str) -> Iterator[GroupState]:
