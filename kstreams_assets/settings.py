@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from kstreams_assets.app.model import AppTopic, StreamsApplication
 from kstreams_assets.errors import ConfigurationError
 from kstreams_assets.kafka.connection import KafkaConnection
+from kstreams_assets.restore.request import VerifyExtent
 from kstreams_assets.warehouse.layout import Warehouse
 
 _EVERY = {"minute": "* * * * *", "hour": "0 * * * *", "day": "0 0 * * *"}
@@ -40,6 +41,22 @@ class RecoveryPointSettings:
     seal_bytes: int = 16 * 1024**2
     closing_seal_bytes: int = 256 * 1024**2
     lookback_s: float = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreSettings:
+    """Where to and how restores go; times in seconds.
+
+    `target` is the cluster that restores go to when nothing else is said. `compression` is that of
+    the producer (none, lz4, zstd, snappy, gzip), `delivery_timeout_s` how long one record may take
+    to be acknowledged before the restore gives up. `verify` is how much is read back by default.
+    """
+
+    target: KafkaConnection | None = None
+    compression: str = "none"
+    delivery_timeout_s: float = 120.0
+    lock_wait_s: float = 60.0
+    verify: VerifyExtent = VerifyExtent.FULL
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +111,7 @@ class ApplicationSettings:
     windows: WindowSchedule
     backup: BackupSettings = BackupSettings()
     recovery_points: RecoveryPointSettings = RecoveryPointSettings()
+    restore: RestoreSettings = RestoreSettings()
     sensors_running: bool = False
     """Whether the sensors (recovery points, backups) are switched on from the start."""
     owners: tuple[str, ...] = ()

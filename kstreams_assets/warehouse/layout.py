@@ -8,7 +8,14 @@ from kstreams_assets.errors import ConfigurationError, KStreamsAssetsError
 LAYOUT_VERSION = 1
 LAYOUT_PROPERTY = "kstreams_assets.layout"
 
-CONTROL_TABLES = ("recovery_points", "recovery_point_records", "windows", "topics")
+CONTROL_TABLES = (
+    "recovery_points",
+    "recovery_point_records",
+    "windows",
+    "topics",
+    "restores",
+    "offset_maps",
+)
 """The small tables, which all applications of a warehouse share."""
 
 

@@ -1,5 +1,6 @@
-"""How backups bear on which recovery points are kept."""
+"""How backups and restores bear on which recovery points are kept."""
 
+import time
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,13 +12,17 @@ from kstreams_assets.backup.ledger import Ledger
 from kstreams_assets.backup.retention import retention_of
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.kafka.positions import TopicPartitionId
+from kstreams_assets.recovery.maintenance import maintain
+from kstreams_assets.recovery.table import RecoveryPointTable
+from kstreams_assets.restore.request import RestoreMode
+from kstreams_assets.restore.restores_table import RestoresTable, RestoreState, StoredRestore
 from kstreams_assets.settings import (
     ApplicationSettings,
     RecoveryPointSettings,
     WindowSchedule,
 )
 from kstreams_assets.warehouse.layout import Warehouse
-from tests.backup.samples import APPLICATION_ID, application, backup, result, span
+from tests.backup.samples import APPLICATION_ID, application, backup, point, result, span
 
 HOUR_MS = 3_600_000
 CHANGELOG = AppTopic("t", frozenset({TopicRole.CHANGELOG}))
@@ -61,3 +66,45 @@ def test_what_the_ledger_names_and_holds(tmp_path: Path) -> None:
     assert set(retention.named()) == {"pinned", "point-1", "point-2"}
     partition = TopicPartitionId("t", 0)
     assert retention.proven() == {partition: [("life-1", 0, 5), ("life-1", 5, 7)]}
+
+
+def _restore(state: RestoreState, point_id: str) -> StoredRestore:
+    return StoredRestore(
+        application_id=APPLICATION_ID,
+        restore_id=f"{point_id}-1f2e3d4c",
+        state=state,
+        changed_at_ms=1,
+        created_at_ms=1,
+        run_id="run-1",
+        point_id=point_id,
+        group=APPLICATION_ID,
+        target_cluster_id="cluster-2",
+        target_bootstrap_servers="localhost:2",
+        mode=RestoreMode.STATE,
+        request="{}",
+        topics=(),
+    )
+
+
+def test_the_point_of_a_restore_stays_until_it_is_finished(tmp_path: Path) -> None:
+    """The restore begins when the recorder runs already."""
+    settings = _settings(tmp_path)
+    retention = retention_of(settings)
+    points, restores = RecoveryPointTable(settings.warehouse), RestoresTable(settings.warehouse)
+    now_ms = time.time_ns() // 1_000_000
+    old = [now_ms // HOUR_MS * HOUR_MS - 2 * HOUR_MS + second * 1000 for second in range(1, 4)]
+    points.append_many(point(at_ms) for at_ms in (*old, now_ms))
+    first, restored, last = (f"point-{at_ms}" for at_ms in old)
+
+    restores.append(_restore(RestoreState.PLANNED, restored))
+    restores.append(replace(_restore(RestoreState.PLANNED, first), application_id="shop-eu"))
+    assert maintain(settings.warehouse, APPLICATION_ID, retention).points_dropped == 1
+    left = [instant.id for instant in points.instants(APPLICATION_ID)]
+    assert left == [restored, last, f"point-{now_ms}"]
+
+    restores.append(_restore(RestoreState.COMMITTED, restored))
+    assert maintain(settings.warehouse, APPLICATION_ID, retention).points_dropped == 0
+    restores.append(_restore(RestoreState.FINISHED, restored))
+    assert maintain(settings.warehouse, APPLICATION_ID, retention).points_dropped == 1
+    left = [instant.id for instant in points.instants(APPLICATION_ID)]
+    assert left == [last, f"point-{now_ms}"]

@@ -1,0 +1,107 @@
+"""What a restore would do, and everything that stands against it. Pure."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from kstreams_assets.app.model import TopicRole
+from kstreams_assets.backup.content import SpanFile
+from kstreams_assets.backup.point_judge import Restores
+from kstreams_assets.kafka.positions import OffsetRange, TopicPartitionId
+from kstreams_assets.recovery.point import GroupOffset, RecoveryPoint
+from kstreams_assets.restore.request import RestoreRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Something that stands against the restore, and what the operator should do."""
+
+    subject: str
+    problem: str
+    remedy: str
+
+    def __str__(self) -> str:
+        return f"{self.subject}: {self.problem} {self.remedy}"
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionPlan:
+    """One partition: source offsets `ranges` (in order, disjoint) go to the target.
+
+    `records` is exact, `bytes` (keys, values, headers; uncompressed) an estimate. `saved_records`
+    of them come from records saved with recovery points. `committed` is the offset the group had
+    committed at the point, in source offsets, None where it had none or none is to be committed.
+    `base_offset` is the target's end before the restore's first record (0 in a new topic).
+    """
+
+    source: TopicPartitionId
+    target: TopicPartitionId
+    topic_id: str
+    ranges: tuple[OffsetRange, ...]
+    files: tuple[SpanFile, ...]
+    records: int
+    bytes: int
+    saved_records: int = 0
+    committed: GroupOffset | None = None
+    base_offset: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TopicPlan:
+    """One topic.
+
+    `exists`: it is on the target already (empty, or filled by this very restore). `configs` are
+    those it is created with, or set to where it exists; `put_back` is what `finish` sets
+    afterwards, None removes the topic's own value. `windows` counts the backups it is read from.
+    """
+
+    source: str
+    target: str
+    roles: frozenset[TopicRole]
+    partitions: tuple[PartitionPlan, ...]
+    replication_factor: int
+    exists: bool
+    configs: Mapping[str, str] = field(default_factory=dict)
+    put_back: Mapping[str, str | None] = field(default_factory=dict)
+    windows: int = 0
+
+    @property
+    def records(self) -> int:
+        """How many records are restored."""
+        return sum(partition.records for partition in self.partitions)
+
+    @property
+    def bytes(self) -> int:
+        """About how many bytes, uncompressed."""
+        return sum(partition.bytes for partition in self.partitions)
+
+
+@dataclass(frozen=True, slots=True)
+class RestorePlan:
+    """A restore as it would be run; with `refusals` it is not run at all.
+
+    `restore_id` is the same for the same point, mode, names and target cluster: a second run goes
+    on with the first one's work. `group` is the consumer group on the target, the target's
+    application id. `gives` is what the point gives. `point` is None when none can be restored.
+    """
+
+    restore_id: str
+    application_id: str
+    group: str
+    target_cluster_id: str
+    target_bootstrap_servers: str
+    request: RestoreRequest
+    point: RecoveryPoint | None
+    gives: Restores
+    topics: tuple[TopicPlan, ...]
+    refusals: tuple[Refusal, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def records(self) -> int:
+        """How many records are restored."""
+        return sum(topic.records for topic in self.topics)
+
+    @property
+    def bytes(self) -> int:
+        """About how many bytes, uncompressed."""
+        return sum(topic.bytes for topic in self.topics)

@@ -1,0 +1,154 @@
+"""Stored offset maps: they come back as they were, a million runs too."""
+
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from deltalake import DeltaTable
+
+from kstreams_assets.errors import OffsetMapError
+from kstreams_assets.kafka.positions import TopicPartitionId
+from kstreams_assets.restore.offset_map import OffsetMap, OffsetRun, runs_of
+from kstreams_assets.restore.offset_maps_table import OffsetMapsTable, StoredMap
+from kstreams_assets.restore.result import PartitionProduced
+from kstreams_assets.warehouse.layout import CONTROL_TABLES, Warehouse
+
+APPLICATION_ID = "shop"
+MILLION = 1_000_000
+RUNS = (OffsetRun(4, 0, 3), OffsetRun(9, 3, 1), OffsetRun(11, 4, 2))
+
+
+def produced(
+    partition: int, *runs: OffsetRun, end: int = 6, topic: str = "orders", prefix: str = "eu."
+) -> PartitionProduced:
+    """A partition of which these runs were produced."""
+    return PartitionProduced(
+        source=TopicPartitionId(topic, partition),
+        target=TopicPartitionId(prefix + topic, partition),
+        runs=runs,
+        records=sum(run.length for run in runs),
+        resumed=0,
+        end=end,
+    )
+
+
+def stored(partition: PartitionProduced) -> StoredMap:
+    """What has to come back of it."""
+    return StoredMap(partition.target, OffsetMap(partition.runs, partition.end))
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> OffsetMapsTable:
+    """The table in an empty warehouse."""
+    return OffsetMapsTable(Warehouse(tmp_path))
+
+
+def test_nothing_stored(table: OffsetMapsTable, tmp_path: Path) -> None:
+    table.record(APPLICATION_ID, "r1", [])
+    assert table.load(APPLICATION_ID, "r1") == {}
+    assert not list(tmp_path.iterdir())
+    assert "offset_maps" in CONTROL_TABLES
+
+
+def test_maps_come_back_as_they_were(table: OffsetMapsTable) -> None:
+    partitions = [
+        produced(11, *RUNS),
+        produced(2, *RUNS[:1], end=3),
+        produced(2, *RUNS[1:], topic="a'b", prefix=""),
+        produced(0, OffsetRun(2**62, 2**62, 1), end=2**62 + 1),
+    ]
+    table.record(APPLICATION_ID, "r1", partitions)
+    found = table.load(APPLICATION_ID, "r1")
+    assert found == {partition.source: stored(partition) for partition in partitions}
+    assert list(found) == sorted(found)
+    assert found[TopicPartitionId("orders", 11)].map.map(7) == 3
+
+
+def test_a_partition_without_records_has_its_end(table: OffsetMapsTable) -> None:
+    table.record(APPLICATION_ID, "r1", [produced(0, end=17), produced(1, *RUNS)])
+    assert table.load(APPLICATION_ID, "r1")[TopicPartitionId("orders", 0)].map.map(5) == 17
+    table.record(APPLICATION_ID, "r2", [produced(0, end=3)])
+    assert table.load(APPLICATION_ID, "r2")[TopicPartitionId("orders", 0)].map == OffsetMap([], 3)
+
+
+def test_maps_of_some_topics(table: OffsetMapsTable) -> None:
+    orders, totals = produced(0, *RUNS), produced(0, *RUNS, topic="totals")
+    table.record(APPLICATION_ID, "r1", [orders, totals])
+    found = table.load(APPLICATION_ID, "r1", topics=["totals", "unknown"])
+    assert found == {totals.source: stored(totals)}
+    assert table.load(APPLICATION_ID, "r1", topics=[]) == {}
+
+
+def test_restores_and_applications_are_apart(table: OffsetMapsTable) -> None:
+    one, other = produced(0, *RUNS), produced(0, *RUNS[:1])
+    table.record(APPLICATION_ID, "r1", [one])
+    table.record(APPLICATION_ID, "r2", [other])
+    table.record("shop-eu", "r1", [other])
+    assert table.load(APPLICATION_ID, "r1") == {one.source: stored(one)}
+    assert table.load(APPLICATION_ID, "r2") == {other.source: stored(other)}
+    assert table.load("shop-eu", "r1") == {other.source: stored(other)}
+    assert table.load("shop-us", "r1") == table.load(APPLICATION_ID, "r") == {}
+
+
+def test_recorded_again(table: OffsetMapsTable) -> None:
+    """A resumed restore tells the same runs, in other pieces; nothing is there twice."""
+    whole = produced(0, *RUNS)
+    pieces = produced(0, OffsetRun(4, 0, 1), OffsetRun(5, 1, 2), *RUNS[1:])
+    for attempt in (whole, pieces):
+        table.record(APPLICATION_ID, "r1", [attempt, produced(1)])
+        assert table.load(APPLICATION_ID, "r1")[whole.source] == stored(whole)
+    rows = table._table.read(application_id=APPLICATION_ID)
+    assert rows.num_rows == len(RUNS) + 2
+    table.record(APPLICATION_ID, "r1", [produced(1)])
+    assert list(table.load(APPLICATION_ID, "r1")) == [TopicPartitionId("orders", 1)]
+
+
+def test_a_map_that_cannot_be_is_not_stored(table: OffsetMapsTable) -> None:
+    table.record(APPLICATION_ID, "r1", [produced(0, *RUNS)])
+    before = table.load(APPLICATION_ID, "r1")
+    for bad in (produced(7, *RUNS, end=5), produced(7, OffsetRun(0, 0, 2), OffsetRun(1, 5, 1))):
+        with pytest.raises(OffsetMapError) as caught:
+            table.record(APPLICATION_ID, "r1", [produced(0, *RUNS), bad])
+        assert caught.value.partition == "orders-7"
+    assert table.load(APPLICATION_ID, "r1") == before
+
+
+def test_a_stored_map_that_was_changed(table: OffsetMapsTable, tmp_path: Path) -> None:
+    table.record(APPLICATION_ID, "r1", [produced(7, *RUNS)])
+    DeltaTable(tmp_path / "offset_maps").update(
+        predicate="source_start = 9", updates={"target_start": "2"}
+    )
+    with pytest.raises(OffsetMapError, match="further in the target") as caught:
+        table.load(APPLICATION_ID, "r1")
+    error = caught.value
+    assert (error.partition, error.source_offset, error.target_offset) == ("orders-7", 9, 2)
+
+
+def test_a_million_runs(table: OffsetMapsTable, tmp_path: Path) -> None:
+    """Compacted changelogs of 4 partitions, of which every second record survived."""
+    source, target = np.arange(0, MILLION // 2, 2), np.arange(MILLION // 4)
+    runs = tuple(runs_of(source, target))
+    name = "shop-totals-by-customer-store-changelog"
+    partitions = [
+        PartitionProduced(
+            TopicPartitionId(name, number),
+            TopicPartitionId(f"eu-{name}", number),
+            runs,
+            records=len(source),
+            resumed=0,
+            end=len(source),
+        )
+        for number in range(4)
+    ]
+    began = time.process_time()
+    table.record(APPLICATION_ID, "r1", partitions)
+    recorded = time.process_time()
+    found = table.load(APPLICATION_ID, "r1")
+    loaded = time.process_time()
+    assert found[TopicPartitionId(name, 3)].map == OffsetMap(runs, len(source))
+    assert sum(len(each.map.runs) for each in found.values()) == MILLION
+    assert loaded - recorded < 3
+    assert recorded - began < 10
+    files = (tmp_path / "offset_maps").rglob("*.parquet")
+    assert sum(file.stat().st_size for file in files) < 10 * MILLION

@@ -1,0 +1,183 @@
+"""Stored restores: each state, the newest one, and the points they hold on to."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from kstreams_assets.recovery.point import GroupOffset
+from kstreams_assets.restore.request import RestoreMode
+from kstreams_assets.restore.restores_table import (
+    RestoresTable,
+    RestoreState,
+    StoredRestore,
+    StoredTopic,
+)
+from kstreams_assets.warehouse.layout import CONTROL_TABLES, Warehouse
+
+APPLICATION_ID = "shop"
+METADATA = "AgAAAZM\x00é\u2028"
+"""Kafka Streams keeps partition time there: every character counts."""
+TOPIC = StoredTopic(
+    source="shop-totals-changelog",
+    target="shop-eu-totals-changelog",
+    target_topic_id="life-1",
+    base_offsets=(0, 7, 2**62),
+    records=3 * 2**40,
+    roles=("changelog", "input"),
+    put_back={"retention.ms": "604800000", "segment.ms": None, "empty": ""},
+    created=False,
+)
+
+
+def restore(
+    restore_id: str = "r1",
+    state: RestoreState = RestoreState.PLANNED,
+    *,
+    at_ms: int = 1000,
+    created_at_ms: int = 1000,
+    run_id: str = "run-1",
+    point_id: str = "point-1",
+) -> StoredRestore:
+    """A restore in a state."""
+    return StoredRestore(
+        application_id=APPLICATION_ID,
+        restore_id=restore_id,
+        state=state,
+        changed_at_ms=at_ms,
+        created_at_ms=created_at_ms,
+        run_id=run_id,
+        point_id=point_id,
+        group="shop-eu",
+        target_cluster_id="cluster-2",
+        target_bootstrap_servers="b1:9092,b2:9092",
+        mode=RestoreMode.STATE,
+        request='{"mode": "state"}',
+        topics=(TOPIC, replace(TOPIC, source="orders", put_back={}, roles=(), base_offsets=())),
+    )
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> RestoresTable:
+    """The table in an empty warehouse."""
+    return RestoresTable(Warehouse(tmp_path))
+
+
+def test_an_empty_warehouse(table: RestoresTable, tmp_path: Path) -> None:
+    assert table.newest(APPLICATION_ID, "r1") is None
+    assert table.all(APPLICATION_ID) == table.unfinished(APPLICATION_ID) == []
+    assert table.of_run(APPLICATION_ID, "run-1") == table.history(APPLICATION_ID, "r1") == []
+    assert table.pinned(APPLICATION_ID) == frozenset()
+    assert not list(tmp_path.iterdir())
+    assert "restores" in CONTROL_TABLES
+
+
+@pytest.mark.parametrize("state", list(RestoreState))
+@pytest.mark.parametrize("mode", list(RestoreMode))
+def test_a_restore_comes_back_as_it_was(
+    table: RestoresTable, state: RestoreState, mode: RestoreMode
+) -> None:
+    offsets = (GroupOffset("orders", 0, 2**62, METADATA), GroupOffset("orders", 1, 0, ""))
+    kept = replace(
+        restore(state=state),
+        mode=mode,
+        former_offsets=offsets,
+        committed=offsets[:1],
+        verified_records=0,
+        problem="Line one.\nLine two: 'quoted'.",
+    )
+    table.append(kept)
+    assert table.newest(APPLICATION_ID, "r1") == kept
+
+
+def test_no_offsets_is_not_the_same_as_none_known(table: RestoresTable) -> None:
+    table.append(restore("unknown"))
+    table.append(replace(restore("none"), former_offsets=(), committed=(), topics=()))
+    unknown, none = (table.newest(APPLICATION_ID, name) for name in ("unknown", "none"))
+    assert unknown == restore("unknown")
+    assert unknown is not None
+    assert (unknown.former_offsets, unknown.committed, unknown.verified_records) == (None,) * 3
+    assert none is not None
+    assert (none.former_offsets, none.committed, none.topics) == ((), (), ())
+
+
+def test_the_newest_state_counts(table: RestoresTable) -> None:
+    states = [RestoreState.PLANNED, RestoreState.PRODUCED, RestoreState.VERIFIED]
+    for at_ms, state in enumerate(states):
+        table.append(restore(state=state, at_ms=at_ms))
+        table.append(restore("other", at_ms=at_ms))
+        newest = table.newest(APPLICATION_ID, "r1")
+        assert newest is not None
+        assert newest.state is state
+    assert [stored.state for stored in table.history(APPLICATION_ID, "r1")] == states
+
+
+def test_where_rows_lie_does_not_matter(table: RestoresTable, tmp_path: Path) -> None:
+    """Readers get rows file by file, in no order that means anything."""
+    states = list(RestoreState)
+    for state in states:
+        table.append(restore(state=state))
+    for _ in range(2):
+        assert table.newest(APPLICATION_ID, "r1") == restore(state=states[-1])
+        assert table.all(APPLICATION_ID) == [restore(state=states[-1])]
+        rows = DeltaTable(tmp_path / "restores").to_pyarrow_table()
+        write_deltalake(tmp_path / "restores", rows.sort_by("change"), mode="overwrite")
+
+
+def test_a_clock_that_was_set_back(table: RestoresTable) -> None:
+    table.append(restore(at_ms=5000))
+    table.append(restore(state=RestoreState.PRODUCED, at_ms=3000))
+    table.append(restore(state=RestoreState.VERIFIED, at_ms=3000))
+    newest = table.newest(APPLICATION_ID, "r1")
+    assert newest == restore(state=RestoreState.VERIFIED, at_ms=3000)
+    assert table.all(APPLICATION_ID) == [newest]
+    assert [r.changed_at_ms for r in table.history(APPLICATION_ID, "r1")] == [5000, 3000, 3000]
+
+
+def test_all_are_listed_as_they_stand_the_last_begun_first(table: RestoresTable) -> None:
+    table.append(restore("old", created_at_ms=1))
+    table.append(restore("new", created_at_ms=2))
+    table.append(restore("old", RestoreState.COMMITTED, created_at_ms=1, at_ms=9000))
+    found = [(stored.restore_id, stored.state) for stored in table.all(APPLICATION_ID)]
+    assert found == [("new", RestoreState.PLANNED), ("old", RestoreState.COMMITTED)]
+
+
+def test_restores_of_a_run(table: RestoresTable) -> None:
+    """A later run that goes on with a restore does not take it away from the first."""
+    table.append(restore("r1", run_id="run-1"))
+    table.append(restore("r2", run_id="run-2", created_at_ms=2000))
+    table.append(restore("r1", RestoreState.FINISHED, run_id="run-2"))
+    (of_first,) = table.of_run(APPLICATION_ID, "run-1")
+    assert (of_first.restore_id, of_first.state) == ("r1", RestoreState.FINISHED)
+    found = [stored.restore_id for stored in table.of_run(APPLICATION_ID, "run-2")]
+    assert found == ["r2", "r1"]
+    assert table.of_run(APPLICATION_ID, "run") == []
+
+
+def test_only_a_finished_restore_lets_its_point_go(table: RestoresTable) -> None:
+    for number, state in enumerate(RestoreState):
+        table.append(restore(f"r{number}", state, point_id=f"point-{state}"))
+    table.append(restore("without a point", point_id=""))
+    unfinished = [state for state in RestoreState if state is not RestoreState.FINISHED]
+    assert table.pinned(APPLICATION_ID) == {f"point-{state}" for state in unfinished}
+    assert {stored.state for stored in table.unfinished(APPLICATION_ID)} == set(unfinished)
+
+
+def test_a_point_of_two_restores(table: RestoresTable) -> None:
+    table.append(restore("r1"))
+    table.append(restore("r2"))
+    table.append(restore("r1", RestoreState.FINISHED))
+    assert table.pinned(APPLICATION_ID) == {"point-1"}
+    table.append(restore("r2", RestoreState.FINISHED))
+    assert table.pinned(APPLICATION_ID) == frozenset()
+    table.append(restore("r2", RestoreState.PLANNED))  # somebody runs it once more
+    assert table.pinned(APPLICATION_ID) == {"point-1"}
+
+
+def test_applications_are_apart(table: RestoresTable) -> None:
+    table.append(replace(restore(), application_id="shop-eu"))
+    assert table.newest(APPLICATION_ID, "r1") is None
+    assert table.all(APPLICATION_ID) == table.of_run(APPLICATION_ID, "run-1") == []
+    assert table.pinned(APPLICATION_ID) == frozenset()
+    assert table.pinned("shop-eu") == {"point-1"}
