@@ -1,0 +1,226 @@
+"""Compares two sequences of records of one partition: the backup's and the target's. Pure.
+
+Both come as columns, so that equal stretches cost a few list comparisons; only where they differ
+are records looked at one by one.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, Final, NamedTuple
+
+from kstreams_assets.kafka.positions import TopicPartitionId
+from kstreams_assets.restore.record_difference import CREATE_TIME, Record, describe_difference
+from kstreams_assets.restore.result import Difference
+
+KEPT_DIFFERENCES: Final = 10
+
+_WINDOW: Final = 10_000
+_SMALL_WINDOW: Final = 16
+_SEARCHED: Final = 64
+_AGREEING: Final = 3
+_SEARCHES: Final = 100
+
+
+class _AnyCreateTime:
+    """Equals every timestamp of type CreateTime."""
+
+    def __eq__(self, other: object) -> bool:
+        return other is self or (isinstance(other, tuple) and other[0] == CREATE_TIME)
+
+    __hash__ = None  # pyright: ignore[reportAssignmentType]
+
+
+ANY_CREATE_TIME: Final = _AnyCreateTime()
+"""Stands for the timestamp of a record that got the time of the restore."""
+
+
+class RecordColumns(NamedTuple):
+    """Records in order, one list per field, all equally long.
+
+    `offsets` are the target's, `times` pairs of (timestamp type, milliseconds) or ANY_CREATE_TIME,
+    `headers` lists of (name, value) pairs, None for a record without any.
+    """
+
+    offsets: list[int]
+    times: list[Any]
+    keys: list[bytes | None]
+    values: list[bytes | None]
+    headers: list[list[tuple[str, bytes | None]] | None]
+
+    def part(self, start: int, stop: int) -> "RecordColumns":
+        """Some of the records."""
+        return RecordColumns._make(column[start:stop] for column in self)
+
+
+_EMPTY: Final = RecordColumns([], [], [], [], [])
+
+
+@dataclass(slots=True)
+class _Side:
+    """One of the two sequences, with what has been loaded and not been passed yet."""
+
+    chunks: Iterator[RecordColumns]
+    columns: RecordColumns = _EMPTY
+    at: int = 0
+    passed: int = 0
+
+    def ahead(self, wanted: int) -> int:
+        """How many records can be seen: at least `wanted`, unless the end comes first."""
+        while (seen := len(self.columns.offsets) - self.at) < wanted:
+            chunk = next(self.chunks, None)
+            if chunk is None:
+                break
+            rest = self.columns.part(self.at, self.at + seen)
+            self.columns = RecordColumns._make(a + b for a, b in zip(rest, chunk, strict=True))
+            self.at = 0
+        return seen
+
+    def first(self, count: int) -> RecordColumns:
+        """The next records, without passing them."""
+        return self.columns.part(self.at, self.at + count)
+
+    def contents(self, count: int) -> list[Record]:
+        """The next records without their offsets, as many as there are."""
+        self.ahead(count)
+        part = self.first(count)
+        return [Record(*fields) for fields in zip(*part[1:], strict=True)]
+
+    def pass_over(self, count: int) -> None:
+        """Go on behind the next records."""
+        self.at += count
+        self.passed += count
+
+
+class Comparison:
+    """What comes out when the target's records are held against the backup's.
+
+    `source_of` gives the source offset of a target offset, for messages. Afterwards `compared`
+    counts the pairs held against one another, `expected` the backup's records, `differing` all
+    differences, of which `differences` are the first few.
+    """
+
+    def __init__(self, target: TopicPartitionId, source_of: Callable[[int], int | None]) -> None:
+        self.compared = 0
+        self.expected = 0
+        self.differing = 0
+        self.differences: list[Difference] = []
+        self._target = target
+        self._source_of = source_of
+
+    def run(self, backup: Iterator[RecordColumns], target: Iterator[RecordColumns]) -> None:
+        """Compare two sequences to their ends; may be called again for another stretch."""
+        pair = _Pair(self, _Side(backup), _Side(target))
+        pair.compare()
+        self.expected += pair.backup.passed
+
+    def report(self, offset: int, what: str, *, belongs_at: int | None) -> None:
+        """Count a difference, and keep it if it is among the first.
+
+        `belongs_at` is the target offset that the offset map gives for the backup's record.
+        """
+        self.differing += 1
+        if len(self.differences) < KEPT_DIFFERENCES:
+            source = None if belongs_at is None else self._source_of(belongs_at)
+            where = "" if source is None else f" (source offset {source})"
+            self.differences.append(Difference(self._target, offset, f"{what}{where}"))
+
+
+class _Pair:
+    """Two sequences side by side.
+
+    `_shift` is how much higher the target's records lie than the offset map says, after records
+    that are missing or too many.
+    """
+
+    def __init__(self, outcome: Comparison, backup: _Side, target: _Side) -> None:
+        self.backup = backup
+        self._target = target
+        self._outcome = outcome
+        self._shift = 0
+        self._window = _WINDOW
+        self._searches = 0
+
+    def compare(self) -> None:
+        while size := min(self.backup.ahead(1), self._target.ahead(1), self._window):
+            if self._equal(size):
+                self._pass_both(size)
+                self._window = min(2 * self._window, _WINDOW)
+            elif size > _SMALL_WINDOW:
+                self._window = _SMALL_WINDOW
+            elif self._equal(1):
+                self._pass_both(1)
+            else:
+                self._judge_next()
+        self._judge_rest()
+
+    def _equal(self, size: int) -> bool:
+        backup, target = self.backup.first(size), self._target.first(size)
+        if self._shift:
+            moved = [offset + self._shift for offset in backup.offsets]
+            backup = backup._replace(offsets=moved)
+        return backup == target
+
+    def _pass_both(self, count: int) -> None:
+        self._outcome.compared += count
+        self.backup.pass_over(count)
+        self._target.pass_over(count)
+
+    def _judge_next(self) -> None:
+        offset = self._target.first(1).offsets[0]
+        wanted = self.backup.first(1).offsets[0] + self._shift
+        if offset < wanted:
+            self._extra(1)
+        elif offset > wanted:
+            self._missing(wanted, 1)
+        else:
+            self._judge_contents(offset)
+
+    def _judge_contents(self, offset: int) -> None:
+        report, belongs_at = self._outcome.report, offset - self._shift
+        searched = _SEARCHED if self._searches < _SEARCHES else 1
+        self._searches += 1
+        backup = self.backup.contents(searched + _AGREEING)
+        target = self._target.contents(searched + _AGREEING)
+        if len(backup) > 1 and len(target) > 1 and backup[:2] == [target[1], target[0]]:
+            swapped = "is swapped with the record at offset"
+            report(offset, f"{swapped} {offset + 1}", belongs_at=belongs_at)
+            report(offset + 1, f"{swapped} {offset}", belongs_at=belongs_at + 1)
+            self._pass_both(2)
+        elif missing := _found_at(backup, target):
+            self._missing(offset, missing)
+            self._shift -= missing
+        elif extra := _found_at(target, backup):
+            self._extra(extra)
+            self._shift += extra
+        else:
+            what = describe_difference(backup[0], target[0])
+            report(offset, what, belongs_at=belongs_at)
+            self._pass_both(1)
+
+    def _missing(self, offset: int, count: int) -> None:
+        """The backup's next records are not on the target, which goes on at `offset`."""
+        for belongs_at in self.backup.first(count).offsets:
+            self._outcome.report(offset, "a record is missing here", belongs_at=belongs_at)
+        self.backup.pass_over(count)
+
+    def _extra(self, count: int) -> None:
+        what = "holds a record that is not in the backup"
+        for offset in self._target.first(count).offsets:
+            self._outcome.report(offset, what, belongs_at=None)
+        self._target.pass_over(count)
+
+    def _judge_rest(self) -> None:
+        while count := self.backup.ahead(1):
+            self._missing(self.backup.first(1).offsets[0] + self._shift, count)
+        while count := self._target.ahead(1):
+            self._extra(count)
+
+
+def _found_at(sequence: Sequence[Record], other: Sequence[Record]) -> int:
+    """By how many records `sequence` must be moved up to go on like `other`; 0 if it does not."""
+    for moved in range(1, min(len(sequence), _SEARCHED + 1)):
+        part = list(islice(sequence, moved, moved + _AGREEING))
+        if part[0] == other[0] and part == list(other[: len(part)]):
+            return moved
+    return 0

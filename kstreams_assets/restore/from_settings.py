@@ -1,0 +1,44 @@
+"""Restores of an application as it is configured."""
+
+from collections.abc import Callable
+
+from kstreams_assets.backup.run import Spark
+from kstreams_assets.kafka.cluster import KafkaCluster
+from kstreams_assets.kafka.connection import KafkaConnection
+from kstreams_assets.restore.group_offsets import GroupOffsetsCommit
+from kstreams_assets.restore.plan import RestorePlan
+from kstreams_assets.restore.planner import plan_restore
+from kstreams_assets.restore.restores_table import StoredRestore
+from kstreams_assets.restore.run import RestoreResult, RestoreRun
+from kstreams_assets.settings import ApplicationSettings
+
+__all__ = ["commit_group_offsets", "plan_restore", "run_restore"]
+
+
+def run_restore(
+    settings: ApplicationSettings,
+    plan: RestorePlan,
+    target: KafkaConnection,
+    *,
+    spark: Spark,
+    run_id: str,
+    log: Callable[[str], None],
+) -> RestoreResult:
+    """Create topics, produce and verify as planned; see `RestoreRun.execute`."""
+    run = RestoreRun(
+        warehouse=settings.warehouse,
+        settings=settings.restore,
+        target=target,
+        spark=spark,
+        run_id=run_id,
+        log=log,
+    )
+    return run.execute(plan)
+
+
+def commit_group_offsets(
+    settings: ApplicationSettings, restore: StoredRestore, target: KafkaConnection
+) -> StoredRestore:
+    """Commit the offsets of a verified restore; see `GroupOffsetsCommit.execute`."""
+    with KafkaCluster(target) as cluster:
+        return GroupOffsetsCommit(settings.warehouse, cluster).execute(restore)

@@ -1,0 +1,257 @@
+"""What the warehouse holds of a recovery point: files, saved records, facts of topics. No JVM.
+
+Reads the ledger and Delta's log once, whatever the number of windows; of the files themselves only
+columns that are needed where the log does not say enough.
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from kstreams_assets.backup import facts as topic_facts
+from kstreams_assets.backup import ledger
+from kstreams_assets.backup.chains import Chain, PartitionLife, chains_of
+from kstreams_assets.backup.content import SpanFile, open_records
+from kstreams_assets.backup.result import TopicFacts
+from kstreams_assets.backup.stored_spans import COLUMNS, spans_of
+from kstreams_assets.kafka.positions import OffsetRange, TopicPartitionId
+from kstreams_assets.recovery.point import RecoveryPoint
+from kstreams_assets.recovery.saved_records import SavedRecordsTable
+from kstreams_assets.restore.observed import Holding, NotedFacts
+from kstreams_assets.restore.record_sizes import payload_bytes
+from kstreams_assets.restore.selection import WantedPartition, WantedTopic
+from kstreams_assets.warehouse.control_table import ControlTable, one_of
+from kstreams_assets.warehouse.layout import Warehouse
+
+_Offsets = npt.NDArray[np.int64]
+_SPAN = ["window", "topic", "partition"]
+
+
+@dataclass(frozen=True, slots=True)
+class _StoredFile:
+    """A file of a span, with the bytes that the ledger notes for a record of it on average."""
+
+    file: SpanFile
+    window: str
+    bytes_per_record: float
+    may_be_odd: bool
+
+
+class Inventory:
+    """The backups of one application, as they were when this object was made."""
+
+    def __init__(self, warehouse: Warehouse, application_id: str, topics: Collection[str]) -> None:
+        self._warehouse, self._application_id = warehouse, application_id
+        spans = ControlTable(warehouse.control("windows"), ledger.SCHEMA).read(
+            application_id=application_id,
+            columns=[*COLUMNS, "records", "bytes"],
+            where=one_of("topic", topics) & (pc.field("partition") >= 0),
+        )
+        self._chains: Mapping[PartitionLife, Chain] = chains_of(spans_of(spans))
+        self._files = _files_by_life(warehouse.records(application_id), spans)
+
+    def holdings(
+        self, point: RecoveryPoint, topics: Iterable[WantedTopic]
+    ) -> dict[TopicPartitionId, Holding]:
+        """What is there of each wanted partition, counted exactly."""
+        wanted = [partition for topic in topics for partition in topic.partitions]
+        saves = any(w.ranges and w.cut.saved_from is not None for w in wanted)
+        saved = _by_partition(SavedRecordsTable(self._warehouse).of_point(point)) if saves else {}
+        return {w.cut.id: self._holding(w, saved.get(w.cut.id)) for w in wanted}
+
+    def facts(self, point: RecoveryPoint, topics: Iterable[WantedTopic]) -> dict[str, NotedFacts]:
+        """What was noted of each topic last before the point, else first after it.
+
+        Notes of the life that the point saw go before notes of another topic of the same name.
+        """
+        lives = {topic.source: topic.partitions[0].cut.topic_id for topic in topics}
+        rows = ControlTable(self._warehouse.control("topics"), topic_facts.SCHEMA).read(
+            application_id=self._application_id, where=one_of("topic", lives)
+        )
+        best: dict[str, tuple[bool, bool, int, int]] = {}
+        names = ["topic", "topic_id", "window_end_ms"]
+        for index, (topic, life, end_ms) in enumerate(
+            zip(*(rows[name].to_pylist() for name in names), strict=True)
+        ):
+            later = end_ms > point.effective_at_ms
+            distance = abs(end_ms - point.effective_at_ms)
+            rank = (life != lives[topic], later, distance, index)
+            best[topic] = min(best.get(topic, rank), rank)
+        return {
+            topic: NotedFacts(_facts(rows.slice(index, 1).to_pylist()[0]), later)
+            for topic, (_, later, _, index) in best.items()
+        }
+
+    def _holding(self, wanted: WantedPartition, saved: pa.Table | None) -> Holding:
+        if not wanted.ranges:
+            return Holding()
+        low, high = wanted.ranges[0].start, wanted.ranges[-1].end
+        life = (wanted.cut.topic, wanted.cut.partition, wanted.cut.topic_id)
+        files = [
+            found
+            for found in self._files.get(life, ())
+            if found.file.first_offset < high and found.file.last_offset >= low
+        ]
+        of_saved = _inside(saved, wanted.ranges) if saved is not None else None
+        saved_offsets = of_saved["offset"].to_numpy() if of_saved is not None else _NONE
+        counts = [_Count(found, wanted.ranges, saved_offsets) for found in files]
+        used = [(f, c) for f, c in zip(files, counts, strict=True) if c.records]
+        holding = Holding(
+            files=tuple(found.file for found, _ in used),
+            records=sum(count.records for _, count in used),
+            bytes=round(sum(found.bytes_per_record * c.records for found, c in used)),
+            odd_timestamps=sum(count.odd_timestamps for _, count in used),
+            lost=_lost(wanted, self._chains.get(life)),
+            windows=frozenset(found.window for found, _ in used),
+        )
+        if of_saved is None:
+            return holding
+        twice = np.concatenate([_NONE, *(count.saved_too for _, count in used)])
+        only_saved = of_saved.filter(pa.array(~np.isin(saved_offsets, twice)))
+        return _with_saved(holding, only_saved)
+
+
+class _Count:
+    """Records of one file inside the ranges; the file is opened only where it must be."""
+
+    def __init__(
+        self, found: _StoredFile, ranges: Sequence[OffsetRange], saved_offsets: _Offsets
+    ) -> None:
+        file = found.file
+        whole = any(
+            wanted.start <= file.first_offset and file.last_offset < wanted.end for wanted in ranges
+        )
+        first, last = np.searchsorted(saved_offsets, [file.first_offset, file.last_offset + 1])
+        near = saved_offsets[first:last]
+        self.records, self.odd_timestamps, self.saved_too = file.records, 0, _NONE
+        if whole and not len(near) and not found.may_be_odd:
+            return
+        columns = ["offset", "timestamp_ms"] if found.may_be_odd else ["offset"]
+        rows = _inside(pq.ParquetFile(file.path).read(columns=columns), ranges)
+        self.records = rows.num_rows
+        self.saved_too = near[np.isin(near, rows["offset"].to_numpy())]
+        if found.may_be_odd:
+            self.odd_timestamps = _odd(rows)
+
+
+_NONE: _Offsets = np.empty(0, np.int64)
+
+
+def _files_by_life(path: Path, spans: pa.Table) -> dict[PartitionLife, list[_StoredFile]]:
+    """Files in order of offsets. Those of windows that are not in the ledger do not count."""
+    table = open_records(path)
+    if table is None or spans.num_rows == 0:
+        return {}
+    added = pa.table(table.get_add_actions(flatten=True))
+    if added.num_rows == 0:
+        return {}
+    files = pa.table(
+        {
+            "window": added["partition.window"].cast(pa.string()),
+            "topic": added["partition.topic"].cast(pa.string()),
+            "partition": added["min.partition"].cast(pa.int32()),
+            "path": added["path"],
+            "file_records": added["num_records"],
+            "first": added["min.offset"],
+            "last": added["max.offset"],
+            "earliest": added["min.timestamp_ms"],
+        }
+    )
+    known = spans.select([*_SPAN, "topic_id", "records", "bytes"])
+    files = files.join(known, _SPAN, join_type="inner").sort_by(
+        [("topic", "ascending"), ("partition", "ascending"), ("first", "ascending")]
+    )
+    by_life: dict[PartitionLife, list[_StoredFile]] = {}
+    for row in files.to_pylist():
+        life = (row["topic"], row["partition"], row["topic_id"])
+        by_life.setdefault(life, []).append(_stored_file(path, row))
+    return by_life
+
+
+def _stored_file(path: Path, row: Mapping[str, Any]) -> _StoredFile:
+    return _StoredFile(
+        file=SpanFile(
+            path=path / unquote(row["path"]),
+            records=row["file_records"],
+            first_offset=row["first"],
+            last_offset=row["last"],
+        ),
+        window=row["window"],
+        bytes_per_record=row["bytes"] / max(row["records"], 1),
+        may_be_odd=row["earliest"] is None or row["earliest"] <= 0,
+    )
+
+
+def _by_partition(saved: pa.Table) -> dict[TopicPartitionId, pa.Table]:
+    """Saved records, which come by topic, partition and offset, cut into partitions."""
+    if saved.num_rows == 0:
+        return {}
+    saved = saved.combine_chunks()
+    topics = saved["topic"].combine_chunks().dictionary_encode().indices.to_numpy()
+    partitions = saved["partition"].to_numpy()
+    changes = (topics[1:] != topics[:-1]) | (partitions[1:] != partitions[:-1])
+    starts = [0, *(np.flatnonzero(changes) + 1).tolist(), saved.num_rows]
+    found = {}
+    for start, end in pairwise(starts):
+        rows = saved.slice(start, end - start)
+        found[TopicPartitionId(rows["topic"][0].as_py(), rows["partition"][0].as_py())] = rows
+    return found
+
+
+def _inside(rows: pa.Table, ranges: Sequence[OffsetRange]) -> pa.Table:
+    offsets = rows["offset"].to_numpy()
+    starts = np.array([wanted.start for wanted in ranges], np.int64)
+    ends = np.array([wanted.end for wanted in ranges], np.int64)
+    index = np.searchsorted(starts, offsets, side="right") - 1
+    return rows.filter(pa.array((index >= 0) & (offsets < ends[index])))
+
+
+def _odd(rows: pa.Table) -> int:
+    return int((rows["timestamp_ms"].to_numpy() <= 0).sum())
+
+
+def _with_saved(holding: Holding, saved: pa.Table) -> Holding:
+    return Holding(
+        files=holding.files,
+        records=holding.records + saved.num_rows,
+        bytes=holding.bytes + int(payload_bytes(saved).sum()),
+        saved_records=saved.num_rows,
+        odd_timestamps=holding.odd_timestamps + _odd(saved),
+        lost=holding.lost,
+        windows=holding.windows,
+    )
+
+
+def _lost(wanted: WantedPartition, chain: Chain | None) -> int:
+    """Wanted offsets that neither a backup nor the saved records answer for."""
+    saved_from = wanted.cut.saved_from
+    lost = 0
+    for part in wanted.ranges:
+        end = part.end if saved_from is None else min(part.end, saved_from)
+        offset = part.start
+        while offset < end:
+            reached = chain.stored.reach(offset) if chain else offset
+            if reached == offset:
+                following = chain.stored.next_start(offset) if chain else None
+                reached = end if following is None else min(following, end)
+                lost += reached - offset
+            offset = reached
+    return lost
+
+
+def _facts(row: Mapping[str, Any]) -> TopicFacts:
+    return TopicFacts(
+        topic_id=row["topic_id"],
+        partitions=row["partitions"],
+        replication_factor=row["replication_factor"],
+        configs=tuple(row["configs"] or ()),
+    )

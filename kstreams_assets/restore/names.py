@@ -1,0 +1,186 @@
+"""What the topics of a restore are called on the target, and which are left out. Pure."""
+
+import difflib
+import re
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from kstreams_assets.app.names import BROKER_TOPICS, internal_topic
+from kstreams_assets.restore.plan import Refusal
+from kstreams_assets.restore.request import RestoreMode, RestoreRequest
+
+LONGEST_NAME = 249
+"""Kafka's limit: a partition's folder, with number and suffix, must fit into a file name."""
+
+_LEGAL = re.compile(r"[a-zA-Z0-9._-]+")
+_FEW = 3
+
+
+@dataclass(frozen=True, slots=True)
+class TargetNames:
+    """`group` is the application id on the target, `targets` maps source to target topics.
+
+    `internal` are the source topics that Kafka Streams creates, `excluded` those that the request
+    leaves out; the latter have no target.
+    """
+
+    group: str
+    targets: Mapping[str, str]
+    internal: frozenset[str] = frozenset()
+    excluded: frozenset[str] = frozenset()
+    refusals: tuple[Refusal, ...] = ()
+
+
+def target_names(
+    application_id: str,
+    topics: Collection[str],
+    internal: Collection[str],
+    request: RestoreRequest,
+) -> TargetNames:
+    """Names on the target for these source topics; `internal` are those that Streams creates.
+
+    Kafka Streams derives the names of its internal topics from the application id, so a new id
+    renames them and `prefix` does not. `request.topics` wins over both.
+    """
+    group = application_id if request.application_id is None else request.application_id
+    excluded = {t for t in topics if any(fnmatchcase(t, glob) for glob in request.exclude)}
+    targets: dict[str, str] = {}
+    derived: dict[str, str] = {}
+    for topic in sorted(set(topics) - excluded):
+        if topic in internal:
+            derived[topic] = _renamed(topic, application_id, group)
+            targets[topic] = request.topics.get(topic, derived[topic])
+        else:
+            targets[topic] = request.topics.get(topic, request.prefix + topic)
+    refusals = [
+        *_group_refusals(group),
+        *_unknown(topics, excluded, request),
+        *_illegal(targets),
+        *_shared(targets),
+        *_underivable(application_id, group, targets, derived, request),
+    ]
+    return TargetNames(group, targets, frozenset(internal), frozenset(excluded), tuple(refusals))
+
+
+def name_problem(name: str) -> str | None:
+    """Why Kafka would not take a topic name, None when it would (`Topic.validate` of Kafka)."""
+    if not name:
+        return "is empty"
+    if name in (".", ".."):
+        return "is a folder's name"
+    if len(name) > LONGEST_NAME:
+        return f"has {len(name)} characters, Kafka allows {LONGEST_NAME}"
+    if not _LEGAL.fullmatch(name):
+        return "has other characters than letters, digits, '.', '_' and '-'"
+    if name in BROKER_TOPICS:
+        return "belongs to the brokers"
+    return None
+
+
+def _renamed(topic: str, application_id: str, group: str) -> str:
+    prefix = internal_topic(application_id, "")
+    if not topic.startswith(prefix):
+        return topic
+    return internal_topic(group, topic.removeprefix(prefix))
+
+
+def _group_refusals(group: str) -> Iterable[Refusal]:
+    problem = name_problem(group)
+    if problem is not None:
+        yield Refusal(
+            f"application_id {group!r}",
+            f"The application id {problem}.",
+            "It is part of topic names: choose one that Kafka takes as a topic name.",
+        )
+
+
+def _unknown(
+    topics: Collection[str], excluded: Collection[str], request: RestoreRequest
+) -> Iterable[Refusal]:
+    remedy = "Correct the name (case sensitive) or take it out of the request."
+    for name in sorted(request.topics):
+        if name not in topics:
+            yield Refusal(
+                f"topics: {name}",
+                f"The application has no topic {name!r}{_hint(name, topics)}.",
+                remedy,
+            )
+        elif name in excluded:
+            yield Refusal(
+                f"topics: {name}",
+                f"The topic is given the name {request.topics[name]!r} and is excluded, too.",
+                "Take it out of topics or out of exclude.",
+            )
+    for glob in request.exclude:
+        if not any(fnmatchcase(topic, glob) for topic in topics):
+            yield Refusal(
+                f"exclude: {glob}",
+                f"The pattern {glob!r} matches no topic of the application{_hint(glob, topics)}.",
+                remedy,
+            )
+
+
+def _illegal(targets: Mapping[str, str]) -> Iterable[Refusal]:
+    for source, target in targets.items():
+        problem = name_problem(target)
+        if problem is not None:
+            yield Refusal(
+                f"topic {source}",
+                f"Its name on the target, {target!r}, {problem}.",
+                "Choose another prefix, application id or name in topics.",
+            )
+
+
+def _shared(targets: Mapping[str, str]) -> Iterable[Refusal]:
+    """Kafka itself refuses a name that differs from another one in `.` and `_` alone."""
+    sources: dict[str, list[str]] = defaultdict(list)
+    for source, target in targets.items():
+        sources[target.replace(".", "_")].append(source)
+    for same in sources.values():
+        if len(same) > 1:
+            names = sorted({targets[source] for source in same})
+            told = repr(names[0])
+            if len(names) > 1:
+                told = " and ".join(map(repr, names)) + ", which Kafka takes for one name"
+            yield Refusal(
+                f"topics {', '.join(same)}",
+                f"{len(same)} topics would be restored into {told}.",
+                "Give each a name of its own in topics, or another prefix.",
+            )
+
+
+def _underivable(
+    application_id: str,
+    group: str,
+    targets: Mapping[str, str],
+    derived: Mapping[str, str],
+    request: RestoreRequest,
+) -> Iterable[Refusal]:
+    """Internal topics that the application on the target would not look for."""
+    if request.mode is not RestoreMode.STATE:
+        return
+    prefix = internal_topic(application_id, "")
+    for topic, expected in derived.items():
+        if topic.startswith(prefix) and targets[topic] != expected:
+            yield Refusal(
+                f"topic {topic}",
+                f"It would be called {targets[topic]!r}, but application {group} looks for"
+                f" {expected!r} and would start with an empty store.",
+                "Take it out of topics; application_id renames internal topics.",
+            )
+        elif not topic.startswith(prefix) and group != application_id and topic == targets[topic]:
+            yield Refusal(
+                f"topic {topic}",
+                f"It is internal, but its name does not begin with {prefix!r}: what application"
+                f" {group} calls it is not known.",
+                "Give its name on the target in topics.",
+            )
+
+
+def _hint(name: str, topics: Iterable[str]) -> str:
+    plain = "".join(character for character in name if character not in "*?[]")
+    by_lower = {topic.lower(): topic for topic in topics}
+    near = difflib.get_close_matches(plain.lower(), by_lower, n=_FEW, cutoff=0.5)
+    return f" (near: {', '.join(by_lower[lower] for lower in near)})" if near else ""

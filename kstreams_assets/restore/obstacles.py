@@ -1,0 +1,226 @@
+"""What on the target, or in the records, stands against a restore. Pure."""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+from kstreams_assets.restore.observed import TargetTopic
+from kstreams_assets.restore.plan import Refusal, TopicPlan
+from kstreams_assets.restore.planning import Findings
+from kstreams_assets.restore.topic_configs import MAX_MESSAGE_BYTES, MIN_IN_SYNC, TIMESTAMP_TYPE
+
+_TOPIC_RIGHTS = ("READ", "WRITE", "ALTER_CONFIGS")
+_GROUP_RIGHTS = ("READ",)
+_ALL = "ALL"
+_TAKEN_OVER = frozenset({"classic", "consumer", "streams"})
+"""Types of groups whose offsets the application can go on from."""
+
+
+def refusals(
+    found: Findings,
+    topics: Sequence[TopicPlan],
+    *,
+    largest: Mapping[str, int],
+    writers: Mapping[str, str],
+) -> list[Refusal]:
+    """Everything that stands against it, in the order in which one would mend it.
+
+    Args:
+        largest: By source topic, the size of its largest record in a batch of its own, where the
+            target topic would not take it.
+        writers: By id of a target topic, the restore that wrote it.
+    """
+    return [
+        *found.target.problems,
+        *_group(found),
+        *_source_cluster(found, topics),
+        *_replication(found),
+        *(
+            refusal
+            for topic in topics
+            if (there := found.target.topics.get(topic.target)) is not None
+            for refusal in _existing(found, topic, there, largest, writers)
+        ),
+        *_left_there(found, topics),
+        *_timestamps(found, topics),
+    ]
+
+
+def _group(found: Findings) -> Iterable[Refusal]:
+    name, group = found.names.group, found.target.group
+    if group is not None and not group.is_empty:
+        members = "" if group.member_count is None else f", {group.member_count} member(s)"
+        yield Refusal(
+            f"group {name}",
+            f"It is in use on the target ({group.type} group, state {group.state}{members}).",
+            "Stop every instance of the application there; members that did not say goodbye stay"
+            " for session.timeout.ms (45 s by default).",
+        )
+    elif group is not None and group.type not in _TAKEN_OVER:
+        yield Refusal(
+            f"group {name}",
+            f"It is a {group.type} group on the target, which has no committed offsets.",
+            "Delete that group, or restore under another application_id.",
+        )
+    operations = found.target.group_operations
+    if operations is not None:
+        yield from _missing_rights(f"group {name}", operations, _GROUP_RIGHTS)
+
+
+def _source_cluster(found: Findings, topics: Sequence[TopicPlan]) -> Iterable[Refusal]:
+    """Topics that are not there any more may well come back where they were."""
+    if found.point is None or found.point.cluster_id != found.target.cluster_id:
+        return
+    same = [
+        topic.source
+        for topic in topics
+        if topic.source == topic.target
+        and topic.exists
+        and found.of_this_restore(topic.target) is None
+    ]
+    if same:
+        yield Refusal(
+            f"cluster {found.target.cluster_id}",
+            f"It is the source cluster, and it has these topics still: {', '.join(same)}.",
+            "Restore to another cluster, or under another application_id with a prefix for the"
+            " other topics; to go back in place, stop the application and delete these topics"
+            " first (keep their backup).",
+        )
+
+
+def _replication(found: Findings) -> Iterable[Refusal]:
+    asked, brokers = found.request.replication_factor, found.target.brokers
+    if asked is not None and not 1 <= asked <= brokers:
+        yield Refusal(
+            f"replication_factor {asked}",
+            f"The target has {brokers} broker(s).",
+            f"Ask for 1 to {brokers}, or leave it out.",
+        )
+
+
+def _existing(
+    found: Findings,
+    topic: TopicPlan,
+    there: TargetTopic,
+    largest: Mapping[str, int],
+    writers: Mapping[str, str],
+) -> Iterable[Refusal]:
+    subject = f"topic {topic.target}"
+    needed = len(topic.partitions)
+    if there.partitions != needed:
+        yield Refusal(
+            subject,
+            f"It has {there.partitions} partition(s) on the target, the source had {needed}.",
+            f"Delete it, so that the restore creates it, or recreate it with {needed}.",
+        )
+    yield from _content(found, topic, there, writers)
+    if there.effective_configs.get(TIMESTAMP_TYPE) == "LogAppendTime":
+        yield Refusal(
+            subject,
+            f"Its {TIMESTAMP_TYPE} is LogAppendTime: records would get the time of the restore.",
+            f"Set {TIMESTAMP_TYPE} to CreateTime on it, or delete it.",
+        )
+    if topic.source in largest:
+        yield Refusal(
+            subject,
+            f"Its {MAX_MESSAGE_BYTES} is {there.effective_configs.get(MAX_MESSAGE_BYTES)}, the"
+            f" largest record to restore takes {largest[topic.source]} bytes.",
+            f"Set {MAX_MESSAGE_BYTES} to {largest[topic.source]} or more on it, or delete it.",
+        )
+    in_sync = int(there.effective_configs.get(MIN_IN_SYNC, 1))
+    if in_sync > there.replication_factor:
+        yield Refusal(
+            subject,
+            f"Its {MIN_IN_SYNC} is {in_sync}, but it has {there.replication_factor} replica(s):"
+            " nothing can be written to it.",
+            f"Lower {MIN_IN_SYNC} on it, or delete it.",
+        )
+    yield from _missing_rights(subject, there.operations, _TOPIC_RIGHTS)
+
+
+def _content(
+    found: Findings, topic: TopicPlan, there: TargetTopic, writers: Mapping[str, str]
+) -> Iterable[Refusal]:
+    mine = found.of_this_restore(topic.target)
+    if mine is not None and mine.base_offsets:
+        yield from _other_writers(topic, there)
+    elif there.holds_records:
+        yield _not_empty(topic.target, there, writers.get(there.topic_id))
+
+
+def _left_there(found: Findings, topics: Sequence[TopicPlan]) -> Iterable[Refusal]:
+    """Topics that are not restored, but whose records would be taken for state.
+
+    Without a point nothing is known of what would be restored: then every topic counts.
+    """
+    planned = {topic.source for topic in topics}
+    for source, target in found.names.targets.items():
+        there = found.target.topics.get(target)
+        if source in planned or there is None or not there.holds_records:
+            continue
+        if source in found.names.internal and found.point is not None:
+            yield Refusal(
+                f"topic {target}",
+                "It is an internal topic of the application with records on the target, which this"
+                " restore does not write: the application would take them for its state.",
+                "Delete it.",
+            )
+        elif found.point is None:
+            yield _not_empty(target, there, None)
+
+
+def _not_empty(target: str, there: TargetTopic, writer: str | None) -> Refusal:
+    offsets = sum(there.ends) - sum(there.starts)
+    told = f" (written by restore {writer})" if writer else ""
+    return Refusal(
+        f"topic {target}",
+        f"It is not empty on the target: its logs hold {offsets:,} offsets{told}.",
+        "Delete it, restore under another name, or exclude it.",
+    )
+
+
+def _other_writers(topic: TopicPlan, there: TargetTopic) -> Iterable[Refusal]:
+    """This restore has begun to write the topic; it must be the only one that does."""
+    for partition, start, end in zip(topic.partitions, there.starts, there.ends, strict=False):
+        base, last = partition.base_offset, partition.base_offset + partition.records
+        if end > last:
+            problem = f"The log ends at offset {end}, this restore would end at {last}"
+            who = "somebody else has written to it."
+        elif start > base and end > base:
+            problem = f"The log begins at offset {start}, this restore began at {base}"
+            who = "restored records were deleted."
+        else:
+            continue
+        yield Refusal(
+            f"partition {partition.target}",
+            f"{problem}: {who}",
+            f"Delete topic {topic.target} and restore again.",
+        )
+
+
+def _missing_rights(
+    subject: str, operations: Collection[str], needed: Sequence[str]
+) -> Iterable[Refusal]:
+    missing = [right for right in needed if right not in operations and _ALL not in operations]
+    if missing:
+        yield Refusal(
+            subject,
+            f"The user of the target connection has no right {', '.join(missing)} on it.",
+            f"Give it the right {', '.join(missing)} on {subject}.",
+        )
+
+
+def _timestamps(found: Findings, topics: Sequence[TopicPlan]) -> Iterable[Refusal]:
+    if found.request.accept_replaced_timestamps:
+        return
+    for topic in topics:
+        odd = sum(
+            found.holdings[partition.source].odd_timestamps
+            for partition in topic.partitions
+            if partition.source in found.holdings
+        )
+        if odd:
+            yield Refusal(
+                f"topic {topic.source}",
+                f"{odd:,} record(s) have a timestamp of 0 or below, which the producer replaces by"
+                " the time of the restore.",
+                "Set accept_replaced_timestamps if that is all right, or exclude the topic.",
+            )

@@ -1,0 +1,42 @@
+"""What a restore left on its target, and whether that target is at hand."""
+
+from kstreams_assets.app.model import TopicRole
+from kstreams_assets.errors import ConfigurationError, TargetTopicChangedError
+from kstreams_assets.kafka.cluster import KafkaCluster
+from kstreams_assets.kafka.positions import TopicPartitionId
+from kstreams_assets.restore.restores_table import StoredRestore, StoredTopic
+from kstreams_assets.settings import ApplicationSettings
+
+
+def require_own_target(
+    settings: ApplicationSettings, restore: StoredRestore, target: KafkaCluster
+) -> None:
+    """Refuse a restore of another application, and a cluster that was not restored into.
+
+    Raises:
+        ConfigurationError: The restore is of another application than the settings.
+        TargetTopicChangedError: The cluster has another id than the restore's target.
+    """
+    if settings.application_id != restore.application_id:
+        raise ConfigurationError(
+            f"Restore {restore.restore_id} is of application {restore.application_id}, not of"
+            f" {settings.application_id}.",
+            remedy="Give the YAML of that application, or the id of another restore.",
+        )
+    found = target.cluster_id()
+    if found != restore.target_cluster_id:
+        raise TargetTopicChangedError(
+            subject=f"cluster {target.connection.bootstrap_servers}",
+            expected=restore.target_cluster_id,
+            found=found,
+        )
+
+
+def roles_of(topic: StoredTopic) -> frozenset[TopicRole]:
+    """The roles of a restored topic."""
+    return frozenset(TopicRole(role) for role in topic.roles)
+
+
+def partitions_of(topic: StoredTopic) -> list[TopicPartitionId]:
+    """Every partition of a restored topic on the target."""
+    return [TopicPartitionId(topic.target, number) for number in range(len(topic.base_offsets))]

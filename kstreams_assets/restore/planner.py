@@ -1,0 +1,175 @@
+"""Plans a restore from the warehouse and the target cluster; writes nothing anywhere."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from kstreams_assets.app.model import TopicRole
+from kstreams_assets.backup.coverage import Coverage
+from kstreams_assets.backup.point_judge import PointStatus
+from kstreams_assets.kafka.cluster import KafkaCluster
+from kstreams_assets.kafka.connection import KafkaConnection
+from kstreams_assets.recovery.point import RecoveryPoint
+from kstreams_assets.recovery.table import RecoveryPointTable
+from kstreams_assets.restore.choice import Choice, Unfinished, choose
+from kstreams_assets.restore.inventory import Inventory
+from kstreams_assets.restore.names import TargetNames, target_names
+from kstreams_assets.restore.obstacles import refusals
+from kstreams_assets.restore.plan import RestorePlan, TopicPlan
+from kstreams_assets.restore.planning import Findings, make_plan, plan_topics, restore_id
+from kstreams_assets.restore.record_sizes import largest_batch
+from kstreams_assets.restore.request import RestoreRequest
+from kstreams_assets.restore.restores_table import RestoresTable, RestoreState, StoredRestore
+from kstreams_assets.restore.selection import reduced, roles_at, select
+from kstreams_assets.restore.target import inspect_target, refused_topics
+from kstreams_assets.restore.topic_configs import LARGEST_BATCH, MAX_MESSAGE_BYTES
+from kstreams_assets.settings import ApplicationSettings
+
+_INTERNAL = frozenset({TopicRole.REPARTITION, TopicRole.CHANGELOG})
+_ENDED = frozenset({RestoreState.FINISHED, RestoreState.ROLLED_BACK})
+
+
+def plan_restore(
+    settings: ApplicationSettings, request: RestoreRequest, target: KafkaConnection
+) -> RestorePlan:
+    """What a restore would do, and everything that stands against it, listed together.
+
+    The three strategies of restoring a Kafka Streams application are each a mode: full restore
+    with its state is `state`; rebuild from the input is `rebuild`; rebuild from the input up to a
+    point in time is `inputs_until` with `as_of`. What a user does wrong, what is missing and what
+    the target refuses are refusals of the plan. Whether topics that are not on the target yet may
+    be written and read shows only once they are there.
+
+    Raises:
+        ClusterUnavailableError: The target did not answer in time.
+        AuthenticationFailedError: The target refused the credentials.
+        NewerLayoutError: A newer release wrote the warehouse.
+    """
+    with KafkaCluster(target) as cluster:
+        return _Planner(settings, request, cluster).plan()
+
+
+class _Planner:
+    """One plan."""
+
+    def __init__(
+        self, settings: ApplicationSettings, request: RestoreRequest, cluster: KafkaCluster
+    ) -> None:
+        self._settings, self._request, self._cluster = settings, request, cluster
+        self._application_id = settings.application_id
+        self._backed_up = {topic.name for topic in settings.topics}
+        self._points = RecoveryPointTable(settings.warehouse)
+        self._restores = RestoresTable(settings.warehouse).all(self._application_id)
+
+    def plan(self) -> RestorePlan:
+        cluster_id = self._cluster.cluster_id()
+        choice = choose(
+            self._points.instants(self._application_id),
+            self._judge(),
+            self._request,
+            unfinished=self._unfinished(cluster_id),
+        )
+        point = self._load(choice)
+        names = self._names(point)
+        found = Findings(
+            application_id=self._application_id,
+            request=self._request,
+            names=names,
+            target=inspect_target(self._cluster, names.targets.values(), names.group),
+            point=point,
+            status=choice.status if point else None,
+            stored=self._stored(point, cluster_id),
+            refusals=choice.refusals,
+            notes=choice.notes,
+        )
+        if point is not None:
+            found = self._with_holdings(found, point)
+        topics, notes = plan_topics(found)
+        found = replace(found, notes=(*found.notes, *notes))
+        against = refusals(
+            found,
+            topics,
+            largest=_too_large(found, topics),
+            writers={
+                topic.target_topic_id: restore.restore_id
+                for restore in self._restores
+                for topic in restore.topics
+            },
+        )
+        against += refused_topics(self._cluster, found.target, topics)
+        return make_plan(found, topics, refusals=against)
+
+    def _with_holdings(self, found: Findings, point: RecoveryPoint) -> Findings:
+        selection = select(
+            self._settings.application,
+            self._backed_up,
+            point,
+            self._request,
+            found.names.excluded,
+        )
+        inventory = Inventory(
+            self._settings.warehouse,
+            self._application_id,
+            [topic.source for topic in selection.topics],
+        )
+        holdings = inventory.holdings(point, selection.topics)
+        facts = inventory.facts(point, selection.topics)
+        return replace(found, selection=selection, holdings=holdings, facts=facts)
+
+    def _judge(self) -> Callable[[Sequence[str]], Sequence[PointStatus]]:
+        """Judges points by what this mode needs of them."""
+        coverage = Coverage(self._settings)
+
+        def judge(ids: Sequence[str]) -> list[PointStatus]:
+            loaded = {p.id: p for p in self._points.load(self._application_id, ids)}
+            points = [loaded[point_id] for point_id in ids if point_id in loaded]
+            return coverage.statuses([self._reduced(point) for point in points])
+
+        return judge
+
+    def _reduced(self, point: RecoveryPoint) -> RecoveryPoint:
+        roles = roles_at(self._settings.application, point)
+        return reduced(point, roles, self._request, self._names(point).excluded)
+
+    def _load(self, choice: Choice) -> RecoveryPoint | None:
+        if choice.status is None:
+            return None
+        return next(iter(self._points.load(self._application_id, [choice.status.id])), None)
+
+    def _names(self, point: RecoveryPoint | None) -> TargetNames:
+        roles = roles_at(self._settings.application, point)
+        internal = {name for name, of_topic in roles.items() if of_topic and of_topic <= _INTERNAL}
+        return target_names(self._application_id, roles, internal, self._request)
+
+    def _restore_id(self, point_id: str, cluster_id: str) -> str:
+        return restore_id(self._application_id, point_id, cluster_id, self._request)
+
+    def _stored(self, point: RecoveryPoint | None, cluster_id: str) -> StoredRestore | None:
+        if point is None:
+            return None
+        wanted = self._restore_id(point.id, cluster_id)
+        return next((r for r in self._restores if r.restore_id == wanted), None)
+
+    def _unfinished(self, cluster_id: str) -> Unfinished | None:
+        """The newest restore of this request to this target that has left topics there."""
+        there = {topic.topic_id for topic in self._cluster.metadata().topics.values()}
+        for restore in self._restores:
+            same = self._restore_id(restore.point_id, cluster_id) == restore.restore_id
+            left = any(topic.target_topic_id in there for topic in restore.topics)
+            if same and left and restore.state not in _ENDED:
+                return Unfinished(restore.restore_id, restore.point_id)
+        return None
+
+
+def _too_large(found: Findings, topics: Sequence[TopicPlan]) -> dict[str, int]:
+    """The largest record of topics that are there and would not take it."""
+    sizes: dict[str, int] = {}
+    for topic in topics:
+        there = found.target.topics.get(topic.target)
+        limit = int(there.effective_configs.get(MAX_MESSAGE_BYTES, 0)) if there else 0
+        if not 0 < limit < LARGEST_BATCH:
+            continue
+        for partition in topic.partitions:
+            largest = largest_batch(partition.files, partition.ranges, above=limit)
+            if largest is not None:
+                sizes[topic.source] = max(largest, sizes.get(topic.source, 0))
+    return sizes

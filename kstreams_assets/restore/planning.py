@@ -1,0 +1,241 @@
+"""Puts a restore plan together from what is wanted, what is held and what the target is. Pure."""
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from kstreams_assets.app.model import TopicRole
+from kstreams_assets.backup.point_judge import PointStatus, Restores
+from kstreams_assets.kafka.positions import TopicPartitionId
+from kstreams_assets.recovery.point import RecoveryPoint
+from kstreams_assets.restore.names import TargetNames
+from kstreams_assets.restore.observed import Holding, NotedFacts, TargetState, TargetTopic
+from kstreams_assets.restore.plan import PartitionPlan, Refusal, RestorePlan, TopicPlan
+from kstreams_assets.restore.request import RestoreMode, RestoreRequest
+from kstreams_assets.restore.restores_table import StoredRestore, StoredTopic
+from kstreams_assets.restore.selection import Selection, WantedPartition, WantedTopic
+from kstreams_assets.restore.topic_configs import (
+    REPARTITION_CONFIGS,
+    RestoredConfigs,
+    of_existing_topic,
+    of_new_topic,
+)
+
+_IN_FLIGHT_ONLY = frozenset({TopicRole.REPARTITION})
+_FEW = 5
+_NOTHING = Selection()
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """Everything that a plan is made from.
+
+    `point` and `status` are None when no point can be restored; `holdings` are by source partition,
+    `facts` by source topic. `stored` is this very restore as an earlier run left it. `refusals` and
+    `notes` are those found so far.
+    """
+
+    application_id: str
+    request: RestoreRequest
+    names: TargetNames
+    target: TargetState
+    point: RecoveryPoint | None = None
+    status: PointStatus | None = None
+    selection: Selection = _NOTHING
+    holdings: Mapping[TopicPartitionId, Holding] = field(default_factory=dict)
+    facts: Mapping[str, NotedFacts] = field(default_factory=dict)
+    stored: StoredRestore | None = None
+    refusals: tuple[Refusal, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def of_this_restore(self, target: str) -> StoredTopic | None:
+        """What was noted of a target topic when this restore began, if it is still that topic."""
+        there = self.target.topics.get(target)
+        for topic in self.stored.topics if self.stored else ():
+            if topic.target == target and there is not None:
+                return topic if topic.target_topic_id in ("", there.topic_id) else None
+        return None
+
+
+def restore_id(
+    application_id: str, point_id: str, target_cluster_id: str, request: RestoreRequest
+) -> str:
+    """The id of a restore: the same request for the same point and target is the same restore."""
+    headers = request.original_headers
+    parts = [
+        application_id,
+        point_id,
+        request.mode.value,
+        request.inputs.value,
+        target_cluster_id,
+        [request.application_id or application_id, request.prefix, sorted(request.topics.items())],
+        sorted(set(request.exclude)),
+        [headers.offset, headers.timestamp, headers.partition],
+    ]
+    digest = hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+    return f"{point_id}-{digest[:8]}"
+
+
+def plan_topics(found: Findings) -> tuple[tuple[TopicPlan, ...], tuple[str, ...]]:
+    """The topics as they would be restored, by source name, and what is to be told of them."""
+    topics, notes = [], []
+    for wanted in found.selection.topics:
+        topic, of_topic = _topic_plan(found, wanted)
+        topics.append(topic)
+        notes += of_topic
+    lowered = [t.source for t in topics if not t.exists and t.replication_factor < _asked(found, t)]
+    if lowered and found.request.replication_factor is None:
+        notes.append(
+            f"The target has {found.target.brokers} broker(s): {_some(lowered)} get(s) fewer"
+            " replicas than on the source."
+        )
+    return tuple(topics), tuple(notes)
+
+
+def make_plan(
+    found: Findings, topics: Sequence[TopicPlan], *, refusals: Iterable[Refusal] = ()
+) -> RestorePlan:
+    """The plan with everything that stands against it, each thing once."""
+    point_id = found.point.id if found.point else ""
+    identity = restore_id(found.application_id, point_id, found.target.cluster_id, found.request)
+    every = (*found.refusals, *found.names.refusals, *found.selection.refusals, *refusals)
+    return RestorePlan(
+        restore_id=identity if found.point else "",
+        application_id=found.application_id,
+        group=found.names.group,
+        target_cluster_id=found.target.cluster_id,
+        target_bootstrap_servers=found.target.bootstrap_servers,
+        request=found.request,
+        point=found.point,
+        gives=found.status.gives if found.status else Restores.NOTHING,
+        topics=tuple(topics),
+        refusals=tuple(dict.fromkeys(every)),
+        notes=tuple(dict.fromkeys((*found.notes, *found.selection.notes, *_notes(found, topics)))),
+    )
+
+
+def _topic_plan(found: Findings, wanted: WantedTopic) -> tuple[TopicPlan, tuple[str, ...]]:
+    target = found.names.targets[wanted.source]
+    there = found.target.topics.get(target)
+    mine = found.of_this_restore(target)
+    noted = found.facts.get(wanted.source)
+    replicas = there.replication_factor if there else _replicas(found, noted)
+    notes: tuple[str, ...] = ()
+    if there is None:
+        source, notes = _source_configs(wanted, noted)
+        configs = of_new_topic(wanted.source, source, replication_factor=replicas)
+        notes += configs.notes
+    else:
+        configs = of_existing_topic(there.explicit_configs)
+    if mine is not None:
+        # They are relaxed already, so only what was noted then says what they were.
+        configs = RestoredConfigs(configs.configs, mine.put_back)
+    held = [found.holdings.get(p.cut.id, Holding()) for p in wanted.partitions]
+    topic = TopicPlan(
+        source=wanted.source,
+        target=target,
+        roles=wanted.roles,
+        partitions=tuple(
+            _partition(target, partition, holding, _base(there, mine, partition.cut.partition))
+            for partition, holding in zip(wanted.partitions, held, strict=True)
+        ),
+        replication_factor=replicas,
+        exists=there is not None,
+        configs=configs.configs,
+        put_back=configs.put_back,
+        windows=len(frozenset[str]().union(*(holding.windows for holding in held))),
+    )
+    return topic, notes
+
+
+def _partition(target: str, wanted: WantedPartition, held: Holding, base: int) -> PartitionPlan:
+    return PartitionPlan(
+        source=wanted.cut.id,
+        target=TopicPartitionId(target, wanted.cut.partition),
+        topic_id=wanted.cut.topic_id,
+        ranges=wanted.ranges,
+        files=held.files,
+        records=held.records,
+        bytes=held.bytes,
+        saved_records=held.saved_records,
+        committed=wanted.committed,
+        base_offset=base,
+    )
+
+
+def _base(there: TargetTopic | None, mine: StoredTopic | None, partition: int) -> int:
+    if mine is not None and partition < len(mine.base_offsets):
+        return mine.base_offsets[partition]
+    return there.ends[partition] if there is not None and partition < there.partitions else 0
+
+
+def _source_configs(
+    wanted: WantedTopic, noted: NotedFacts | None
+) -> tuple[Mapping[str, str], tuple[str, ...]]:
+    topic = wanted.source
+    if noted is None and wanted.roles == _IN_FLIGHT_ONLY:
+        return REPARTITION_CONFIGS, (
+            f"The configs of {topic} were never backed up: it gets those that Kafka Streams gives"
+            " its repartition topics.",
+        )
+    if noted is None:
+        return {}, (f"The configs of {topic} were never backed up: it gets the target's defaults.",)
+    if noted.facts.topic_id != wanted.partitions[0].cut.topic_id:
+        note = f"The configs of {topic} are those of another topic of this name: it was recreated."
+    elif noted.later:
+        note = f"The configs of {topic} are those of a window that ended after the point."
+    else:
+        note = ""
+    return dict(noted.facts.configs), (note,) if note else ()
+
+
+def _replicas(found: Findings, noted: NotedFacts | None) -> int:
+    asked = found.request.replication_factor
+    if asked is None:
+        asked = noted.facts.replication_factor if noted else 1
+    return max(1, min(asked, found.target.brokers))
+
+
+def _asked(found: Findings, topic: TopicPlan) -> int:
+    noted = found.facts.get(topic.source)
+    return noted.facts.replication_factor if noted else 1
+
+
+def _notes(found: Findings, topics: Sequence[TopicPlan]) -> Iterable[str]:
+    request, status = found.request, found.status
+    if status is not None and request.mode is RestoreMode.STATE:
+        if status.gives is Restores.AT_LEAST_ONCE:
+            yield "The point is at least once: up to one commit interval is processed again."
+        elif status.gives is Restores.UNPROVEN:
+            yield f"The state is not proved to be complete. {status.reason}"
+    for topic in topics:
+        held = [found.holdings.get(partition.source, Holding()) for partition in topic.partitions]
+        if lost := sum(holding.lost for holding in held):
+            yield f"Kafka had lost {lost:,} offset(s) of {topic.source} before they were backed up."
+        odd = sum(holding.odd_timestamps for holding in held)
+        if odd and request.accept_replaced_timestamps:
+            yield (
+                f"{odd:,} record(s) of {topic.source} have a timestamp of 0 or below and get the"
+                " time of the restore, as accepted."
+            )
+    if found.names.group != found.application_id:
+        yield (
+            f"The application goes on as {found.names.group}: set its application.id, and give its"
+            " user the rights on the group, on topics and on transactional ids of that prefix."
+            " Schema registry subjects that are named after internal topics change as well."
+        )
+    headers = request.original_headers
+    if topics and (headers.offset or headers.timestamp or headers.partition):
+        yield "Headers are added to every record: an application that reads headers sees them."
+    if topics and found.target.group_offsets and not (found.stored and found.stored.committed):
+        count = len(found.target.group_offsets)
+        yield (
+            f"Group {found.names.group} has {count} committed offset(s) on the target; they are"
+            " kept for a rollback before others take their place."
+        )
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _FEW} more" if len(names) > _FEW else ""
+    return ", ".join(names[:_FEW]) + more

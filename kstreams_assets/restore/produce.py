@@ -1,0 +1,198 @@
+"""Writes the records of a restore: one Spark task for each target partition."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from kstreams_assets.errors import ForeignRecordsError, KStreamsAssetsError
+from kstreams_assets.kafka.cluster import KafkaCluster
+from kstreams_assets.kafka.connection import KafkaConnection
+from kstreams_assets.kafka.librdkafka import LibrdkafkaConfig, librdkafka_config
+from kstreams_assets.kafka.positions import TopicPartitionId
+from kstreams_assets.restore.offset_map import OffsetRuns
+from kstreams_assets.restore.result import PartitionProduced
+from kstreams_assets.restore.work import PartitionWork
+from kstreams_assets.settings import RestoreSettings
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_PROGRESS_S = 5.0
+_SETTLE_S = 1.0
+_JOIN_S = 60.0
+_MAX_MESSAGE_BYTES = "max.message.bytes"
+
+
+def produce(
+    spark: "SparkSession",
+    works: Sequence[PartitionWork],
+    connection: KafkaConnection,
+    *,
+    settings: RestoreSettings,
+    log: Callable[[str], None],
+) -> list[PartitionProduced]:
+    """Write what is not on the target yet, and wait until all of it is; results in order of works.
+
+    The topics must be there. Logs the progress every 5 s, from another thread.
+
+    Raises:
+        ProduceRefusedError, ForeignRecordsError, RestoreRecordsError, SparkJobError: See
+            `produce_partition`; the target holds a beginning of each partition, and a second call
+            goes on there.
+        KafkaError: Its subclasses say what the target did not do.
+    """
+    began = time.monotonic()
+    with KafkaCluster(connection) as cluster:
+        ends = _settled_ends(cluster, works)
+        jobs = _jobs(cluster, works, ends, connection, settings)
+        # The largest first: none of them is left for the end.
+        order = sorted(range(len(works)), key=lambda index: -works[index].records)
+        busy = [index for index in order if works[index].records]
+        found: dict[int, PartitionProduced] = {}
+        with _progress(connection, [works[index] for index in busy], ends, log):
+            if busy:
+                from spark_resources.partition_tasks import run_partition_tasks
+
+                results = run_partition_tasks(spark, [jobs[index] for index in busy], _run)
+                found = dict(zip(busy, results, strict=True))
+        produced = [found.get(index) or _nothing(work) for index, work in enumerate(works)]
+        _refuse_foreign(cluster, produced)
+    _log_end(log, produced, time.monotonic() - began)
+    return produced
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """What one task gets; the configuration holds secrets."""
+
+    work: PartitionWork
+    config: LibrdkafkaConfig = field(repr=False)
+    delivery_timeout_s: float
+    compression: str
+    max_message_bytes: int
+    settled_end: int
+
+
+def _run(job: _Job) -> PartitionProduced:
+    """One Spark task."""
+    from spark_resources.kafka_writer import WriterLimits, produce_partition
+
+    limits = WriterLimits(job.delivery_timeout_s, job.max_message_bytes, job.compression)
+    return produce_partition(job.work, job.config, limits, settled_end=job.settled_end)
+
+
+def _jobs(
+    cluster: KafkaCluster,
+    works: Sequence[PartitionWork],
+    ends: Mapping[TopicPartitionId, int],
+    connection: KafkaConnection,
+    settings: RestoreSettings,
+) -> list[_Job]:
+    config = librdkafka_config(connection)
+    topics = cluster.describe_topics({work.target.topic for work in works})
+    return [
+        _Job(
+            work=work,
+            config=config,
+            delivery_timeout_s=settings.delivery_timeout_s,
+            compression=settings.compression,
+            max_message_bytes=int(topics[work.target.topic].effective_configs[_MAX_MESSAGE_BYTES]),
+            settled_end=ends[work.target],
+        )
+        for work in works
+    ]
+
+
+def _settled_ends(
+    cluster: KafkaCluster, works: Sequence[PartitionWork]
+) -> Mapping[TopicPartitionId, int]:
+    """High watermarks; where an earlier attempt has written, seen twice a second apart.
+
+    A partition that moved in between is looked at again by its task.
+    """
+    targets = [work.target for work in works]
+    ends = cluster.high_watermarks(targets)
+    if all(ends[work.target] == work.base_offset for work in works):
+        return ends
+    time.sleep(_SETTLE_S)
+    later = cluster.high_watermarks(targets)
+    return {target: end if later[target] == end else -1 for target, end in ends.items()}
+
+
+def _nothing(work: PartitionWork) -> PartitionProduced:
+    """A partition without any record to restore."""
+    return PartitionProduced(
+        source=work.source,
+        target=work.target,
+        runs=OffsetRuns.of(()),
+        records=0,
+        resumed=0,
+        end=work.base_offset,
+    )
+
+
+def _refuse_foreign(cluster: KafkaCluster, produced: Sequence[PartitionProduced]) -> None:
+    ends = cluster.high_watermarks(partition.target for partition in produced)
+    for partition in produced:
+        end = ends[partition.target]
+        if end != partition.end:
+            raise ForeignRecordsError(
+                partition=str(partition.target),
+                problem=f"it ends at {end}, the restore's last record at {partition.end}",
+            )
+
+
+@contextmanager
+def _progress(
+    connection: KafkaConnection,
+    works: Sequence[PartitionWork],
+    ends: Mapping[TopicPartitionId, int],
+    log: Callable[[str], None],
+) -> Iterator[None]:
+    """Tell how far the restore is, every 5 s until the end of the block."""
+    total = sum(work.records for work in works)
+    first = {work.target: max(ends[work.target], work.base_offset) for work in works}
+    ended = threading.Event()
+
+    def tell() -> None:
+        # A connection of its own: a KafkaCluster serves one thread.
+        with KafkaCluster(connection) as cluster:
+            began = time.monotonic()
+            while not ended.wait(_PROGRESS_S):
+                try:
+                    now = cluster.high_watermarks(first)
+                except KStreamsAssetsError as error:
+                    log(f"How far the restore is cannot be seen: {error.problem}")
+                    continue
+                there = sum(now[work.target] - work.base_offset for work in works)
+                written = sum(now[target] - end for target, end in first.items())
+                rate = written / (time.monotonic() - began)
+                share = 100 * there / total
+                share_and_rate = f"({share:.0f} %), {rate:,.0f} records/s"
+                log(f"Restored {there:,} of {total:,} records {share_and_rate}.")
+
+    thread = threading.Thread(target=tell, name="restore-progress", daemon=True)
+    if works:
+        thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        if works:
+            thread.join(_JOIN_S)
+
+
+def _log_end(
+    log: Callable[[str], None], produced: Sequence[PartitionProduced], took_s: float
+) -> None:
+    records = sum(partition.records for partition in produced)
+    resumed = sum(partition.resumed for partition in produced)
+    before = f", {resumed:,} of them since an earlier attempt" if resumed else ""
+    rate = (records - resumed) / took_s
+    log(
+        f"{records:,} records of {len(produced)} partitions are on the target{before};"
+        f" {took_s:.1f} s, {rate:,.0f} records/s."
+    )

@@ -1,0 +1,257 @@
+"""Runs a restore up to its verification: topics, records, offset maps. Commits no group offsets."""
+
+import json
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from kstreams_assets.backup.run import Spark
+from kstreams_assets.errors import RestoreRefusedError
+from kstreams_assets.kafka.cluster import KafkaCluster
+from kstreams_assets.kafka.connection import KafkaConnection
+from kstreams_assets.kafka.positions import TopicPartitionId
+from kstreams_assets.recovery.point import GroupOffset, RecoveryPoint
+from kstreams_assets.recovery.table import RecoveryPointTable
+from kstreams_assets.restore.offset_map import OffsetMap
+from kstreams_assets.restore.offset_maps_table import OffsetMapsTable
+from kstreams_assets.restore.plan import PartitionPlan, RestorePlan
+from kstreams_assets.restore.produce import produce
+from kstreams_assets.restore.restores_table import (
+    RestoresTable,
+    RestoreState,
+    StoredRestore,
+    StoredTopic,
+)
+from kstreams_assets.restore.result import Difference, PartitionProduced, PartitionVerified
+from kstreams_assets.restore.staging import staged_saved_records
+from kstreams_assets.restore.topics import TargetTopics
+from kstreams_assets.restore.verify import verify
+from kstreams_assets.restore.work import PartitionWork
+from kstreams_assets.settings import RestoreSettings
+from kstreams_assets.warehouse.control_table import refuse_newer_tables
+from kstreams_assets.warehouse.layout import Warehouse
+from kstreams_assets.warehouse.lock import warehouse_lock
+
+_log = logging.getLogger(__name__)
+
+Log = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreResult:
+    """A run that came to its end; `took_s` by phase (topics, produce, verify) in seconds."""
+
+    restore: StoredRestore
+    produced: tuple[PartitionProduced, ...]
+    verified: tuple[PartitionVerified, ...]
+    problems: tuple[Difference, ...]
+    took_s: Mapping[str, float]
+
+    @property
+    def passed(self) -> bool:
+        """Whether the target is as the backup."""
+        return self.restore.state is not RestoreState.FAILED_VERIFICATION
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreRun:
+    """One attempt at a restore; a later one with the same plan goes on where this one stopped."""
+
+    warehouse: Warehouse
+    settings: RestoreSettings
+    target: KafkaConnection
+    spark: Spark
+    run_id: str
+    log: Log = _log.info
+
+    def execute(self, plan: RestorePlan) -> RestoreResult:
+        """Create topics, produce, verify; the state is in table `restores` after each step.
+
+        Raises:
+            RestoreRefusedError: Something stands against it; nothing was written.
+            KStreamsAssetsError: Its subclasses say what stood in the way; run it again to go on.
+        """
+        point = plan.point
+        if plan.refusals or point is None:
+            raise RestoreRefusedError(
+                application_id=plan.application_id, refusals=[str(r) for r in plan.refusals]
+            )
+        lock_name = f"restore-{plan.target_cluster_id}-{plan.group}"
+        with (
+            warehouse_lock(
+                self.warehouse.lock_file(lock_name),
+                purpose=f"restore run {self.run_id}",
+                wait_s=self.settings.lock_wait_s,
+            ) as lock,
+            KafkaCluster(self.target) as cluster,
+        ):
+            refuse_newer_tables(self.warehouse)
+            attempt = _Attempt(self, plan, point, cluster)
+            attempt.prepare_topics()
+            _ = self.spark.spark_session
+            lock.note_writer(self.spark.jvm_pid())
+            return attempt.run()
+
+
+class _Attempt:
+    """What one attempt knows while it runs."""
+
+    def __init__(
+        self, run: RestoreRun, plan: RestorePlan, point: RecoveryPoint, cluster: KafkaCluster
+    ) -> None:
+        self._run, self._plan, self._point, self._cluster = run, plan, point, cluster
+        self._table = RestoresTable(run.warehouse)
+        self._before = self._table.newest(plan.application_id, plan.restore_id)
+        self._took_s: dict[str, float] = {}
+        self._restore = self._planned()
+
+    def prepare_topics(self) -> None:
+        """Create and relax topics; noted before and after, so that a kill between is no riddle."""
+        began = time.monotonic()
+        topics = TargetTopics(self._cluster)
+        intended = topics.intended(self._plan, self._before)
+        self._pin_point(intended)
+        self._store(topics=topics.prepare(self._plan, intended))
+        self._took_s["topics"] = time.monotonic() - began
+        self._run.log(f"{len(intended)} topics are there, with relaxed configs.")
+
+    def _pin_point(self, intended: tuple[StoredTopic, ...]) -> None:
+        """Note the restore, while no recorder thins points out: from then on its point stays."""
+        warehouse, application_id = self._run.warehouse, self._plan.application_id
+        with warehouse_lock(
+            warehouse.lock_file(f"recorder/{application_id}"),
+            purpose=f"restore run {self._run.run_id}",
+            wait_s=self._run.settings.lock_wait_s,
+        ):
+            if not RecoveryPointTable(warehouse).load(application_id, [self._point.id]):
+                raise RestoreRefusedError(
+                    application_id=application_id,
+                    refusals=[f"Recovery point {self._point.id} was thinned out just now."],
+                )
+            self._store(topics=intended)
+
+    def run(self) -> RestoreResult:
+        """Produce and verify."""
+        with staged_saved_records(
+            self._run.warehouse, self._plan.restore_id, self._point, self._sources()
+        ) as saved:
+            works = self._works(saved)
+            produced = self._produce(works)
+            return self._verify(works, produced)
+
+    def _produce(self, works: Sequence[PartitionWork]) -> list[PartitionProduced]:
+        began = time.monotonic()
+        run = self._run
+        produced = produce(
+            run.spark.spark_session, works, run.target, settings=run.settings, log=run.log
+        )
+        OffsetMapsTable(run.warehouse).record(
+            self._plan.application_id, self._plan.restore_id, produced
+        )
+        self._store(
+            state=RestoreState.PRODUCED, to_commit=_mapped(self._plan, produced), problem=""
+        )
+        self._took_s["produce"] = time.monotonic() - began
+        return produced
+
+    def _verify(
+        self, works: Sequence[PartitionWork], produced: Sequence[PartitionProduced]
+    ) -> RestoreResult:
+        began = time.monotonic()
+        run = self._run
+        found = verify(
+            run.spark.spark_session,
+            works,
+            produced,
+            topics=self._plan.topics,
+            stored=self._restore.topics,
+            connection=run.target,
+            extent=self._plan.request.verify,
+            log=run.log,
+            accept_replaced_timestamps=self._plan.request.accept_replaced_timestamps,
+        )
+        problems = found.problems
+        self._store(
+            state=RestoreState.FAILED_VERIFICATION if problems else RestoreState.VERIFIED,
+            verified_records=sum(p.compared for p in found.partitions),
+            problem="; ".join(str(problem) for problem in problems[:10]),
+        )
+        self._took_s["verify"] = time.monotonic() - began
+        return RestoreResult(
+            self._restore, tuple(produced), found.partitions, problems, dict(self._took_s)
+        )
+
+    def _planned(self) -> StoredRestore:
+        plan, before, now_ms = self._plan, self._before, _now_ms()
+        return StoredRestore(
+            application_id=plan.application_id,
+            restore_id=plan.restore_id,
+            state=RestoreState.PLANNED,
+            changed_at_ms=now_ms,
+            created_at_ms=before.created_at_ms if before else now_ms,
+            run_id=self._run.run_id,
+            point_id=self._point.id,
+            group=plan.group,
+            target_cluster_id=plan.target_cluster_id,
+            target_bootstrap_servers=plan.target_bootstrap_servers,
+            mode=plan.request.mode,
+            request=json.dumps(asdict(plan.request), sort_keys=True),
+            topics=before.topics if before else (),
+            former_offsets=before.former_offsets if before else None,
+            committed=None,
+            to_commit=(),
+            verified_records=None,
+            problem="",
+        )
+
+    def _store(self, **changes: object) -> None:
+        changed = {"changed_at_ms": _now_ms(), **changes}
+        self._restore = replace(self._restore, **changed)  # pyright: ignore[reportArgumentType]
+        self._table.append(self._restore)
+
+    def _sources(self) -> list[TopicPartitionId]:
+        return [p.source for topic in self._plan.topics for p in topic.partitions]
+
+    def _works(self, saved: Mapping[TopicPartitionId, Path]) -> list[PartitionWork]:
+        topics = {topic.target: topic for topic in self._restore.topics}
+        return [
+            self._work(partition, topics[topic.target], saved.get(partition.source))
+            for topic in self._plan.topics
+            for partition in topic.partitions
+        ]
+
+    def _work(
+        self, partition: PartitionPlan, topic: StoredTopic, saved: Path | None
+    ) -> PartitionWork:
+        return PartitionWork(
+            source=partition.source,
+            target=partition.target,
+            files=tuple(str(file.path) for file in partition.files),
+            saved_file=None if saved is None else str(saved),
+            ranges=partition.ranges,
+            base_offset=topic.base_offsets[partition.target.partition],
+            records=partition.records,
+            original_headers=self._plan.request.original_headers,
+        )
+
+
+def _mapped(plan: RestorePlan, produced: Sequence[PartitionProduced]) -> tuple[GroupOffset, ...]:
+    """The offsets to commit, in the target's offsets; metadata stays as it is."""
+    maps = {p.source: OffsetMap(p.runs, p.end) for p in produced}
+    return tuple(
+        GroupOffset(
+            topic=partition.target.topic,
+            partition=partition.target.partition,
+            offset=maps[partition.source].map(partition.committed.offset),
+            metadata=partition.committed.metadata,
+        )
+        for topic in plan.topics
+        for partition in topic.partitions
+        if partition.committed is not None
+    )
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

@@ -1,0 +1,268 @@
+"""Which offsets of which topics a restore takes from a recovery point. Pure."""
+
+from collections.abc import Iterable, Mapping, Set
+from dataclasses import dataclass, replace
+
+from kstreams_assets.app.model import StreamsApplication, TopicRole
+from kstreams_assets.kafka.positions import OffsetRange, TopicPartitionId
+from kstreams_assets.recovery.point import GroupOffset, PartitionCut, RecoveryPoint
+from kstreams_assets.restore.plan import Refusal
+from kstreams_assets.restore.request import InputsExtent, RestoreMode, RestoreRequest
+
+Roles = Mapping[str, frozenset[TopicRole]]
+"""Of each topic."""
+
+_IN_FLIGHT_ONLY = frozenset({TopicRole.REPARTITION})
+_WRITTEN_ONLY = frozenset({TopicRole.OUTPUT})
+_INPUT_ONLY = frozenset({TopicRole.INPUT})
+_INTERNAL = frozenset({TopicRole.REPARTITION, TopicRole.CHANGELOG})
+_SOURCES = frozenset({TopicRole.INPUT, TopicRole.GLOBAL})
+
+
+@dataclass(frozen=True, slots=True)
+class WantedPartition:
+    """The source offsets `ranges` (in order, disjoint) of a partition, and what is committed."""
+
+    cut: PartitionCut
+    ranges: tuple[OffsetRange, ...]
+    committed: GroupOffset | None
+
+
+@dataclass(frozen=True, slots=True)
+class WantedTopic:
+    """A topic that the target is to have; without any range it is created empty."""
+
+    source: str
+    roles: frozenset[TopicRole]
+    partitions: tuple[WantedPartition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """What is wanted of a point, and what stands against it or is to be told."""
+
+    topics: tuple[WantedTopic, ...] = ()
+    refusals: tuple[Refusal, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def roles_at(application: StreamsApplication, point: RecoveryPoint | None) -> Roles:
+    """The roles of the topics of the application and of those that the point knows besides."""
+    roles = {topic.name: topic.roles for topic in application.topics}
+    for cut in point.partitions if point else ():
+        roles[cut.topic] = cut.roles or roles.get(cut.topic, frozenset())
+    return roles
+
+
+def is_recomputed_from(roles: frozenset[TopicRole]) -> bool:
+    """Whether a rebuild starts from the topic: the application reads it and does not write it."""
+    return bool(roles & _SOURCES) and TopicRole.OUTPUT not in roles
+
+
+def reduced(
+    point: RecoveryPoint, roles: Roles, request: RestoreRequest, excluded: Set[str]
+) -> RecoveryPoint:
+    """The point with only the partitions and offsets that a restore needs to find backed up."""
+    committed = _committed(point)
+    cuts = []
+    for cut in point.partitions:
+        of_topic = cut.roles or roles.get(cut.topic, frozenset())
+        rebuilds = request.mode is not RestoreMode.STATE
+        if cut.topic in excluded or (rebuilds and not is_recomputed_from(of_topic)):
+            continue
+        start = _start(cut, of_topic, request, committed.get(cut.id))
+        # Of repartition topics the judge itself looks at the committed offset.
+        is_tail = of_topic == _INPUT_ONLY and start > cut.log_start
+        cuts.append(replace(cut, log_start=min(start, cut.end)) if is_tail else cut)
+    return replace(point, partitions=tuple(cuts))
+
+
+def select(
+    application: StreamsApplication,
+    backed_up: Set[str],
+    point: RecoveryPoint,
+    request: RestoreRequest,
+    excluded: Set[str],
+) -> Selection:
+    """What a restore of this mode takes from the point.
+
+    `state` takes changelogs, outputs and intermediate topics whole, of repartition topics what was
+    in flight, of inputs all or the tail from the committed offsets on. `rebuild` and `inputs_until`
+    take what the application reads and does not write, whole; topics that it writes are made
+    without records, internal ones not at all. Global topics and inputs that serve as changelog are
+    state: always whole.
+    """
+    roles = roles_at(application, point)
+    by_topic: dict[str, list[PartitionCut]] = {}
+    for cut in sorted(point.partitions, key=lambda c: c.id):
+        by_topic.setdefault(cut.topic, []).append(cut)
+    missing = {
+        topic: of_topic
+        for topic, of_topic in roles.items()
+        if topic in by_topic and topic not in backed_up and topic not in excluded
+    }
+    topics = tuple(
+        _topic(topic, roles[topic], cuts, point, request)
+        for topic, cuts in by_topic.items()
+        if topic not in excluded
+        and (topic in backed_up or _is_saved(roles[topic]))
+        and _belongs(roles[topic], request)
+    )
+    refusals = [*_mode_refusals(request), *_not_backed_up(missing, request)]
+    if not refusals and not topics:
+        refusals.append(
+            Refusal(f"recovery point {point.id}", "Nothing of it is wanted.", "Exclude less.")
+        )
+    notes = [
+        *_left_out(missing, roles, request, excluded),
+        *_unknown_to_point(roles, point, by_topic, request, excluded),
+        *_about_offsets(topics, point, request),
+    ]
+    return Selection(topics, tuple(refusals), tuple(notes))
+
+
+def outside(start: int, end: int, excluded: Iterable[OffsetRange]) -> tuple[OffsetRange, ...]:
+    """`[start, end)` without the excluded ranges (in order)."""
+    found = []
+    for bad in excluded:
+        if start < min(bad.start, end):
+            found.append(OffsetRange(start, min(bad.start, end)))
+        start = max(start, bad.end)
+    if start < end:
+        found.append(OffsetRange(start, end))
+    return tuple(found)
+
+
+def _topic(
+    topic: str,
+    roles: frozenset[TopicRole],
+    cuts: Iterable[PartitionCut],
+    point: RecoveryPoint,
+    request: RestoreRequest,
+) -> WantedTopic:
+    committed = _committed(point)
+    partitions = []
+    for cut in cuts:
+        offset = committed.get(cut.id)
+        ranges = outside(_start(cut, roles, request, offset), cut.end, cut.excluded)
+        if request.mode is not RestoreMode.STATE:
+            ranges = ranges if is_recomputed_from(roles) else ()
+            first = ranges[0].start if ranges else cut.log_start
+            offset = GroupOffset(topic, cut.partition, first, "")
+        is_read = TopicRole.INPUT in roles or request.mode is RestoreMode.STATE
+        partitions.append(WantedPartition(cut, ranges, offset if is_read else None))
+    return WantedTopic(topic, roles, tuple(partitions))
+
+
+def _start(
+    cut: PartitionCut,
+    roles: frozenset[TopicRole],
+    request: RestoreRequest,
+    committed: GroupOffset | None,
+) -> int:
+    is_tail = roles == _INPUT_ONLY and request.inputs is InputsExtent.TAIL
+    if committed is None or not (roles == _IN_FLIGHT_ONLY or is_tail):
+        return cut.log_start
+    return max(cut.log_start, committed.offset)
+
+
+def _belongs(roles: frozenset[TopicRole], request: RestoreRequest) -> bool:
+    return request.mode is RestoreMode.STATE or bool(roles - _INTERNAL)
+
+
+def _is_saved(roles: frozenset[TopicRole]) -> bool:
+    """Records in flight are saved with the point, whatever is backed up."""
+    return roles == _IN_FLIGHT_ONLY
+
+
+def _committed(point: RecoveryPoint) -> dict[TopicPartitionId, GroupOffset]:
+    return {TopicPartitionId(o.topic, o.partition): o for o in point.group_offsets}
+
+
+def _mode_refusals(request: RestoreRequest) -> Iterable[Refusal]:
+    if request.mode is not RestoreMode.STATE and request.inputs is InputsExtent.TAIL:
+        yield Refusal(
+            f"mode {request.mode}",
+            "Everything is to be recomputed, but only the tail of the inputs is to be restored.",
+            "Set inputs to full, or mode to state.",
+        )
+
+
+def _not_backed_up(missing: Roles, request: RestoreRequest) -> Iterable[Refusal]:
+    """Topics without which the application would go on wrongly."""
+    for topic, roles in sorted(missing.items()):
+        if request.mode is RestoreMode.STATE:
+            needed = roles not in (_WRITTEN_ONLY, _IN_FLIGHT_ONLY)
+        else:
+            needed = is_recomputed_from(roles)
+        if needed:
+            yield Refusal(
+                f"topic {topic}",
+                f"It is not backed up, but mode {request.mode} needs it (role"
+                f" {'+'.join(sorted(roles)) or 'unknown'}).",
+                "Select it for backup and take a newer point, or exclude it if the target has it.",
+            )
+
+
+def _left_out(
+    missing: Roles, roles: Roles, request: RestoreRequest, excluded: Set[str]
+) -> Iterable[str]:
+    for topic, of_topic in sorted(missing.items()):
+        if TopicRole.OUTPUT in of_topic and not (
+            request.mode is RestoreMode.STATE and of_topic != _WRITTEN_ONLY
+        ):
+            yield (
+                f"Topic {topic} is not backed up and not restored; create it before the application"
+                " starts."
+            )
+    for topic in sorted(excluded):
+        what = f"Topic {topic} is excluded."
+        of_topic = roles.get(topic, frozenset())
+        if request.mode is RestoreMode.STATE and of_topic != _WRITTEN_ONLY:
+            what += (
+                " The state needs it (role "
+                f"{'+'.join(sorted(of_topic)) or 'unknown'}): the application goes on exactly only"
+                " if the target has it as it was at the point."
+            )
+        yield what
+
+
+def _unknown_to_point(
+    roles: Roles,
+    point: RecoveryPoint,
+    by_topic: Mapping[str, object],
+    request: RestoreRequest,
+    excluded: Set[str],
+) -> Iterable[str]:
+    for topic, of_topic in sorted(roles.items()):
+        if topic in by_topic or topic in excluded or not _belongs(of_topic, request):
+            continue
+        why = "was not on the cluster" if topic in point.absent_topics else "was not known"
+        yield f"Topic {topic} {why} when point {point.id} was taken: it is not restored."
+
+
+def _about_offsets(
+    topics: Iterable[WantedTopic], point: RecoveryPoint, request: RestoreRequest
+) -> Iterable[str]:
+    if request.mode is not RestoreMode.STATE:
+        return
+    planned = {topic.source for topic in topics}
+    dropped = sorted({o.topic for o in point.group_offsets} - planned)
+    if dropped:
+        yield f"Committed offsets of topics that are not restored are left out: {_join(dropped)}."
+    for topic in topics:
+        without = [p.cut.partition for p in topic.partitions if p.committed is None]
+        if TopicRole.INPUT in topic.roles and without:
+            yield (
+                f"{len(without)} of {len(topic.partitions)} partitions of {topic.source} had no"
+                " committed offset; they get none, auto.offset.reset decides as it did before."
+            )
+        if TopicRole.INPUT in topic.roles and TopicRole.CHANGELOG in topic.roles:
+            yield (
+                f"Input {topic.source} serves as changelog: it is restored up to the committed"
+                " offsets; what was written to it behind them must be produced again."
+            )
+
+
+def _join(names: Iterable[str]) -> str:
+    return ", ".join(names)

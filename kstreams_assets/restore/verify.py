@@ -1,0 +1,287 @@
+"""Reads a restore back from the target and compares it with the backup.
+
+Records are compared in Spark tasks; here is what is compared, and all that is asked of the cluster:
+where the logs begin and end, topic ids, partition counts, configs.
+"""
+
+import random
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from kstreams_assets.kafka.cluster import KafkaCluster
+from kstreams_assets.kafka.connection import KafkaConnection
+from kstreams_assets.kafka.librdkafka import librdkafka_config
+from kstreams_assets.kafka.positions import OffsetRange, TopicPartitionId
+from kstreams_assets.restore.offset_map import OffsetRuns
+from kstreams_assets.restore.plan import TopicPlan
+from kstreams_assets.restore.request import VerifyExtent
+from kstreams_assets.restore.restores_table import StoredTopic
+from kstreams_assets.restore.result import Difference, PartitionProduced, PartitionVerified
+from kstreams_assets.restore.work import PartitionWork
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from spark_resources.read_back import PartitionReading
+
+SAMPLE_ENDS: Final = 1_000
+SAMPLE_STRETCHES: Final = 10
+SAMPLE_STRETCH: Final = 100
+
+RESTORED_MATCHES_BACKUP: Final = (
+    "Every record of the restored topics was read back and is the backup's: key, value, headers,"
+    " timestamp and order, at the offset that the offset map says, and nothing besides. Red: the"
+    " message names topic, partition and offset; no group offsets are committed. Find out what"
+    " else writes to the topic, delete the restored topics and run the restore again."
+)
+"""The claim of the check `restored_matches_backup`."""
+
+_TASK_RECORDS: Final = 250_000
+_TASK_PARTITIONS: Final = 50
+_WHOLE_TOPIC: Final = -1
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyResult:
+    """What reading back has shown.
+
+    `partitions` is in the order of the works; those of topics that are gone are absent. `problems`
+    are all that stands against the restore: the first differences of each partition, and what is
+    wrong with logs and topics.
+    """
+
+    extent: VerifyExtent
+    partitions: tuple[PartitionVerified, ...]
+    problems: tuple[Difference, ...]
+
+    @property
+    def passed(self) -> bool:
+        """Whether the target is as the backup, as far as was looked."""
+        return not self.problems
+
+    @property
+    def compared(self) -> int:
+        """How many records were compared one by one."""
+        return sum(partition.compared for partition in self.partitions)
+
+    def explanation(self) -> str:
+        """The verdict of the check `restored_matches_backup`, in words."""
+        if self.problems:
+            return _explained(self.problems, sum(p.differing for p in self.partitions))
+        records = sum(partition.records for partition in self.partitions)
+        counted = f"{len(self.partitions)} partitions hold {records} records, as the backup does"
+        replaced = sum(partition.replaced_timestamps for partition in self.partitions)
+        told = f"; {replaced} of them had no timestamp and got the restore's" if replaced else ""
+        if self.extent is VerifyExtent.COUNTS:
+            return f"{counted}; none was compared (verify: counts)."
+        if self.extent is VerifyExtent.SAMPLE:
+            return f"{counted}; {self.compared} were compared (verify: sample){told}."
+        return f"{counted}; all {self.compared} were compared{told}."
+
+
+def verify(
+    spark: "SparkSession",
+    works: Sequence[PartitionWork],
+    produced: Sequence[PartitionProduced],
+    *,
+    topics: Sequence[TopicPlan],
+    stored: Sequence[StoredTopic],
+    connection: KafkaConnection,
+    extent: VerifyExtent,
+    log: Callable[[str], None],
+    accept_replaced_timestamps: bool = False,
+) -> VerifyResult:
+    """Read the target back as far as `extent` says, and compare it with the backup.
+
+    `topics` and `stored` are the plan's topics and what was made of them. With
+    `accept_replaced_timestamps` the timestamps of records that have 0 or below in the backup are
+    not compared, but counted.
+
+    Raises:
+        KafkaError: Its subclasses say why the target could not be read.
+        OffsetMapError: The backup holds other records than were produced.
+        SparkJobError: A task failed for another reason.
+    """
+    from spark_resources.partition_tasks import run_partition_tasks
+    from spark_resources.read_back import ReadBackTask
+
+    with KafkaCluster(connection) as cluster:
+        gone = _gone(cluster, stored)
+        ends = {p.target: p for p in produced if p.target.topic not in gone}
+        present = [work for work in works if work.target in ends]
+        readings = _readings(
+            cluster, present, ends, extent, accept_replaced_timestamps=accept_replaced_timestamps
+        )
+        records = sum(len(stretch) for reading in readings for stretch in reading.stretches)
+        log(f"Reading back {records} records of {len(present)} partitions (verify: {extent}).")
+        task = ReadBackTask(librdkafka_config(connection), connection.request_timeout_seconds)
+        found = run_partition_tasks(spark, _bundles(readings), task)
+        by_target = {verified.target: verified for bundle in found for verified in bundle}
+        partitions = tuple(by_target.get(w.target) or _uncompared(w) for w in present)
+        problems = [
+            *gone.values(),
+            *_counts(works, produced),
+            *_log_problems(cluster, present, ends),
+            *_topic_problems(cluster, [topic for topic in topics if topic.target not in gone]),
+            *(difference for partition in partitions for difference in partition.differences),
+        ]
+    result = VerifyResult(extent, partitions, tuple(problems))
+    log(result.explanation())
+    return result
+
+
+def stretches_of(
+    target: TopicPartitionId, records: OffsetRange, extent: VerifyExtent
+) -> tuple[OffsetRange, ...]:
+    """Which target offsets are compared, in order, disjoint.
+
+    A sample holds the first and last `SAMPLE_ENDS`, and in between random stretches, the same ones
+    whenever the same partition is verified.
+    """
+    if extent is VerifyExtent.COUNTS or not len(records):
+        return ()
+    first, last = records.start + SAMPLE_ENDS, records.end - SAMPLE_ENDS
+    inner = max(0, last - first) // SAMPLE_STRETCHES
+    if extent is VerifyExtent.FULL or inner <= SAMPLE_STRETCH:
+        return (records,)
+    chance = random.Random(f"{target} {records.end}")  # noqa: S311 - no secret hangs on it
+    starts = (
+        first + number * inner + chance.randrange(inner - SAMPLE_STRETCH)
+        for number in range(SAMPLE_STRETCHES)
+    )
+    return (
+        OffsetRange(records.start, first),
+        *(OffsetRange(start, start + SAMPLE_STRETCH) for start in starts),
+        OffsetRange(last, records.end),
+    )
+
+
+def _readings(
+    cluster: KafkaCluster,
+    works: Sequence[PartitionWork],
+    produced: Mapping[TopicPartitionId, PartitionProduced],
+    extent: VerifyExtent,
+    *,
+    accept_replaced_timestamps: bool,
+) -> list["PartitionReading"]:
+    from spark_resources.read_back import PartitionReading
+
+    targets = [work.target for work in works]
+    log_starts = cluster.log_start_offsets(targets)
+    stable_ends = cluster.last_stable_offsets(targets)
+    readings = []
+    for work in works:
+        target, end = work.target, produced[work.target].end
+        # what lies below the log start is told once, not record by record
+        start = min(max(work.base_offset, log_starts[target]), end)
+        stretches = stretches_of(target, OffsetRange(start, end), extent)
+        if stretches:
+            runs = OffsetRuns.of(produced[target].runs)
+            readings.append(
+                PartitionReading(
+                    work, runs, end, stretches, stable_ends[target], accept_replaced_timestamps
+                )
+            )
+    return readings
+
+
+def _bundles(readings: Iterable["PartitionReading"]) -> list[list["PartitionReading"]]:
+    """Readings by task: large partitions alone and first, small ones share a consumer."""
+    sizes = [(sum(map(len, reading.stretches)), reading) for reading in readings]
+    bundles: list[list[PartitionReading]] = []
+    room = 0
+    for size, reading in sorted(sizes, key=lambda pair: -pair[0]):
+        if not bundles or size > room or len(bundles[-1]) == _TASK_PARTITIONS:
+            bundles.append([])
+            room = _TASK_RECORDS
+        bundles[-1].append(reading)
+        room -= size
+    return bundles
+
+
+def _uncompared(work: PartitionWork) -> PartitionVerified:
+    return PartitionVerified(work.target, work.records, compared=0, differing=0, differences=())
+
+
+def _gone(cluster: KafkaCluster, stored: Sequence[StoredTopic]) -> dict[str, Difference]:
+    """Topics that are not those which were restored into."""
+    present = cluster.metadata().topics
+    gone = {}
+    for topic in stored:
+        found = present.get(topic.target)
+        if found is None:
+            gone[topic.target] = _of_topic(topic.target, "the topic is not there any more")
+        elif found.topic_id != topic.target_topic_id:
+            what = f"the topic was made anew: its id is {found.topic_id}, it was"
+            gone[topic.target] = _of_topic(topic.target, f"{what} {topic.target_topic_id}")
+    return gone
+
+
+def _counts(
+    works: Sequence[PartitionWork], produced: Sequence[PartitionProduced]
+) -> Iterable[Difference]:
+    by_target = {partition.target: partition for partition in produced}
+    for work in works:
+        partition = by_target.get(work.target)
+        records = 0 if partition is None else int(OffsetRuns.of(partition.runs).lengths.sum())
+        if records != work.records:
+            what = f"{records} records were produced, the backup has {work.records}"
+            yield Difference(work.target, None, what)
+
+
+def _log_problems(
+    cluster: KafkaCluster,
+    works: Sequence[PartitionWork],
+    produced: Mapping[TopicPartitionId, PartitionProduced],
+) -> Iterable[Difference]:
+    """Where logs do not begin and end as they must, after the records were read."""
+    targets = [work.target for work in works]
+    log_starts = cluster.log_start_offsets(targets)
+    stable_ends = cluster.last_stable_offsets(targets)
+    high_watermarks = cluster.high_watermarks(targets)
+    for work in works:
+        target, end = work.target, produced[work.target].end
+        log_start, high_watermark = log_starts[target], high_watermarks[target]
+        if log_start > work.base_offset and work.records:
+            what = f"the log starts here, records from offset {work.base_offset} on were deleted"
+            yield Difference(target, log_start, what)
+        if high_watermark < end:
+            what = f"the log ends here, it must end at {end}: {end - high_watermark} are missing"
+            yield Difference(target, high_watermark, what)
+        if high_watermark > end:
+            more = high_watermark - end
+            what = f"the restored records end here, {more} more offsets follow: something writes"
+            yield Difference(target, end, f"{what} to this topic")
+        if stable_ends[target] < high_watermark:
+            what = "an open transaction begins here: something writes to this topic"
+            yield Difference(target, stable_ends[target], what)
+
+
+def _topic_problems(cluster: KafkaCluster, topics: Sequence[TopicPlan]) -> Iterable[Difference]:
+    described = cluster.describe_topics(topic.target for topic in topics)
+    for topic in topics:
+        found = described[topic.target]
+        if found.partitions != len(topic.partitions):
+            what = f"has {found.partitions} partitions instead of {len(topic.partitions)}"
+            yield _of_topic(topic.target, what)
+        for name, value in sorted(topic.configs.items()):
+            effective = found.effective_configs.get(name)
+            if effective != value:
+                what = f"config {name} is {effective} instead of {value}, as the restore had set it"
+                yield _of_topic(topic.target, what)
+
+
+def _of_topic(topic: str, what: str) -> Difference:
+    return Difference(TopicPartitionId(topic, _WHOLE_TOPIC), None, what)
+
+
+def _explained(problems: Sequence[Difference], differing: int) -> str:
+    shown = "; ".join(str(problem) for problem in problems[:10])
+    more = f"; {len(problems) - 10} more are in the log" if len(problems) > 10 else ""
+    counted = f" ({differing} records differ)" if differing else ""
+    return (
+        f"The target is not as the backup{counted}: {shown}{more}. No group offsets are committed."
+        " Find out what else writes to or deletes from the topic, delete the restored topics and"
+        " run the restore again."
+    )

@@ -1,0 +1,297 @@
+"""Writes one partition of a restore in a Spark task, with confluent-kafka.
+
+After any failure, and after a kill at any moment, the target holds the first so many records in
+order and nothing else, so that counting them says where to go on:
+
+- one idempotent producer for each partition, acks=all;
+- `enable.gapless.guarantee`: without it a refused batch is left out and those behind it are
+  written [measured: 19,000 of 20,000 records, INVALID_TIMESTAMP for 1,000];
+- no `message.timeout.ms`, whose expiry would leave records out as well: this module watches the
+  time itself and gives up all records at once.
+
+A timestamp of exactly 0 means now to librdkafka: such a record gets the time of the restore. Plans
+refuse them unless the user accepted that. Negative timestamps arrive as they are.
+"""
+
+import pickle
+import time
+from collections import deque
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Final, Self
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+
+from kstreams_assets.errors import (
+    ClusterUnavailableError,
+    ForeignRecordsError,
+    KStreamsAssetsError,
+)
+from kstreams_assets.kafka.librdkafka import LibrdkafkaConfig
+from kstreams_assets.restore.offset_map import OffsetRuns, merge_runs, runs_of
+from kstreams_assets.restore.records import header_lists, work_offsets, work_records
+from kstreams_assets.restore.result import PartitionProduced
+from kstreams_assets.restore.work import PartitionWork
+from spark_resources.delivery_errors import culprit, delivery_error
+from spark_resources.librdkafka_client import connected
+from spark_resources.partition_end import records_there
+from spark_resources.partition_tasks import check_stop
+
+_POLL_S: Final = 0.1
+_LEAVE_S: Final = 5.0
+_BATCH_BYTES: Final = 1_000_000
+_QUEUE_KBYTES: Final = 65_536
+_UNTOLD: Final = -1
+
+_DEFAULTS: Final[LibrdkafkaConfig] = {
+    "linger.ms": 20,
+    "reconnect.backoff.max.ms": 1_000,
+}
+"""What a connection's own librdkafka settings may override."""
+_FIXED: Final[LibrdkafkaConfig] = {
+    "enable.idempotence": True,
+    "enable.gapless.guarantee": True,
+    "acks": "all",
+    "message.timeout.ms": 0,
+    # The topic's own limit decides, on compressed batches; this one is on single plain records.
+    "message.max.bytes": 1_000_000_000,
+    "delivery.report.only.error": False,
+}
+_PURGED: Final = {KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT}  # noqa: SLF001
+
+Offsets = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class WriterLimits:
+    """`delivery_timeout_s` without any acknowledgement end the restore of a partition.
+
+    `max_message_bytes` is the target topic's; no batch is larger, except of a single record.
+    """
+
+    delivery_timeout_s: float
+    max_message_bytes: int
+    compression: str = "none"
+
+
+def produce_partition(
+    work: PartitionWork,
+    config: LibrdkafkaConfig,
+    limits: WriterLimits,
+    *,
+    settled_end: int | None = None,
+) -> PartitionProduced:
+    """Write the records of one partition that are not there yet, and wait until all are.
+
+    `config` is that of the connection (see `librdkafka_config`), `settled_end` the target's end
+    where the caller has seen that it moves no more.
+
+    Raises:
+        ProduceRefusedError: The broker refused a record; names it.
+        ForeignRecordsError: The partition ends elsewhere than this restore alone would have left
+            it.
+        RestoreRecordsError: The backup does not give the planned records.
+        ClusterUnavailableError: Nothing was acknowledged for too long.
+        TopicNotFoundError, AuthorizationFailedError (DESCRIBE, WRITE), ConfigurationError.
+    """
+    resumed = records_there(
+        work, config, timeout_s=limits.delivery_timeout_s, settled_end=settled_end
+    )
+    runs: list[OffsetRuns] = []
+    end = work.base_offset
+    for offsets in work_offsets(work, first=resumed) if resumed else ():
+        runs.append(runs_of(offsets, np.arange(end, end + len(offsets))))
+        end += len(offsets)
+    if resumed < work.records:
+        with _Writer(work, config, limits, first=resumed) as writer:
+            for batch in work_records(work, skip=resumed):
+                check_stop()
+                writer.write(batch)
+            writer.finish()
+            runs += writer.runs
+    return PartitionProduced(
+        source=work.source,
+        target=work.target,
+        runs=merge_runs(runs),
+        records=work.records,
+        resumed=resumed,
+        end=work.base_offset + work.records,
+    )
+
+
+class _Writer:
+    """One partition's producer and what it has been told so far."""
+
+    def __init__(
+        self, work: PartitionWork, config: LibrdkafkaConfig, limits: WriterLimits, *, first: int
+    ) -> None:
+        self.runs: list[OffsetRuns] = []
+        self._target = work.target
+        self._servers = str(config["bootstrap.servers"])
+        self._timeout_s = limits.delivery_timeout_s
+        self._expected = work.base_offset + first
+        self._waiting: deque[Offsets] = deque()  # source offsets of batches not yet acknowledged
+        self._times: deque[Offsets] = deque()  # their timestamps
+        self._told: list[int] = []
+        self._refused: list[tuple[KafkaError, Message]] = []
+        self._fatal: KafkaError | None = None
+        self._reason = "no acknowledgement"
+        self._settings: dict[str, Any] = {
+            **_DEFAULTS,
+            "compression.type": limits.compression,
+            **config,
+            **_FIXED,
+            "batch.size": min(_BATCH_BYTES, limits.max_message_bytes),
+            "on_delivery": self._delivered,
+            "error_cb": self._hear,
+        }
+        self._producer = self._connected(_QUEUE_KBYTES)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is not None:
+            # All at once: what is sent is a beginning of the rest, what is not is never sent.
+            self._producer.purge()
+            self._flush(_LEAVE_S)
+        self._producer.close()
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Queue a batch of records and look at what was acknowledged meanwhile."""
+        columns = [batch.column(name) for name in ("value", "key", "timestamp_ms")]
+        values, keys, times = (c.to_numpy(zero_copy_only=False).tolist() for c in columns)
+        headers = header_lists(batch.column("headers"))
+        self._waiting.append(batch.column("offset").to_numpy())
+        self._times.append(batch.column("timestamp_ms").to_numpy())
+        produce = self._producer.produce
+        topic, partition = self._target.topic, self._target.partition
+        for value, key, time_ms, pairs in zip(values, keys, times, headers, strict=True):
+            while True:
+                try:
+                    # By position (topic, value, key, partition, callback, on_delivery, timestamp,
+                    # headers): names cost a third more.
+                    produce(topic, value, key, partition, None, None, time_ms, pairs)  # pyright: ignore
+                    break
+                except BufferError:
+                    self._make_room(value, key, pairs)
+                    produce = self._producer.produce
+                except KafkaException as error:
+                    self._fatal = self._fatal or error.args[0]
+                    self._judge()
+        self._poll(0)
+        self._judge()
+
+    def finish(self) -> None:
+        """Wait until every record is acknowledged."""
+        self._await(0)
+        self._judge()
+
+    def _make_room(self, value: object, *rest: object) -> None:
+        """Wait until the queue has shrunk; a record larger than the queue gets a larger one."""
+        if len(self._producer):
+            self._await(len(self._producer) - 1)
+            return
+        # Nothing is on its way, so another producer keeps the order.
+        size = len(pickle.dumps((value, rest)))
+        self._producer.close()
+        self._producer = self._connected(_QUEUE_KBYTES + size // 1024)
+
+    def _connected(self, queue_kbytes: int) -> Producer:
+        settings = {**self._settings, "queue.buffering.max.kbytes": queue_kbytes}
+        return connected(Producer, settings)
+
+    def _await(self, most: int) -> None:
+        """Wait until at most so many records are on their way."""
+        deadline = time.monotonic() + self._timeout_s
+        while (left := len(self._producer)) > most:
+            check_stop()
+            # a flush does not linger
+            self._poll(_POLL_S) if most else self._flush(_POLL_S)
+            self._judge()
+            if len(self._producer) < left:
+                deadline = time.monotonic() + self._timeout_s
+            elif time.monotonic() > deadline:
+                raise ClusterUnavailableError(
+                    bootstrap_servers=self._servers,
+                    operation=f"produce {self._target} from source offset {self._source(0)}",
+                    timeout_s=self._timeout_s,
+                    reason=self._reason,
+                )
+
+    def _judge(self) -> None:
+        """Look at the offsets that were told; raises what went wrong."""
+        while self._waiting and len(self._told) >= len(self._waiting[0]):
+            sources, _ = self._waiting.popleft(), self._times.popleft()
+            told = np.array(self._told[: len(sources)], np.int64)
+            del self._told[: len(sources)]
+            self.runs.append(runs_of(sources, self._checked(told, sources)))
+            self._expected += len(sources)
+        if self._refused or self._fatal is not None:
+            raise self._refusal()
+
+    def _checked(self, told: Offsets, sources: Offsets) -> Offsets:
+        expected = np.arange(self._expected, self._expected + len(told))
+        # A batch sent twice may be confirmed without its offset.
+        wrong = (told != expected) & (told != _UNTOLD)
+        if wrong.any():
+            index = int(wrong.argmax())
+            raise ForeignRecordsError(
+                partition=str(self._target),
+                problem=f"the record with source offset {sources[index]} got offset {told[index]}"
+                f" instead of {expected[index]}",
+            )
+        return expected
+
+    def _refusal(self) -> KStreamsAssetsError:
+        """The error for the record that the broker did not take."""
+        # What is fatal is told before the refusal that made it so, and all of a refused batch is
+        # wanted: of the rest nothing will be sent any more.
+        self._producer.purge()
+        deadline = time.monotonic() + _LEAVE_S
+        while len(self._producer) and time.monotonic() < deadline:
+            self._poll(_POLL_S)
+        error = self._refused[0][0] if self._refused else self._fatal
+        assert error is not None  # noqa: S101 (one of the two is why this is called)
+        index = len(self._told)
+        if self._refused:
+            times = np.concatenate(self._times)[index:][: len(self._refused)]
+            index += culprit(error.code(), [message for _, message in self._refused], times)
+        source_offset = self._source(index)
+        return delivery_error(error, self._target, source_offset, servers=self._servers)
+
+    def _source(self, index: int) -> int:
+        """Source offset of the record so many behind the last batch that is wholly acknowledged."""
+        return int(np.concatenate([*self._waiting, [_UNTOLD]])[index])
+
+    def _poll(self, timeout_s: float) -> None:
+        try:
+            self._producer.poll(timeout_s)
+        except KafkaException as error:
+            self._fatal = error.args[0]
+
+    def _flush(self, timeout_s: float) -> None:
+        try:
+            self._producer.flush(timeout_s)
+        except KafkaException as error:
+            self._fatal = error.args[0]
+
+    def _delivered(self, error: KafkaError | None, message: Message) -> None:
+        if error is None:
+            offset = message.offset()
+            self._told.append(_UNTOLD if offset is None else offset)
+        elif error.code() not in _PURGED and (
+            not self._refused or error.code() == self._refused[0][0].code()
+        ):
+            self._refused.append((error, message))
+
+    def _hear(self, error: KafkaError) -> None:
+        self._reason = error.str().rstrip(".")

@@ -1,0 +1,183 @@
+"""Runs a Python function as Spark tasks, one per item, without any rows through the JVM."""
+
+import fcntl
+import os
+import re
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar, cast
+
+import pyarrow as pa
+from py4j.protocol import Py4JError
+from pyspark import cloudpickle
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from kstreams_assets.errors import KStreamsAssetsError
+from spark_resources.backup_job import SparkJobError
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+_RESULT = "position BIGINT, outcome BINARY"
+_SCHEMA = pa.schema([("position", pa.int64()), ("outcome", pa.binary())])
+_END_WAIT_S = 15.0
+"""Spark kills the workers of a failed job after two seconds."""
+_POLL_S = 0.05
+_TELLING = re.compile(r"^.*?((?:[\w$]+\.)*\w*(?:Exception|Error): .+)$", re.MULTILINE)
+_WORKER_DIED = "Python worker exited unexpectedly"
+
+
+@dataclass(frozen=True, slots=True)
+class _Signals:
+    """Two files by which tasks of one machine and their driver know of each other.
+
+    A task holds a shared lock on `lock` while it runs, which ends with its process; `stop` appears
+    when the others should end. A task on another machine sees neither, and runs to its end.
+    """
+
+    lock: str
+    stop: str
+
+
+class _TaskStoppedError(Exception):
+    """A task ended early because another one had failed."""
+
+
+_signals: _Signals | None = None
+"""Those of the task that runs in this process; a Spark worker runs one at a time."""
+
+
+def run_partition_tasks(spark: SparkSession, items: Sequence[T], task: Callable[[T], R]) -> list[R]:
+    """Call `task` with each item, each call in a Spark task of its own; results in order of items.
+
+    Items start in the order given, as many at a time as Spark has cores. Items, function and
+    results are pickled; functions of modules by name, so the workers must have the same packages.
+    The first failure keeps further items from starting and shows in `check_stop` of those that run;
+    all of them have ended when it is raised (on other machines they may still run).
+
+    Raises:
+        KStreamsAssetsError: What a task raised, with its attributes.
+        SparkJobError: A task raised anything else, or its worker died.
+    """
+    if not items:
+        return []
+    with tempfile.TemporaryDirectory(prefix="kstreams-assets-tasks-") as folder:
+        signals = _Signals(f"{folder}/lock", f"{folder}/stop")
+        Path(signals.lock).touch()
+        try:
+            outcomes = _run(spark, [cloudpickle.dumps(item) for item in items], task, signals)
+        except (PySparkException, Py4JError) as error:
+            _stop(signals)
+            raise SparkJobError(_innermost(str(error))) from None
+        except BaseException:
+            _stop(signals)
+            raise
+    failures = [outcome for outcome in outcomes if isinstance(outcome, _Failure)]
+    for failure in sorted(failures, key=lambda failure: failure.at):
+        raise failure.error()
+    return cast(list[R], outcomes)
+
+
+def check_stop() -> None:
+    """Called by a task now and then: ends it when another task of its job has failed."""
+    if _signals is not None and os.path.exists(_signals.stop):
+        raise _TaskStoppedError
+
+
+def _run(
+    spark: SparkSession, items: Sequence[bytes], task: Callable[[T], R], signals: _Signals
+) -> list[object]:
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for position in batch.column(0).to_pylist():
+                outcome = _outcome(items[position], task, signals)
+                yield pa.RecordBatch.from_pylist(
+                    [{"position": position, "outcome": outcome}], schema=_SCHEMA
+                )
+
+    positions = spark.range(0, len(items), 1, numPartitions=len(items))
+    rows = positions.mapInArrow(run, _RESULT).collect()
+    by_position = {row["position"]: cloudpickle.loads(bytes(row["outcome"])) for row in rows}
+    return [by_position[position] for position in range(len(items))]
+
+
+@dataclass(frozen=True, slots=True)
+class _Failure:
+    """An error on its way to the driver: exceptions with keyword arguments do not pickle."""
+
+    at: float
+    kind: type[BaseException]
+    args: tuple[object, ...]
+    facts: dict[str, object]
+    trace: str
+
+    def error(self) -> Exception:
+        """The task's own error if it is one of this project, else a SparkJobError."""
+        if issubclass(self.kind, KStreamsAssetsError):
+            error = self.kind.__new__(self.kind)
+            error.args = self.args
+            error.__dict__.update(self.facts)
+            return error
+        told = ", ".join(str(arg) for arg in self.args)
+        failed = SparkJobError(f"{self.kind.__name__}: {told}" if told else self.kind.__name__)
+        failed.add_note(self.trace)
+        return failed
+
+
+def _outcome(item: bytes, task: Callable[[T], R], signals: _Signals) -> bytes:
+    """The pickled result of one task, or its `_Failure`. Runs in a Spark worker."""
+    try:
+        with _running(signals):
+            check_stop()
+            return cloudpickle.dumps(task(cloudpickle.loads(item)))
+    # Whatever a task raises is data here: the driver raises it, without Spark's Java stack.
+    except Exception as error:  # noqa: BLE001
+        if not isinstance(error, _TaskStoppedError) and Path(signals.lock).exists():
+            Path(signals.stop).touch()
+        late = time.time() if not isinstance(error, _TaskStoppedError) else float("inf")
+        failure = _Failure(late, type(error), error.args, error.__dict__, traceback.format_exc())
+        return cloudpickle.dumps(failure)
+
+
+@contextmanager
+def _running(signals: _Signals) -> Iterator[None]:
+    """Hold the lock that tells the driver of this machine that the task runs."""
+    global _signals
+    if not os.path.exists(signals.lock):
+        yield  # the driver is on another machine
+        return
+    with open(signals.lock, "rb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_SH)
+        _signals = signals
+        try:
+            yield
+        finally:
+            _signals = None
+
+
+def _stop(signals: _Signals) -> None:
+    """Tell the tasks to end, and wait until none runs (bounded)."""
+    Path(signals.stop).touch()
+    deadline = time.monotonic() + _END_WAIT_S
+    with open(signals.lock, "rb") as lock:
+        while time.monotonic() < deadline:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            except BlockingIOError:
+                time.sleep(_POLL_S)
+
+
+def _innermost(text: str) -> str:
+    """What Spark says of a job whose tasks did not even report, in one line."""
+    if _WORKER_DIED in text:
+        return "A Python worker of Spark died (killed, or out of memory)"
+    found = _TELLING.findall(text)
+    line = found[-1] if found else text.strip().splitlines()[0]
+    return line.strip()

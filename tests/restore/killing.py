@@ -1,0 +1,193 @@
+"""A backed-up source for kill tests, and processes that restore it."""
+
+import pickle
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from confluent_kafka import Producer
+
+from kstreams_assets.app.model import AppTopic, StreamsApplication, TopicRole
+from kstreams_assets.backup.from_settings import back_up, recorder_of
+from kstreams_assets.backup.run import Spark
+from kstreams_assets.backup.windows import Window
+from kstreams_assets.kafka.cluster import KafkaCluster
+from kstreams_assets.kafka.connection import KafkaConnection
+from kstreams_assets.kafka.positions import CommittedOffset, TopicPartitionId
+from kstreams_assets.kafka.topics import TopicSpec
+from kstreams_assets.restore.from_settings import commit_group_offsets, plan_restore, run_restore
+from kstreams_assets.restore.request import RestoreRequest
+from kstreams_assets.restore.restores_table import RestoresTable, RestoreState, StoredRestore
+from kstreams_assets.settings import ApplicationSettings
+from tests.restore.trial import settings_of
+from tests.streams.cluster import unique_name
+
+PARTITIONS = 4
+RECORDS = 400_000
+"""Of the input and of the changelog together: some seconds of producing."""
+
+
+@dataclass(frozen=True, slots=True)
+class KillSource:
+    """Topics with records, backed up to a point at which a group had committed offsets."""
+
+    settings: ApplicationSettings
+    input: str
+    changelog: str
+
+    def request(self, application_id: str) -> RestoreRequest:
+        """A restore of everything under other names."""
+        return RestoreRequest(application_id=application_id, prefix=f"{application_id}.")
+
+
+def make_source(bootstrap_servers: str, folder: Path, spark: Spark) -> KillSource:
+    """Produce, commit offsets, take a point, back up."""
+    application_id = unique_name("killed")
+    names = f"{application_id}-orders", f"{application_id}-totals-changelog"
+    application = StreamsApplication(
+        application_id,
+        (
+            AppTopic(names[0], frozenset({TopicRole.INPUT})),
+            AppTopic(names[1], frozenset({TopicRole.CHANGELOG})),
+        ),
+    )
+    settings = settings_of(application, bootstrap_servers, folder)
+    began_ms = time.time_ns() // 1_000_000
+    with KafkaCluster(settings.connection) as cluster:
+        cluster.create_topics(TopicSpec(name, PARTITIONS) for name in names)
+        _produce(bootstrap_servers, names)
+        cluster.commit_group_offsets(
+            application_id,
+            {
+                TopicPartitionId(names[0], number): CommittedOffset(100 + number, f"at {number}")
+                for number in range(PARTITIONS)
+            },
+        )
+        point = recorder_of(settings, cluster).take()
+    back_up(
+        settings,
+        [Window(began_ms, point.taken_at_ms + 1, "w0000")],
+        topics=settings.topics,
+        newest_closed=None,
+        spark=spark,
+        run_id="source",
+    )
+    return KillSource(settings, *names)
+
+
+def _produce(bootstrap_servers: str, topics: tuple[str, ...]) -> None:
+    source = random.Random(3)
+    values = [source.randbytes(200) for _ in range(1_000)]
+    producer = Producer({"bootstrap.servers": bootstrap_servers, "linger.ms": 20})
+    for number in range(RECORDS):
+        while True:
+            try:
+                producer.produce(
+                    topics[number % 2],
+                    values[number % 1_000],
+                    str(number).encode(),
+                    partition=(number // 2) % PARTITIONS,
+                )
+                break
+            except BufferError:
+                producer.poll(0.1)
+    assert producer.flush(60) == 0
+
+
+@dataclass(slots=True)
+class Restoring:
+    """One restore of a source, tried again and again; `target` is where it goes."""
+
+    source: KillSource
+    request: RestoreRequest
+    target: KafkaConnection
+    folder: Path
+
+    def process(self) -> "subprocess.Popen[bytes]":
+        """A process of its own that plans, restores and commits the offsets."""
+        asked = self.folder / "asked.pickle"
+        asked.write_bytes(pickle.dumps((self.source.settings, self.request, self.target)))
+        with (self.folder / "process.log").open("ab") as log:
+            return subprocess.Popen(
+                [sys.executable, "-m", "tests.restore.killing", str(asked)],
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    def run(self, spark: Spark) -> StoredRestore:
+        """The same in this process."""
+        return restore(self.source.settings, self.request, self.target, spark)
+
+    def records_there(self, cluster: KafkaCluster) -> int:
+        """How many records the target's topics have so far."""
+        present = cluster.metadata().topics
+        ids = [
+            TopicPartitionId(name, number)
+            for name in self.targets
+            if name in present
+            for number in range(PARTITIONS)
+        ]
+        return sum(cluster.high_watermarks(ids).values()) if ids else 0
+
+    @property
+    def targets(self) -> tuple[str, str]:
+        """The names of the restored topics."""
+        new, old = self.request.application_id, self.source.settings.application_id
+        changelog = self.source.changelog.replace(f"{old}-", f"{new}-", 1)
+        return self.request.prefix + self.source.input, changelog
+
+    @property
+    def state(self) -> RestoreState | None:
+        """How far the restore is."""
+        found = [
+            one
+            for one in RestoresTable(self.source.settings.warehouse).all(
+                self.source.settings.application_id
+            )
+            if one.group == self.request.application_id
+        ]
+        return found[0].state if found else None
+
+
+def restore(
+    settings: ApplicationSettings, request: RestoreRequest, target: KafkaConnection, spark: Spark
+) -> StoredRestore:
+    """Plan, restore, commit."""
+    plan = plan_restore(settings, request, target)
+    result = run_restore(
+        settings, plan, target, spark=spark, run_id=unique_name("run"), log=lambda _line: None
+    )
+    return commit_group_offsets(settings, result.restore, target)
+
+
+def await_moment(
+    moment: Callable[[], bool], *, ended: Callable[[], bool], timeout_s: float
+) -> bool:
+    """Wait for a moment; False when what is watched has ended before it came."""
+    deadline = time.monotonic() + timeout_s
+    while not moment():
+        if ended():
+            return False
+        assert time.monotonic() < deadline, "the moment never came"
+        time.sleep(0.01)
+    return True
+
+
+def _main() -> None:
+    from spark_resources.session import SparkSessionResource
+
+    settings, request, target = pickle.loads(Path(sys.argv[1]).read_bytes())  # noqa: S301 (our own)
+    spark = SparkSessionResource(master="local[2]")
+    try:
+        restore(settings, request, target, spark)
+    finally:
+        spark.stop()
+
+
+if __name__ == "__main__":
+    _main()

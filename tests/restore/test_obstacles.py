@@ -1,0 +1,236 @@
+"""Everything on the target or in the records that stands against a restore is found, and named."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from kstreams_assets.restore.observed import Holding, TargetGroup
+from kstreams_assets.restore.obstacles import refusals
+from kstreams_assets.restore.plan import Refusal
+from kstreams_assets.restore.planning import Findings, plan_topics
+from kstreams_assets.restore.request import RestoreMode, RestoreRequest
+from kstreams_assets.restore.selection import Selection
+from tests.restore.planning_samples import (
+    RIGHTS,
+    SOURCE_CLUSTER,
+    findings,
+    partition_of,
+    stored,
+    stored_topic,
+    target,
+    there,
+)
+
+
+def _refusals(
+    found: Findings,
+    *,
+    largest: Mapping[str, int] = {},
+    writers: Mapping[str, str] = {},
+) -> list[Refusal]:
+    topics, _ = plan_topics(found)
+    return refusals(found, topics, largest=largest, writers=writers)
+
+
+def _only(found: Findings, **known: Any) -> str:
+    listed = _refusals(found, **known)
+    assert len(listed) == 1, listed
+    assert listed[0].subject
+    assert listed[0].problem.endswith(".")
+    assert listed[0].remedy.endswith(".")
+    return str(listed[0])
+
+
+def _existing(name: str = "orders", **changes: Any) -> Findings:
+    return findings(target=target(there(name, **changes)))
+
+
+def _configs(**changes: str) -> dict[str, str]:
+    configs = dict(there("t").effective_configs)
+    return configs | {name.replace("_", "."): value for name, value in changes.items()}
+
+
+def test_nothing_stands_against_an_empty_target() -> None:
+    assert _refusals(findings()) == []
+    assert _refusals(_existing()) == []
+    assert _refusals(_existing(starts=(9,), ends=(9,))) == []
+
+
+class TestGroup:
+    @pytest.mark.parametrize("kind", ["classic", "consumer", "streams"])
+    def test_with_members(self, kind: str) -> None:
+        group = TargetGroup(kind, "Stable", 2, is_empty=False)
+        text = _only(findings(target=target(group=group)))
+        assert f"group shop: It is in use on the target ({kind} group, state Stable, 2" in text
+
+    def test_whose_members_are_not_counted(self) -> None:
+        group = TargetGroup("streams", "NotReady", None, is_empty=False)
+        assert "(streams group, state NotReady)" in _only(findings(target=target(group=group)))
+
+    @pytest.mark.parametrize("kind", ["classic", "consumer", "streams"])
+    def test_an_empty_one_is_fine(self, kind: str) -> None:
+        group = TargetGroup(kind, "Empty", 0, is_empty=True)
+        assert _refusals(findings(target=target(group=group))) == []
+
+    def test_a_share_group_is_not(self) -> None:
+        group = TargetGroup("share", "Empty", 0, is_empty=True)
+        assert "share group" in _only(findings(target=target(group=group)))
+
+    def test_without_the_right_to_commit(self) -> None:
+        text = _only(findings(target=target(group_operations=frozenset({"DESCRIBE"}))))
+        assert "no right READ" in text
+        assert "group shop" in text
+
+    def test_all_rights_are_enough_and_unknown_ones_are_told_elsewhere(self) -> None:
+        everything = target(group_operations=frozenset({"ALL"}))
+        assert _refusals(findings(target=everything)) == []
+        problem = Refusal("group shop", "Not allowed.", "Allow it.")
+        unknown = target(group_operations=None, problems=(problem,))
+        assert _refusals(findings(target=unknown)) == [problem]
+
+
+class TestExistingTopics:
+    def test_not_empty(self) -> None:
+        text = _only(_existing(starts=(5,), ends=(1_205,)))
+        assert "topic orders: It is not empty on the target: its logs hold 1,200 offsets." in text
+
+    def test_written_by_another_restore(self) -> None:
+        text = _only(_existing(ends=(5,)), writers={"orders-there": "p0-1234"})
+        assert "(written by restore p0-1234)" in text
+
+    def test_partition_count(self) -> None:
+        text = _only(_existing(starts=(0, 0, 0), ends=(0, 0, 0)))
+        assert "It has 3 partition(s) on the target, the source had 1" in text
+
+    def test_log_append_time(self) -> None:
+        text = _only(_existing(effective_configs=_configs(message_timestamp_type="LogAppendTime")))
+        assert "message.timestamp.type is LogAppendTime" in text
+
+    def test_too_small_for_the_largest_record(self) -> None:
+        text = _only(_existing(), largest={"orders": 2_000_000})
+        assert "max.message.bytes is 1048588" in text
+        assert "takes 2000000 bytes" in text
+
+    def test_that_nothing_can_be_written_to(self) -> None:
+        text = _only(_existing(effective_configs=_configs(min_insync_replicas="2")))
+        assert "min.insync.replicas is 2, but it has 1 replica(s)" in text
+
+    @pytest.mark.parametrize("right", ["READ", "WRITE", "ALTER_CONFIGS"])
+    def test_rights(self, right: str) -> None:
+        text = _only(_existing(operations=RIGHTS - {right}))
+        assert f"topic orders: The user of the target connection has no right {right}" in text
+
+    def test_several_things_of_one_topic_are_all_listed(self) -> None:
+        found = _existing(
+            starts=(0, 0),
+            ends=(1, 0),
+            operations=frozenset(),
+            effective_configs=_configs(message_timestamp_type="LogAppendTime"),
+        )
+        assert len(_refusals(found, largest={"orders": 2_000_000})) == 5
+
+    def test_under_its_name_on_the_target(self) -> None:
+        request = RestoreRequest(prefix="dr-")
+        assert _refusals(findings(request, target=target(there("orders", ends=(5,))))) == []
+        found = findings(request, target=target(there("dr-orders", ends=(5,))))
+        assert _only(found).startswith("topic dr-orders: It is not empty")
+
+
+class TestThisRestore:
+    BEGUN = stored(stored_topic("orders"))
+
+    @pytest.mark.parametrize("end", [0, 3, 5])
+    def test_what_it_wrote_itself_is_fine(self, end: int) -> None:
+        found = findings(target=target(there("orders", ends=(end,))), stored=self.BEGUN)
+        assert _refusals(found) == []
+
+    def test_more_than_it_writes(self) -> None:
+        found = findings(target=target(there("orders", ends=(6,))), stored=self.BEGUN)
+        assert "ends at offset 6, this restore would end at 5: somebody else" in _only(found)
+
+    def test_less_than_it_wrote(self) -> None:
+        known = there("orders", starts=(2,), ends=(4,))
+        text = _only(findings(target=target(known), stored=self.BEGUN))
+        assert "begins at offset 2, this restore began at 0: restored records were deleted" in text
+
+    def test_one_that_it_had_not_begun_to_write_must_be_empty(self) -> None:
+        begun = stored(stored_topic("orders", target_topic_id="", base_offsets=()))
+        assert _refusals(findings(target=target(there("orders")), stored=begun)) == []
+        found = findings(target=target(there("orders", ends=(1,))), stored=begun)
+        assert "It is not empty" in _only(found)
+
+    def test_another_topic_of_that_name_is_not_its_own(self) -> None:
+        known = there("orders", topic_id="recreated", ends=(3,))
+        assert "It is not empty" in _only(findings(target=target(known), stored=self.BEGUN))
+
+
+class TestSourceCluster:
+    def _found(self, *topics: str, **changes: Any) -> Findings:
+        here = target(*map(there, topics), **changes)
+        return findings(target=replace(here, cluster_id=SOURCE_CLUSTER))
+
+    def test_where_the_topics_are_still(self) -> None:
+        text = _only(self._found("orders", "totals"))
+        assert f"cluster {SOURCE_CLUSTER}: It is the source cluster" in text
+        assert "these topics still: orders, totals." in text
+
+    def test_topics_that_are_gone_may_come_back(self) -> None:
+        assert _refusals(self._found()) == []
+
+    def test_other_names_are_no_danger(self) -> None:
+        request = RestoreRequest(application_id="b", prefix="b-")
+        here = replace(target(there("orders")), cluster_id=SOURCE_CLUSTER)
+        assert _refusals(findings(request, target=here)) == []
+
+    def test_nor_another_cluster(self) -> None:
+        assert _refusals(findings(target=target(there("orders")))) == []
+
+    def test_nor_those_that_this_restore_made(self) -> None:
+        found = replace(self._found("orders"), stored=stored(stored_topic("orders")))
+        assert _refusals(found) == []
+
+
+class TestLeftThere:
+    CHANGELOG = "shop-sums-changelog"
+
+    def test_state_that_a_rebuild_would_go_on_from(self) -> None:
+        request = RestoreRequest(mode=RestoreMode.REBUILD)
+        old = target(there(self.CHANGELOG, ends=(4,)))
+        text = _only(findings(request, target=old))
+        assert f"topic {self.CHANGELOG}: It is an internal topic" in text
+        assert _refusals(findings(request, target=target(there(self.CHANGELOG)))) == []
+
+    def test_topics_of_others_are_none_of_ours(self) -> None:
+        found = findings(target=target(there("elsewhere", ends=(4,))))
+        assert _refusals(found) == []
+
+    def test_without_a_point_every_topic_with_records_is_named(self) -> None:
+        here = target(there("orders", ends=(4,)), there("totals"), there("rates", ends=(9,)))
+        nothing: dict[str, Any] = {"selection": Selection(), "holdings": {}, "facts": {}}
+        found = replace(findings(target=here), point=None, status=None, **nothing)
+        assert [r.subject for r in _refusals(found)] == ["topic orders", "topic rates"]
+
+
+class TestRecords:
+    ODD: Mapping[Any, Holding] = {
+        partition_of("orders"): Holding(records=9, odd_timestamps=1_003),
+        partition_of("totals"): Holding(records=9, odd_timestamps=2),
+    }
+
+    def test_timestamps_that_cannot_be_kept_are_counted_by_topic(self) -> None:
+        listed = [str(refusal) for refusal in _refusals(findings(holdings=self.ODD))]
+        assert len(listed) == 2
+        assert "topic orders: 1,003 record(s) have a timestamp of 0 or below" in listed[0]
+        assert "topic totals: 2 record(s)" in listed[1]
+
+    def test_unless_that_is_accepted(self) -> None:
+        accepted = RestoreRequest(accept_replaced_timestamps=True)
+        assert _refusals(findings(accepted, holdings=self.ODD)) == []
+
+
+@pytest.mark.parametrize("asked", [0, 2, -1])
+def test_replicas_that_the_target_cannot_have(asked: int) -> None:
+    text = _only(findings(RestoreRequest(replication_factor=asked)))
+    assert f"replication_factor {asked}: The target has 1 broker(s)" in text

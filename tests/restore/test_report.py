@@ -1,0 +1,157 @@
+"""What people and machines are shown of a plan."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from kstreams_assets.backup.point_judge import Restores
+from kstreams_assets.restore.observed import Holding
+from kstreams_assets.restore.plan import Refusal, RestorePlan
+from kstreams_assets.restore.planning import Findings, make_plan, plan_topics
+from kstreams_assets.restore.report import bytes_text, document, markdown
+from kstreams_assets.restore.request import InputsExtent, RestoreMode, RestoreRequest
+from kstreams_assets.restore.selection import Selection
+from tests.restore.planning_samples import findings, partition_of, point, target, there
+
+TAKEN_MS = point().taken_at_ms
+
+
+def _plan(found: Findings | None = None, *refusals: Refusal) -> RestorePlan:
+    found = found or findings()
+    return make_plan(found, plan_topics(found)[0], refusals=refusals)
+
+
+def _report(found: Findings | None = None, *refusals: Refusal, age_ms: int = 65_400) -> str:
+    return markdown(_plan(found, *refusals), now_ms=TAKEN_MS + age_ms)
+
+
+class TestMarkdown:
+    def test_point_guarantee_age_and_target(self) -> None:
+        text = _report()
+        assert text.startswith("# Restore of shop\n\n**Nothing stands against it.**")
+        assert f"| Recovery point | `{point().id}`, taken 1970-01-01T00:16:40.000+00:00 |" in text
+        assert "| RPO | 65.4 s: what was written since is not restored |" in text
+        assert "| Guarantee | `exact` |" in text
+        assert "| Target | there:9092 (cluster target-cluster) |" in text
+        assert "| Records | 35, about 350 B |" in text
+
+    @pytest.mark.parametrize(
+        ("age_s", "words"),
+        [(0, "0.0 s"), (600, "10 min"), (7_200 * 2, "4 h"), (86_400 * 3, "3 days")],
+    )
+    def test_ages(self, age_s: int, words: str) -> None:
+        assert f"| RPO | {words}:" in _report(age_ms=age_s * 1000)
+
+    def test_every_topic_with_roles_windows_records_and_its_name_there(self) -> None:
+        held = {
+            **findings().holdings,
+            partition_of("shop-sums-repartition"): Holding(records=1_200, saved_records=1_100),
+        }
+        found = findings(
+            RestoreRequest(application_id="shop-b"), target=target(there("orders")), holdings=held
+        )
+        text = _report(found)
+        assert "| `names` | `names` (new) | changelog+input | 1 | 2 | 5 | 50 B |" in text
+        assert "| `orders` | `orders` (is there) | input | 1 | 2 | 5 | 50 B |" in text
+        repartition = "| `shop-sums-repartition` | `shop-b-sums-repartition` (new) | repartition"
+        assert f"{repartition} | 1 | 0 | 1,200 (1,100 saved with points) | 0 B |" in text
+
+    def test_configs_created_with_and_put_back(self) -> None:
+        text = _report()
+        row = next(line for line in text.splitlines() if "retention.bytes" in line)
+        assert "`orders`<br>" in row
+        created, back = row.split(" | ")[2:4]
+        assert "`retention.ms=-1`" in created
+        assert "`retention.ms=1000`" in back
+        assert "`retention.bytes=(default)`" in back
+
+    def test_what_stands_against_it_with_what_to_do(self) -> None:
+        text = _report(None, Refusal("topic orders", "It is not empty.", "Delete it."))
+        assert "**Refused: 1 thing(s) stand against it. Nothing was written.**" in text
+        assert "- **topic orders**: It is not empty. Delete it." in text
+        assert "Mend what stands against it" in text
+        assert "state.dir" not in text
+
+    def test_notes(self) -> None:
+        found = replace(findings(), notes=("A thing to know.",))
+        assert "- A thing to know." in _report(found)
+
+    def test_what_comes_next(self) -> None:
+        text = _report(findings(RestoreRequest(application_id="shop-b")))
+        assert "Delete `state.dir/shop-b` on every instance" in text
+        assert "from offset 0 of the changelogs (10 records in all)" in text
+        assert "kstreams-assets restore finish" in text
+        rebuilt = _report(findings(RestoreRequest(mode=RestoreMode.REBUILD)))
+        assert "computes everything anew" in rebuilt
+        assert "recomputed from the inputs" in rebuilt
+
+    def test_modes_and_inputs(self) -> None:
+        assert "full restore with state" in _report()
+        assert "`tail`" in _report(findings(RestoreRequest(inputs=InputsExtent.TAIL)))
+        until = RestoreRequest(mode=RestoreMode.INPUTS_UNTIL)
+        assert "rebuild from input up to the point" in _report(findings(until))
+
+    def test_without_a_point(self) -> None:
+        nothing = {"selection": Selection(), "holdings": {}, "facts": {}}
+        found = replace(findings(), point=None, status=None, **nothing)
+        text = _report(found, Refusal("recovery point", "There is none.", "Take one."))
+        assert "Recovery point |" not in text
+        assert "## Topics" not in text
+
+    def test_a_bar_in_a_name_does_not_break_the_table(self) -> None:
+        found = replace(findings(), target=replace(target(), bootstrap_servers="a|b"))
+        assert "a\\|b" in _report(found)
+
+
+class TestDocument:
+    def test_is_json_with_all_that_is_planned(self) -> None:
+        plan = _plan(findings(RestoreRequest(as_of_ms=5)))
+        found = json.loads(json.dumps(document(plan, now_ms=TAKEN_MS + 1_500)))
+        assert found["restore_id"] == plan.restore_id
+        assert found["can_run"] is True
+        assert (found["mode"], found["as_of_ms"], found["gives"]) == ("state", 5, "exact")
+        assert found["point"]["age_s"] == 1.5
+        assert (found["records"], found["bytes"]) == (35, 350)
+        topic = next(t for t in found["topics"] if t["source"] == "orders")
+        assert topic["put_back"]["retention.bytes"] is None
+        assert topic["partitions"] == [
+            {
+                "partition": 0,
+                "topic_id": "orders-id",
+                "ranges": [[10, 100]],
+                "records": 5,
+                "bytes": 50,
+                "saved_records": 0,
+                "files": 0,
+                "base_offset": 0,
+                "committed": {"offset": 60, "metadata": "metadata of orders"},
+            }
+        ]
+
+    def test_refused(self) -> None:
+        refusal = Refusal("topic orders", "It is not empty.", "Delete it.")
+        found = document(_plan(None, refusal))
+        assert found["can_run"] is False
+        assert found["refusals"] == [
+            {"subject": "topic orders", "problem": "It is not empty.", "remedy": "Delete it."}
+        ]
+
+    def test_without_a_point(self) -> None:
+        nothing = {"selection": Selection(), "holdings": {}, "facts": {}}
+        found = document(_plan(replace(findings(), point=None, status=None, **nothing)))
+        assert (found["point"], found["gives"]) == (None, Restores.NOTHING)
+
+
+@pytest.mark.parametrize(
+    ("count", "words"),
+    [
+        (0, "0 B"),
+        (999, "999 B"),
+        (1_000, "1.0 kB"),
+        (967_000_000, "967.0 MB"),
+        (10**16, "10000.0 TB"),
+    ],
+)
+def test_sizes(count: int, words: str) -> None:
+    assert bytes_text(count) == words

@@ -1,0 +1,190 @@
+"""Restored applications go on as if nothing had happened: held against the uninterrupted run."""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from examples.order_processor.application import create_topics
+from kstreams_assets.backup.point_judge import Restores
+from kstreams_assets.kafka.cluster import KafkaCluster
+from kstreams_assets.kafka.connection import KafkaConnection
+from kstreams_assets.recovery.point import Guarantee, Method, RecoveryPoint
+from kstreams_assets.restore.request import InputsExtent, RestoreRequest
+from spark_resources.session import SparkSessionResource
+from tests.restore.control import by_key, differences, newest
+from tests.restore.order_run import IN_FLIGHT, RATE, OrderRun, go_on
+from tests.restore.trial import Restored, Source, SourceRun, own_names, restore, settings_of
+from tests.restore.wide_run import WideRun
+from tests.streams.cluster import unique_name
+from tests.streams.feed import Feed, Record
+from tests.streams.orders import PARTITIONS, OrderTopics, order_processor, orders, totals
+from tests.streams.wide_app import WideApp
+
+pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.e2e]
+
+
+def assert_as_control(
+    restored: Restored, outputs: Sequence[str], changelogs: Sequence[str]
+) -> None:
+    """Every record of every key in the outputs, and what the stores hold, as in the control run."""
+    control, found = restored.run.written, restored.written(*outputs, *changelogs)
+    wrong = {t: differences(by_key(control[t]), by_key(found[t])) for t in outputs}
+    assert {topic: texts for topic, texts in wrong.items() if texts} == {}
+    for topic in changelogs:
+        assert newest(found[topic]) == newest(control[topic]), topic
+
+
+def test_the_order_run_had_its_hard_moments(order_run: OrderRun) -> None:
+    points = order_run.source.points
+    assert order_run.rate > 0.9 * RATE
+    assert {p.guarantee for p in points.values()} == {Guarantee.EXACT}
+    assert {p.method for p in points.values()} == {Method.TRANSACTIONS}
+    assert order_run.aborted > 0
+    assert points["reader paused"].in_flight >= IN_FLIGHT
+    assert len({p.id for p in points.values()}) == 5
+
+
+@pytest.mark.parametrize(
+    ("label", "inputs", "same_names"),
+    [
+        ("steady", InputsExtent.FULL, True),
+        ("after a rebalance", InputsExtent.FULL, False),
+        ("aborted", InputsExtent.FULL, False),
+        ("reader paused", InputsExtent.TAIL, False),
+        ("one instance", InputsExtent.TAIL, False),
+    ],
+)
+def test_the_order_processor_goes_on_from_a_live_point(
+    label: str,
+    inputs: InputsExtent,
+    same_names: bool,
+    order_run: OrderRun,
+    second_cluster: KafkaConnection,
+    spark: SparkSessionResource,
+    tmp_path: Path,
+) -> None:
+    topics, point = order_run.topics, order_run.source.points[label]
+    request = RestoreRequest(point_id=point.id) if same_names else own_names("restored", point)
+    request = replace(request, inputs=inputs)
+    restored = restore(order_run.source, second_cluster, spark, request)
+    restored.commit()
+
+    go_on(restored, topics, tmp_path / "state")
+
+    assert_as_control(restored, (topics.totals, topics.rejected), (topics.changelog,))
+
+
+def test_a_wide_application_goes_on_from_half_way(
+    wide_run: WideRun,
+    second_cluster: KafkaConnection,
+    spark: SparkSessionResource,
+    tmp_path: Path,
+) -> None:
+    topics, half = wide_run.topics, wide_run.source.points["half"]
+    assert half.guarantee is Guarantee.EXACT
+    assert len(half.partitions) >= 100
+    restored = restore(wide_run.source, second_cluster, spark, RestoreRequest())
+    restored.commit()
+
+    with WideApp(second_cluster.bootstrap_servers, topics, state_dir=tmp_path / "state"):
+        assert restored.replay() > 0
+        restored.drain()
+
+    assert_as_control(restored, (topics.raised, *topics.outputs), topics.changelogs)
+    found = restored.written(topics.buffer)[topics.buffer]
+    waiting = buffered(found)
+    assert waiting == buffered(wide_run.source.written[topics.buffer])
+    assert waiting
+
+
+def buffered(records: Sequence[Record]) -> Mapping[bytes | None, bytes]:
+    """What waits in a suppress buffer: timestamp, then all that follows the record's offset.
+
+    The offset (8 bytes behind the timestamp) is that of the cluster on which it was read.
+    """
+    return {
+        key: written.value[:8] + written.value[16:]
+        for key, written in newest(records).items()
+        if written.value is not None
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class AtLeastOnceRun:
+    """Point `live` was taken under load, point `stopped` while the application was stopped."""
+
+    source: SourceRun
+    topics: OrderTopics
+
+
+@pytest.fixture(scope="module")
+def at_least_once_run(
+    second_cluster: KafkaConnection,
+    spark: SparkSessionResource,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> AtLeastOnceRun:
+    """An order processor that commits what it has done every two seconds only."""
+    folder = tmp_path_factory.mktemp("at-least-once")
+    topics = OrderTopics(unique_name("alos"), unique_name("a") + ".")
+    servers = second_cluster.bootstrap_servers
+    create_topics(servers, topic_prefix=topics.prefix, partitions=PARTITIONS)
+    points: dict[str, RecoveryPoint] = {}
+    app = order_processor(
+        servers, topics, folder / "state", guarantee="at_least_once", commit_interval_ms=2_000
+    )
+    with KafkaCluster(second_cluster) as cluster, app:
+        source = Source(settings_of(topics.application, servers, folder), cluster)
+        with Feed(servers, topics.orders, orders(seed=3), rate=1_000) as feed:
+            time.sleep(5)
+            points["live"] = source.take(guarantee=Guarantee.AT_LEAST_ONCE)
+            time.sleep(1)
+            feed.stop()
+        source.drain()
+        app.stop()
+        points["stopped"] = source.take()
+        app.start()
+        with Feed(servers, topics.orders, orders(seed=4), rate=1_000) as feed:
+            time.sleep(2)
+            feed.stop()
+        source.drain()
+        source.back_up(points["stopped"], spark)
+        return AtLeastOnceRun(source.ended(points), topics)
+
+
+def test_at_least_once_from_a_live_point_loses_nothing(
+    at_least_once_run: AtLeastOnceRun, spark: SparkSessionResource, tmp_path: Path
+) -> None:
+    run, topics = at_least_once_run.source, at_least_once_run.topics
+    request = replace(own_names("live", run.points["live"]), accept=Restores.AT_LEAST_ONCE)
+    restored = restore(run, run.settings.connection, spark, request)
+    restored.commit()
+
+    go_on(restored, topics, tmp_path / "state", guarantee="at_least_once")
+
+    control = totals(run.written[topics.totals])
+    found = totals(restored.written(topics.totals)[topics.totals])
+    lost = {
+        customer: (found.get(customer), total)
+        for customer, total in control.items()
+        if customer not in found or found[customer] < total
+    }
+    assert lost == {}
+    # It was a live point: what came after the last commit was done twice.
+    assert sum(count for count, _ in found.values()) > sum(count for count, _ in control.values())
+
+
+def test_at_least_once_from_a_stopped_application_is_exact(
+    at_least_once_run: AtLeastOnceRun, spark: SparkSessionResource, tmp_path: Path
+) -> None:
+    run, topics = at_least_once_run.source, at_least_once_run.topics
+    assert run.points["stopped"].method is Method.QUIESCED
+    request = own_names("stopped", run.points["stopped"])
+    restored = restore(run, run.settings.connection, spark, request)
+    restored.commit()
+
+    go_on(restored, topics, tmp_path / "state", guarantee="at_least_once")
+
+    assert_as_control(restored, (topics.totals, topics.rejected), (topics.changelog,))

@@ -1,0 +1,117 @@
+"""Which cluster is meant."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from kstreams_assets.errors import ConfigurationError
+from kstreams_assets.kafka.cluster import KafkaCluster
+from kstreams_assets.kafka.connection import KafkaConnection
+from kstreams_assets.kafka.secret import Secret
+from kstreams_assets.restore.config import RestoreConfig, parse_instant
+from kstreams_assets.restore.request import RestoreRequest
+from kstreams_assets.restore.restores_table import RestoreState
+from kstreams_assets.restore.targets import (
+    local_name,
+    local_name_of,
+    open_stored_target,
+    open_target,
+    target_connection,
+)
+from kstreams_assets.settings import ApplicationSettings, RestoreSettings
+from tests.restore import outcomes
+
+NOON = RestoreRequest(as_of_ms=1_795_262_400_250)
+
+
+@pytest.mark.parametrize(
+    ("target", "request_", "name"),
+    [
+        (None, NOON, None),
+        ("broker:9092", NOON, None),
+        ("local:9092", NOON, None),
+        ("localhost:9092", NOON, None),
+        ("local", RestoreRequest(), "newest"),
+        ("local", NOON, "20261121T120000.250Z"),
+        ("local", RestoreRequest(point_id="20261121T1.2Z-9f"), "20261121T1.2Z-9f"),
+        ("local", RestoreRequest(point_id="a/../b"), "a_.._b"),
+        ("local:trial", NOON, "trial"),
+    ],
+)
+def test_local_name(target: str | None, request_: RestoreRequest, name: str | None) -> None:
+    assert local_name(target, request_) == name
+
+
+def test_only_a_local_cluster_has_one_replica_by_itself(tmp_path: Path) -> None:
+    settings = outcomes.settings(tmp_path)
+    assert RestoreConfig(target="local").request(settings).replication_factor == 1
+    assert RestoreConfig(target="a:1").request(settings).replication_factor is None
+    three = RestoreConfig(target="local:x", replication_factor=3).request(settings)
+    assert three.replication_factor == 3
+
+
+def _with_target(settings: ApplicationSettings, **connection: object) -> ApplicationSettings:
+    target = KafkaConnection.model_validate(
+        {"bootstrap_servers": "b:1", "request_timeout_seconds": 7, **connection}
+    )
+    return replace(settings, restore=RestoreSettings(target=target))
+
+
+def test_other_servers_keep_the_settings_of_the_target(tmp_path: Path) -> None:
+    sasl = {"mechanism": "PLAIN", "username": "u", "password": Secret(env="X")}
+    settings = _with_target(
+        outcomes.settings(tmp_path), security_protocol="SASL_PLAINTEXT", sasl=sasl
+    )
+    assert target_connection(settings, None) == settings.restore.target
+    other = target_connection(settings, "c:2")
+    assert other.bootstrap_servers == "c:2"
+    assert (other.sasl, other.request_timeout_seconds) == (
+        target_connection(settings, None).sasl,
+        7,
+    )
+
+
+def test_without_a_target_nothing_of_the_source_is_used(tmp_path: Path) -> None:
+    settings = replace(
+        outcomes.settings(tmp_path, target=None),
+        connection=KafkaConnection(bootstrap_servers="a:1", request_timeout_seconds=9),
+    )
+    assert target_connection(settings, "c:2") == KafkaConnection(bootstrap_servers="c:2")
+    with pytest.raises(ConfigurationError, match="No target cluster is given"):
+        target_connection(settings, None)
+
+
+@pytest.mark.parametrize("text", ["", "soon", "2026-13-01T00:00Z", "1795262400"])
+def test_no_instant(text: str) -> None:
+    with pytest.raises(ConfigurationError, match="ISO 8601"):
+        parse_instant(text)
+
+
+def test_instants_are_rounded_down_also_before_1970() -> None:
+    assert parse_instant("2026-11-21T12:00:00.2509+00:00") == NOON.as_of_ms
+    assert parse_instant(" 2026-11-21T13:00:00.250+01:00 ") == NOON.as_of_ms
+    assert parse_instant("1969-12-31T23:59:59.9999Z") == -1
+
+
+@pytest.mark.kafka
+def test_a_local_cluster_is_found_again_by_its_id(tmp_path: Path) -> None:
+    settings = outcomes.settings(tmp_path / "warehouse")
+    with open_target(settings, "local:trial", RestoreRequest()) as connection:
+        assert connection.bootstrap_servers.startswith("127.0.0.1:")
+        with KafkaCluster(connection) as cluster:
+            cluster_id = cluster.cluster_id()
+    plan = replace(outcomes.plan(RestoreRequest()), target_cluster_id=cluster_id)
+    restore = outcomes.stored(plan, RestoreState.VERIFIED)
+    assert local_name_of(settings, restore) == "trial"
+    with (
+        open_stored_target(settings, restore) as connection,
+        KafkaCluster(connection) as cluster,
+    ):
+        assert cluster.cluster_id() == cluster_id
+    elsewhere = replace(restore, target_cluster_id="another")
+    assert local_name_of(settings, elsewhere) is None
+    with open_stored_target(settings, elsewhere) as connection:
+        assert connection.bootstrap_servers == outcomes.TARGET
+    with open_stored_target(settings, restore, "moved:2") as connection:
+        assert connection.bootstrap_servers == "moved:2"

@@ -1,0 +1,241 @@
+"""Restores for real: what a source run leaves behind, and an application restored from it."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from kstreams_assets.app.model import StreamsApplication, TopicRole
+from kstreams_assets.backup.from_settings import back_up, recorder_of
+from kstreams_assets.backup.run import Spark
+from kstreams_assets.backup.windows import Window
+from kstreams_assets.kafka.cluster import KafkaCluster
+from kstreams_assets.kafka.connection import KafkaConnection
+from kstreams_assets.kafka.positions import CommittedOffset, TopicPartitionId
+from kstreams_assets.recovery.point import GroupOffset, Guarantee, RecoveryPoint
+from kstreams_assets.restore.from_settings import commit_group_offsets, plan_restore, run_restore
+from kstreams_assets.restore.plan import RestorePlan
+from kstreams_assets.restore.request import RestoreRequest
+from kstreams_assets.restore.restores_table import RestoreState, StoredRestore
+from kstreams_assets.settings import ApplicationSettings, WindowSchedule
+from kstreams_assets.warehouse.layout import Warehouse
+from tests.restore.control import await_drained, read
+from tests.streams.cluster import unique_name
+from tests.streams.feed import Record, produce
+
+_ATTEMPTS = 6
+
+
+def connection_to(bootstrap_servers: str) -> KafkaConnection:
+    """A connection with a limit that fits a busy machine."""
+    return KafkaConnection(bootstrap_servers=bootstrap_servers, request_timeout_seconds=30)
+
+
+def settings_of(
+    application: StreamsApplication, bootstrap_servers: str, folder: Path
+) -> ApplicationSettings:
+    """The application with all its topics, and a warehouse of its own."""
+    return ApplicationSettings(
+        application=application,
+        topics=application.topics,
+        connection=connection_to(bootstrap_servers),
+        warehouse=Warehouse(folder / "warehouse"),
+        windows=WindowSchedule.every("minute", start=time.strftime("%Y-%m-%d", time.gmtime())),
+    )
+
+
+def named(application: StreamsApplication, *roles: TopicRole) -> list[str]:
+    """The topics that have exactly these roles."""
+    return [topic.name for topic in application.topics if topic.roles == frozenset(roles)]
+
+
+@dataclass(slots=True)
+class Source:
+    """An application while it runs on its own cluster."""
+
+    settings: ApplicationSettings
+    cluster: KafkaCluster
+    began_ms: int = field(default_factory=lambda: time.time_ns() // 1_000_000)
+
+    def take(
+        self,
+        *,
+        guarantee: Guarantee = Guarantee.EXACT,
+        fits: Callable[[RecoveryPoint], bool] = lambda _point: True,
+    ) -> RecoveryPoint:
+        """Take points until one has the guarantee and fits; a few times at most."""
+        recorder = recorder_of(self.settings, self.cluster)
+        seen: list[str] = []
+        for _ in range(_ATTEMPTS):
+            point = recorder.take()
+            if point.guarantee is guarantee and fits(point):
+                return point
+            seen.append(f"{point.guarantee} by {point.method}, {point.in_flight} in flight")
+        raise AssertionError(f"no such point: {seen}")
+
+    def back_up(self, newest: RecoveryPoint, spark: Spark) -> None:
+        """Back up everything up to a point, as one window that ends just after it."""
+        window = Window(self.began_ms, newest.taken_at_ms + 1, "w0000")
+        backups = back_up(
+            self.settings,
+            [window],
+            topics=self.settings.topics,
+            newest_closed=None,
+            spark=spark,
+            run_id=unique_name("backup"),
+        )
+        assert sum(backup.records for backup in backups) > 0
+
+    def drain(self) -> None:
+        """Wait until the application has processed all there is."""
+        _drain(self.settings, self.settings.connection, {}, self.settings.application_id)
+
+    def ended(self, points: Mapping[str, RecoveryPoint]) -> "SourceRun":
+        """What is kept of the run once it has come to its end."""
+        application = self.settings.application
+        bootstrap_servers = self.settings.connection.bootstrap_servers
+        rewritten = [t.name for t in application.topics if not t.has_role(TopicRole.REPARTITION)]
+        return SourceRun(self.settings, dict(points), read(bootstrap_servers, rewritten))
+
+
+@dataclass(frozen=True, slots=True)
+class SourceRun:
+    """A run from its first to its last record, without a restore: the control of every restore.
+
+    `written` holds all committed records of every topic but repartition topics, which are purged.
+    """
+
+    settings: ApplicationSettings
+    points: Mapping[str, RecoveryPoint]
+    written: Mapping[str, Sequence[Record]]
+
+    def after(self, point: RecoveryPoint) -> dict[str, list[Record]]:
+        """The input records that a point does not hold, by topic."""
+        inputs = named(self.settings.application, TopicRole.INPUT)
+        return {
+            topic: [r for r in self.written[topic] if r.offset >= end_of(point, topic, r.partition)]
+            for topic in inputs
+        }
+
+
+def end_of(point: RecoveryPoint, topic: str, partition: int) -> int:
+    """The end of a partition in a point."""
+    cut = point.cut(TopicPartitionId(topic, partition))
+    assert cut is not None
+    return cut.end
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """An application whose topics are restored and verified; its offsets not yet committed."""
+
+    run: SourceRun
+    plan: RestorePlan
+    restore: StoredRestore
+    target: KafkaConnection
+
+    @property
+    def point(self) -> RecoveryPoint:
+        """What was restored."""
+        assert self.plan.point is not None
+        return self.plan.point
+
+    @property
+    def names(self) -> Mapping[str, str]:
+        """Topics by their names in the source."""
+        return {topic.source: topic.target for topic in self.plan.topics}
+
+    def commit(self) -> None:
+        """Commit the group's offsets, as a restore does."""
+        done = commit_group_offsets(self.run.settings, self.restore, self.target)
+        assert done.state is RestoreState.COMMITTED
+
+    def commit_instead(self, offsets: Sequence[GroupOffset]) -> None:
+        """Commit other offsets (of the target), as somebody might by mistake."""
+        with KafkaCluster(self.target) as cluster:
+            cluster.commit_group_offsets(
+                self.plan.group,
+                {
+                    TopicPartitionId(o.topic, o.partition): CommittedOffset(o.offset, o.metadata)
+                    for o in offsets
+                },
+            )
+
+    def replay(self) -> int:
+        """Produce the input that the point does not hold, as its producers would; how much."""
+        return sum(
+            produce(self.target.bootstrap_servers, self.names[topic], records)
+            for topic, records in self.run.after(self.point).items()
+        )
+
+    def drain(self) -> None:
+        """Wait until the started application has processed all there is."""
+        _drain(self.run.settings, self.target, self.names, self.plan.group)
+
+    def written(self, *topics: str, uncommitted: bool = False) -> dict[str, list[Record]]:
+        """What these topics (by their names in the source) hold now."""
+        names = [self.names[topic] for topic in topics]
+        found = read(self.target.bootstrap_servers, names, uncommitted=uncommitted)
+        return {topic: found[self.names[topic]] for topic in topics}
+
+
+def restore(
+    run: SourceRun,
+    target: KafkaConnection,
+    spark: Spark,
+    request: RestoreRequest,
+    *,
+    change: Callable[[RestorePlan], RestorePlan] = lambda plan: plan,
+) -> Restored:
+    """Plan a restore and run it up to its verification; `change` spoils the plan in between."""
+    plan = plan_restore(run.settings, request, target)
+    assert [str(refusal) for refusal in plan.refusals] == []
+    result = run_restore(
+        run.settings,
+        change(plan),
+        target,
+        spark=spark,
+        run_id=unique_name("restore"),
+        log=lambda _line: None,
+    )
+    assert [str(problem) for problem in result.problems] == []
+    assert result.restore.state is RestoreState.VERIFIED
+    return Restored(run, plan, result.restore, target)
+
+
+def without(plan: RestorePlan, role: TopicRole) -> RestorePlan:
+    """A plan that restores no record of topics with this role."""
+    return replace(
+        plan,
+        topics=tuple(
+            replace(
+                topic,
+                partitions=tuple(
+                    replace(p, ranges=(), files=(), records=0, bytes=0, saved_records=0)
+                    for p in topic.partitions
+                ),
+            )
+            if role in topic.roles
+            else topic
+            for topic in plan.topics
+        ),
+    )
+
+
+def own_names(label: str, point: RecoveryPoint) -> RestoreRequest:
+    """A request for a point under names that nothing else has."""
+    name = unique_name(label)
+    return RestoreRequest(point_id=point.id, application_id=name, prefix=f"{name}.")
+
+
+def _drain(
+    settings: ApplicationSettings, where: KafkaConnection, names: Mapping[str, str], group: str
+) -> None:
+    reading, writing = {TopicRole.INPUT, TopicRole.REPARTITION}, {TopicRole.OUTPUT}
+    topics = settings.application.topics
+    await_drained(
+        where,
+        group,
+        reads=[names.get(t.name, t.name) for t in topics if t.roles & reading],
+        writes=[names.get(t.name, t.name) for t in topics if t.roles & writing],
+    )

@@ -1,0 +1,69 @@
+"""One run of WideApp with a recovery point half-way, on a cluster that is gone afterwards."""
+
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from kstreams_assets.backup.run import Spark
+from kstreams_assets.kafka.cluster import KafkaCluster
+from kstreams_assets.kafka.local_cluster import LocalCluster
+from tests.restore.trial import Source, SourceRun, connection_to, settings_of
+from tests.streams.cluster import unique_name
+from tests.streams.feed import Feed, Record
+from tests.streams.wide_app import WideApp, WideTopics
+
+_PARTITIONS: Final = 10
+_RATE: Final = 1_500
+_HALF_S: Final = 4.0
+_SENSORS: Final = 5
+_STEP_MS: Final = 250
+_HOUR_MS: Final = 3_600_000
+
+
+@dataclass(frozen=True, slots=True)
+class WideRun:
+    """The source run with its names; its only point is `half`."""
+
+    source: SourceRun
+    topics: WideTopics
+
+
+def run_wide_app(folder: Path, spark: Spark) -> WideRun:
+    """Run the application, take point `half`, let it finish, back up, and stop its cluster."""
+    topics = WideTopics(unique_name("wide"), unique_name("w") + ".")
+    with (
+        LocalCluster(folder / "source") as local,
+        KafkaCluster(connection_to(local.bootstrap_servers)) as cluster,
+    ):
+        settings = settings_of(topics.application, local.bootstrap_servers, folder)
+        topics.create(cluster, partitions=_PARTITIONS)
+        source = Source(settings, cluster)
+        with WideApp(local.bootstrap_servers, topics, state_dir=folder / "state"):
+            with Feed(local.bootstrap_servers, topics.readings, readings(), rate=_RATE) as feed:
+                time.sleep(_HALF_S)
+                half = source.take()
+                time.sleep(_HALF_S)
+                feed.stop()
+            source.drain()
+        source.back_up(half, spark)
+        return WideRun(source.ended({"half": half}), topics)
+
+
+def readings() -> Callable[[int], Record]:
+    """Readings by index; event time, which never goes back within a partition, began an hour ago.
+
+    It passes 37 times as quickly as the clock, so that windows close all the time.
+    """
+    began_ms = time.time_ns() // 1_000_000 - _HOUR_MS
+
+    def reading(index: int) -> Record:
+        chance = random.Random(index)
+        step, place = divmod(index, _PARTITIONS)
+        timestamp_ms = began_ms + step * _STEP_MS + chance.randrange(_STEP_MS)
+        value = f"{place}/sensor-{chance.randrange(_SENSORS)},{chance.randrange(100)}"
+        return Record(place, -1, timestamp_ms, b"reading-%d" % index, value.encode())
+
+    return reading
