@@ -2,10 +2,14 @@
 
 import re
 from collections.abc import Iterable
+from typing import Final
 
 import dagster as dg
 
 from kstreams_assets.errors import ConfigurationError
+
+GROUP_OFFSETS: Final = "group_offsets"
+"""Stands among the topics of a restore."""
 
 
 class CollidingNamesError(ConfigurationError):
@@ -55,6 +59,16 @@ def recovery_points_key(application_id: str) -> dg.AssetKey:
     return dg.AssetKey(["recovery_points", application_id])
 
 
+def restore_key(application_id: str, topic: str) -> dg.AssetKey:
+    """A topic of an application, restored to another cluster."""
+    return dg.AssetKey(["restore", application_id, topic])
+
+
+def group_offsets_key(application_id: str) -> dg.AssetKey:
+    """The group offsets of a restored application."""
+    return dg.AssetKey(["restore", application_id, GROUP_OFFSETS])
+
+
 def group(application_id: str, part: str) -> str:
     """The group of an application's topics, backups and so on."""
     return f"{folded(application_id)}/{part}"
@@ -63,6 +77,11 @@ def group(application_id: str, part: str) -> str:
 def pool(application_id: str) -> str:
     """The pool (size 1) that keeps an application's tables to one writing process."""
     return f"kstreams_{folded(application_id)}"
+
+
+def restore_pool(application_id: str) -> str:
+    """The pool (size 1) that keeps an application to one restore at a time."""
+    return f"kstreams_restore_{folded(application_id)}"
 
 
 def recovery_points_sensor(application_id: str) -> str:

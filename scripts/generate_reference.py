@@ -29,6 +29,8 @@ from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.kafka.secret import Secret
 from kstreams_assets.recovery import saved_records
 from kstreams_assets.recovery import table as recovery_points
+from kstreams_assets.restore import offset_maps_table, restores_table
+from kstreams_assets.restore.checks import GROUP_OFFSETS_CHECKS, RESTORE_CHECKS
 from kstreams_assets.warehouse.layout import LAYOUT_PROPERTY, LAYOUT_VERSION, Warehouse
 from spark_resources.records_table import RECORD_COLUMNS
 
@@ -124,6 +126,40 @@ _TOPICS = {
     "replication_factor": "Smallest number of replicas of a partition.",
     "configs": "Settings made on the topic itself, not the broker's defaults.",
 }
+_RESTORES_TABLE = {
+    "application_id": _COMMON["application_id"],
+    "restore_id": "The same for the same point, mode, names and target.",
+    "change": "Number of the change; the highest one is how the restore stands.",
+    "state": "`planned`, `produced`, `verified`, `failed_verification`, `committed`,"
+    " `rolled_back`, `finished`.",
+    "changed_at_ms": "When it came into this state, epoch milliseconds.",
+    "created_at_ms": "When it was begun, epoch milliseconds.",
+    "run_id": "Dagster run, or `cli-...`.",
+    "point_id": "The recovery point.",
+    "group": "Consumer group on the target, its application id.",
+    "target_cluster_id": "Id of the target cluster.",
+    "target_bootstrap_servers": "Where it was.",
+    "mode": "`state`, `rebuild` or `inputs_until`.",
+    "request": "What was asked for, as JSON.",
+    "topics": "Names, id on the target, ends there before the first restored record, number of"
+    " records, configs that `finish` puts back.",
+    "former_offsets": "What the group had committed on the target before; null before the commit.",
+    "committed": "What was committed, in the target's offsets; null before the commit.",
+    "to_commit": "What is to be committed once the restore is verified, in the target's offsets.",
+    "verified_records": "Records that were read back and compared.",
+    "problem": "What went wrong, empty when nothing did.",
+}
+_OFFSET_MAPS = {
+    "application_id": _COMMON["application_id"],
+    "restore_id": "The restore.",
+    "topic": "Source topic.",
+    "partition": "Source partition.",
+    "target_topic": "Topic on the target.",
+    "target_partition": "Partition on the target.",
+    "source_start": "First source offset of the run; null in the row that tells the end.",
+    "target_start": "Its target offset; in the row that tells the end, the target's end.",
+    "length": "Records with consecutive offsets on both sides; 0 in the row that tells the end.",
+}
 _GAPS = {
     GapCause.TRANSACTION_MARKER: "Commit and abort markers take an offset each.",
     GapCause.ABORTED: "Records of aborted transactions.",
@@ -180,6 +216,13 @@ def yaml_lines() -> Iterator[str]:
     yield from _model_lines(KafkaStreamsAppComponent, "")
 
 
+_CONNECTIONS: Mapping[str, str] = {
+    "connection": "How to reach the cluster.",
+    "target": "The cluster that restores go to, in the form of [connection](#connection); a run can"
+    " name other servers.",
+}
+
+
 def _model_lines(model: type[BaseModel], path: str) -> Iterator[str]:
     yield from _row("key", "type", "default", "what")
     yield from _row("---", "---", "---", "---")
@@ -188,8 +231,9 @@ def _model_lines(model: type[BaseModel], path: str) -> Iterator[str]:
         annotation = KafkaConnection if name == "connection" else field.annotation
         models = list(_models(annotation))
         text = field.description or " Or: ".join(_first_sentence(found) for found in models)
-        if name == "connection":
-            text = "How to reach the cluster."
+        text = _CONNECTIONS.get(name, text)
+        if name == "target":
+            models = []  # told under `connection`
         yield from _row(f"`{name}`", _type(annotation), _default(field), text)
         inner = f"{path}{name}{_item_path(annotation)}"
         nested += [(inner, found) for found in models if found is not Secret]
@@ -304,9 +348,8 @@ def _option_lines(command: click.Command, context: click.Context) -> Iterator[st
 
 def _help(command: click.Command) -> str:
     """The help text, without what only Python users need (the errors raised)."""
-    paragraphs = inspect.cleandoc(command.help or "").split("\n\n")
-    kept = [" ".join(p.split()) for p in paragraphs if not p.startswith("Raises")]
-    return "\n\n".join(kept)
+    text = (command.help or "").partition("\f")[0]
+    return "\n\n".join(" ".join(p.split()) for p in inspect.cleandoc(text).split("\n\n"))
 
 
 def table_lines() -> Iterator[str]:
@@ -342,6 +385,16 @@ def table_lines() -> Iterator[str]:
             warehouse.control("topics"),
             "How each topic was described when a window was backed up.",
             _arrow_columns(facts.SCHEMA, _TOPICS),
+        ),
+        (
+            warehouse.control("restores"),
+            "Restores, one row for each change of state.",
+            _arrow_columns(restores_table.SCHEMA, _RESTORES_TABLE),
+        ),
+        (
+            warehouse.control("offset_maps"),
+            "Where restored records went: source offsets to target offsets, run by run.",
+            _arrow_columns(offset_maps_table.SCHEMA, _OFFSET_MAPS),
         ),
     ]
     for path, text, columns in tables:
@@ -401,6 +454,21 @@ def check_lines() -> Iterator[str]:
     yield from _row("check", "claim")
     yield from _row("---", "---")
     for name, text in POINT_CHECKS.items():
+        yield from _row(f"`{name}`", text)
+    yield ""
+    yield "Each restored topic has, with one evaluation for each restore; while it is red, no group"
+    yield "offsets are committed:"
+    yield ""
+    yield from _row("check", "claim")
+    yield from _row("---", "---")
+    for name, text in RESTORE_CHECKS.items():
+        yield from _row(f"`{name}`", text)
+    yield ""
+    yield "The group offsets of a restore have:"
+    yield ""
+    yield from _row("check", "claim")
+    yield from _row("---", "---")
+    for name, text in GROUP_OFFSETS_CHECKS.items():
         yield from _row(f"`{name}`", text)
     yield ""
     yield "## What a recovery point gives"

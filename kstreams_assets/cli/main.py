@@ -1,4 +1,4 @@
-"""`kstreams-assets`: discover, recovery-points, windows, backup."""
+"""`kstreams-assets`: discover, recovery-points, windows, backup, restore."""
 
 import logging
 import sys
@@ -9,6 +9,7 @@ from kstreams_assets.cli import exit_codes
 from kstreams_assets.cli.backup import backup
 from kstreams_assets.cli.discover import discover
 from kstreams_assets.cli.recovery_points import recovery_points
+from kstreams_assets.cli.restore import restore
 from kstreams_assets.cli.windows import windows
 from kstreams_assets.errors import KStreamsAssetsError
 
@@ -16,7 +17,7 @@ from kstreams_assets.errors import KStreamsAssetsError
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("-v", "--verbose", is_flag=True, help="Progress on standard error.")
 def cli(verbose: bool) -> None:
-    """Back up Kafka Streams applications as a unit.
+    """Back up and restore Kafka Streams applications as a unit.
 
     Exit code 0: done, every check passed. 1: a check failed. 2: an error, named in one line.
     """
@@ -32,6 +33,7 @@ def cli(verbose: bool) -> None:
 cli.add_command(backup)
 cli.add_command(discover)
 cli.add_command(recovery_points)
+cli.add_command(restore)
 cli.add_command(windows)
 
 

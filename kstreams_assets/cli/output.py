@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 from rich.console import Console
+from rich.markdown import Markdown
 from rich.table import Table
 
 _NUMBERS = (int, float)
@@ -14,6 +15,11 @@ _NUMBERS = (int, float)
 def print_json(document: Mapping[str, Any]) -> None:
     """One JSON document on standard output."""
     click.echo(json.dumps(document, indent=2, sort_keys=False))
+
+
+def print_markdown(text: str) -> None:
+    """Markdown on standard output, as text to read."""
+    _console().print(Markdown(text))
 
 
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
@@ -27,9 +33,13 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[obje
         table.add_column(column, justify="right" if numeric else "left", overflow="fold")
     for row in rows:
         table.add_row(*(_text(cell) for cell in row))
+    _console().print(table)
+
+
+def _console() -> Console:
     console = Console()
     # A pipe has no width; cut names would be of no use to grep.
-    Console(width=console.width if console.is_terminal else 240).print(table)
+    return console if console.is_terminal else Console(width=240)
 
 
 def _text(cell: object) -> str:

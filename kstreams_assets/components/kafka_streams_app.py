@@ -14,11 +14,13 @@ from kstreams_assets.components.builder import build_application_definitions
 from kstreams_assets.components.models import (
     BackupModel,
     RecoveryPointsModel,
+    RestoreModel,
     SensorStatus,
     StoreModel,
     TopicModel,
     WindowsModel,
     declarations,
+    resolve_connection,
 )
 from kstreams_assets.errors import ConfigurationError
 from kstreams_assets.kafka.connection import KafkaConnection
@@ -26,13 +28,8 @@ from kstreams_assets.settings import ApplicationSettings
 from kstreams_assets.warehouse.layout import Warehouse
 
 
-def _resolve_connection(context: dg.ResolutionContext, raw: dict[str, Any]) -> KafkaConnection:
-    """Templates first: a template is no host:port."""
-    return KafkaConnection.model_validate(context.resolve_value(raw))
-
-
 class KafkaStreamsAppComponent(dg.Component, dg.Resolvable, dg.Model):
-    """One Kafka Streams application: its topics with lineage, recovery points and backups.
+    """One Kafka Streams application: topics with lineage, recovery points, backups and restores.
 
     Loads without a broker and without a JVM. Give the text of `Topology.describe()` in a file
     beside the YAML (`topology`), or declare topics with their roles; `kstreams-assets discover`
@@ -43,7 +40,7 @@ class KafkaStreamsAppComponent(dg.Component, dg.Resolvable, dg.Model):
     connection: Annotated[
         KafkaConnection,
         dg.Resolver(
-            _resolve_connection,
+            resolve_connection,
             model_field_type=dict[str, Any],
             description="How to reach the cluster; secrets as {env: NAME} or {file: PATH}.",
         ),
@@ -75,6 +72,9 @@ class KafkaStreamsAppComponent(dg.Component, dg.Resolvable, dg.Model):
     recovery_points: RecoveryPointsModel = Field(
         default=RecoveryPointsModel(), description="How recovery points are taken and kept."
     )
+    restore: RestoreModel = Field(
+        default=RestoreModel(), description="Where to and how restores go."
+    )
     sensors: SensorStatus = Field(
         default=SensorStatus.STOPPED,
         description="Whether the sensors of recovery points and backups are on from the start.",
@@ -84,7 +84,7 @@ class KafkaStreamsAppComponent(dg.Component, dg.Resolvable, dg.Model):
     def get_spec(cls) -> dg.ComponentTypeSpec:
         """What the component catalogue says."""
         return dg.ComponentTypeSpec(
-            description="Backups of one Kafka Streams application",
+            description="Backups and restores of one Kafka Streams application",
             produces=["asset", "asset_check", "sensor"],
         )
 
@@ -105,6 +105,7 @@ class KafkaStreamsAppComponent(dg.Component, dg.Resolvable, dg.Model):
             windows=self.windows.schedule(),
             backup=self.backup.settings(),
             recovery_points=self.recovery_points.settings(),
+            restore=self.restore.settings(),
             sensors_running=self.sensors is SensorStatus.RUNNING,
             owners=tuple(self.owners),
             tags=dict(self.tags),

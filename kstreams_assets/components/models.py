@@ -1,7 +1,7 @@
 """The blocks of the YAML of an application; unknown keys are errors."""
 
 from enum import StrEnum
-from typing import Final
+from typing import Annotated, Any, Final
 
 import dagster as dg
 from pydantic import Field
@@ -9,11 +9,31 @@ from pydantic import Field
 from kstreams_assets.app.declarations import Declarations, StoreDeclaration
 from kstreams_assets.app.model import TopicRole
 from kstreams_assets.errors import ConfigurationError
-from kstreams_assets.settings import BackupSettings, RecoveryPointSettings, WindowSchedule
+from kstreams_assets.kafka.connection import KafkaConnection
+from kstreams_assets.restore.request import VerifyExtent
+from kstreams_assets.settings import (
+    BackupSettings,
+    RecoveryPointSettings,
+    RestoreSettings,
+    WindowSchedule,
+)
 
 _MIB: Final = 1024**2
 _HOUR_S: Final = 3_600
 _POINTS: Final = RecoveryPointSettings()
+_RESTORE: Final = RestoreSettings()
+_CODECS: Final = ("none", "lz4", "zstd", "snappy", "gzip")
+
+
+def resolve_connection(context: dg.ResolutionContext, raw: dict[str, Any]) -> KafkaConnection:
+    """Templates first: a template is no host:port."""
+    return KafkaConnection.model_validate(context.resolve_value(raw))
+
+
+def _resolve_target(
+    context: dg.ResolutionContext, raw: dict[str, Any] | None
+) -> KafkaConnection | None:
+    return None if raw is None else resolve_connection(context, raw)
 
 
 class SensorStatus(StrEnum):
@@ -135,10 +155,59 @@ class RecoveryPointsModel(dg.Resolvable, dg.Model):
         )
 
 
-def _at_least(setting: str, value: float, lowest: float) -> None:
+class RestoreModel(dg.Resolvable, dg.Model):
+    """Where to and how restores go; defaults fit most applications."""
+
+    target: Annotated[
+        KafkaConnection | None,
+        dg.Resolver(
+            _resolve_target,
+            model_field_type=dict[str, Any] | None,
+            description="The cluster that restores go to, in the form of `connection`; a run can"
+            " name other bootstrap servers.",
+        ),
+    ] = None
+    compression: str = Field(
+        default=_RESTORE.compression,
+        description="Of the producer: none, lz4, zstd, snappy or gzip; none is fastest on a fast"
+        " network.",
+    )
+    verify: VerifyExtent = Field(
+        default=_RESTORE.verify,
+        description="What is read back and compared: every record, a sample of each partition, or"
+        " counts alone.",
+    )
+    delivery_timeout_seconds: float = Field(
+        default=_RESTORE.delivery_timeout_s,
+        description="How long a record may take to be acknowledged before the restore gives up.",
+    )
+    lock_wait_seconds: float = Field(
+        default=_RESTORE.lock_wait_s,
+        description="How long to wait for another restore of the same group on the target.",
+    )
+
+    def settings(self) -> RestoreSettings:
+        """The settings of a restore; raises ConfigurationError."""
+        if self.compression not in _CODECS:
+            raise ConfigurationError(
+                f"restore.compression is {self.compression!r}.",
+                remedy=f"Give one of {', '.join(_CODECS)}.",
+            )
+        _at_least("delivery_timeout_seconds", self.delivery_timeout_seconds, 1, block="restore")
+        _at_least("lock_wait_seconds", self.lock_wait_seconds, 0, block="restore")
+        return RestoreSettings(
+            target=self.target,
+            compression=self.compression,
+            delivery_timeout_s=self.delivery_timeout_seconds,
+            lock_wait_s=self.lock_wait_seconds,
+            verify=self.verify,
+        )
+
+
+def _at_least(setting: str, value: float, lowest: float, *, block: str = "recovery_points") -> None:
     if not lowest <= value < float("inf"):
         raise ConfigurationError(
-            f"recovery_points.{setting} is {value:g}.",
+            f"{block}.{setting} is {value:g}.",
             remedy=f"Give a number of at least {lowest:g}"
             + (" (every_seconds)." if setting == "objective_seconds" else "."),
         )

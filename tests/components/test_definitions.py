@@ -29,7 +29,7 @@ from kstreams_assets.definitions import defs
 import dagster as dg
 loaded = defs()
 dg.Definitions.validate_loadable(loaded)
-assert len(list(loaded.resolve_all_asset_specs())) == 11
+assert len(list(loaded.resolve_all_asset_specs())) == 17
 commands = []
 for status in pathlib.Path("/proc").glob("[0-9]*/stat"):
     try:

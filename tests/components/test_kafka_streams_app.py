@@ -8,8 +8,10 @@ import pytest
 from kstreams_assets.components import KafkaStreamsAppComponent
 from kstreams_assets.components.builder import build_application_definitions
 from kstreams_assets.errors import ConfigurationError
+from kstreams_assets.kafka.connection import PasswordSasl
 from kstreams_assets.naming import CollidingNamesError
-from kstreams_assets.settings import ApplicationSettings, RecoveryPointSettings
+from kstreams_assets.restore.request import VerifyExtent
+from kstreams_assets.settings import ApplicationSettings, RecoveryPointSettings, RestoreSettings
 from tests.components.project import Project, attributes, edges, specs_of
 
 SECRET = "hunter2-do-not-show"
@@ -40,6 +42,8 @@ class TestAssets:
             "recovery_points/shop",
             *(f"kafka/{topic}" for topic in topics),
             *(f"backup/shop/{topic}" for topic in topics),
+            *(f"restore/shop/{topic}" for topic in topics),
+            "restore/shop/group_offsets",
         }
 
     def test_minimal_include_and_exclude(self, project: Project) -> None:
@@ -55,6 +59,7 @@ class TestAssets:
         assert {spec.group_name for spec in specs.values()} == {
             "shop_eu/topics",
             "shop_eu/backups",
+            "shop_eu/restore",
         }
 
     def test_python_users_get_the_same(self, project: Project) -> None:
@@ -156,6 +161,7 @@ class TestWrongYaml:
             ({"windows": {"every": "hour", "start": "2026-11-01", "zone": "UTC"}}, "zone"),
             ({"topics": {"in": {"roles": ["input"], "rolls": []}}}, "rolls"),
             ({"backup": {"codec": "zstd"}}, "codec"),
+            ({"restore": {"dry-run": True}}, "dry-run"),
             ({"stores": {"s": {"change_log": "x"}}}, "change_log"),
             (
                 {"connection": {"bootstrap_servers": "a:1", "security-protocol": "SSL"}},
@@ -195,6 +201,72 @@ class TestWrongYaml:
     def test_wrong_connection(self, project: Project) -> None:
         project.write("shop", attributes(connection={"bootstrap_servers": "a"}))
         assert "bootstrap_servers: 'a' is not host:port" in _fails(project)
+
+
+class TestRestore:
+    """The block `restore`."""
+
+    def _settings(self, **block: Any) -> RestoreSettings:
+        component = KafkaStreamsAppComponent.resolve_from_dict(attributes(restore=block))
+        return component.settings(Path.cwd()).restore
+
+    def test_defaults(self) -> None:
+        component = KafkaStreamsAppComponent.resolve_from_dict(attributes())
+        assert component.settings(Path.cwd()).restore == RestoreSettings() == self._settings()
+
+    def test_everything(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("TARGET_SERVERS", "b:2")
+        password = {"env": "TARGET_PASSWORD"}
+        said = self._settings(
+            target={
+                "bootstrap_servers": "{{ env('TARGET_SERVERS') }}",
+                "security_protocol": "SASL_SSL",
+                "sasl": {"mechanism": "PLAIN", "username": "u", "password": password},
+            },
+            compression="lz4",
+            verify="counts",
+            delivery_timeout_seconds=7,
+            lock_wait_seconds=8,
+        )
+        assert said.target is not None
+        assert said.target.bootstrap_servers == "b:2"
+        assert isinstance(said.target.sasl, PasswordSasl)
+        assert said.target.sasl.password.env == "TARGET_PASSWORD"
+        assert said == RestoreSettings(
+            target=said.target,
+            compression="lz4",
+            verify=VerifyExtent.COUNTS,
+            delivery_timeout_s=7,
+            lock_wait_s=8,
+        )
+
+    @pytest.mark.parametrize(
+        ("block", "text"),
+        [
+            ({"compression": "brotli"}, "restore.compression is 'brotli'."),
+            ({"delivery_timeout_seconds": 0}, "restore.delivery_timeout_seconds is 0."),
+            ({"lock_wait_seconds": -1}, "restore.lock_wait_seconds is -1."),
+        ],
+    )
+    def test_wrong_values(self, block: dict[str, Any], text: str) -> None:
+        with pytest.raises(ConfigurationError) as caught:
+            self._settings(**block)
+        assert text in str(caught.value)
+
+    def test_a_wrong_target(self, project: Project) -> None:
+        project.write("shop", attributes(restore={"target": {"bootstrap_servers": "a"}}))
+        assert "bootstrap_servers: 'a' is not host:port" in _fails(project)
+
+    def test_a_secret_of_the_target_in_clear(self, project: Project) -> None:
+        target = {
+            "bootstrap_servers": "a:1",
+            "security_protocol": "SASL_SSL",
+            "sasl": {"mechanism": "PLAIN", "username": "u", "password": SECRET},
+        }
+        project.write("shop", attributes(restore={"target": target}))
+        text = _fails(project)
+        assert "A secret is given as a plain str" in text
+        assert SECRET not in text
 
 
 class TestRecoveryPointsAndSensors:

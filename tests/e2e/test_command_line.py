@@ -12,7 +12,6 @@ import pytest
 import yaml
 from deltalake import DeltaTable, QueryBuilder
 
-from examples.demo.report import TOTALS_SQL
 from examples.order_processor.application import (
     OrderProcessor,
     create_topics,
@@ -28,6 +27,17 @@ from tests.streams.cluster import unique_name
 pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.e2e]
 
 ORDERS = 4_000
+
+TOTALS_SQL = """
+SELECT records.key, records.value
+FROM records
+JOIN (
+    SELECT partition, max("offset") AS "offset"
+    FROM records WHERE topic = '{changelog}' GROUP BY partition, key
+) AS newest ON records.partition = newest.partition AND records."offset" = newest."offset"
+WHERE records.topic = '{changelog}' AND records.value IS NOT NULL
+"""
+"""The store at the last window: the newest record of each key, tombstones left out."""
 
 
 def run(*arguments: str, timeout_s: float = 240) -> subprocess.CompletedProcess[str]:

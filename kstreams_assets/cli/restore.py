@@ -1,0 +1,221 @@
+"""`kstreams-assets restore`: plan and run restores, list them, look up offsets."""
+
+import logging
+import sys
+import time
+import uuid
+from dataclasses import dataclass
+from typing import Any
+
+import click
+
+from kstreams_assets.backup.coverage import iso_time
+from kstreams_assets.cli import exit_codes
+from kstreams_assets.cli.options import app_options
+from kstreams_assets.cli.output import print_json, print_markdown, print_table
+from kstreams_assets.cli.restore_after import finish, rollback, watch
+from kstreams_assets.cli.restore_groups import group_offsets
+from kstreams_assets.cli.restore_local import serve
+from kstreams_assets.cli.restore_map import map_offsets
+from kstreams_assets.cli.restore_options import request_options
+from kstreams_assets.kafka.connection import KafkaConnection
+from kstreams_assets.restore import report
+from kstreams_assets.restore.after import age_s, outcome, steps_after
+from kstreams_assets.restore.config import RestoreConfig
+from kstreams_assets.restore.from_settings import (
+    commit_group_offsets,
+    plan_restore,
+    run_restore,
+)
+from kstreams_assets.restore.plan import RestorePlan
+from kstreams_assets.restore.restores_table import RestoresTable, StoredRestore
+from kstreams_assets.restore.run import RestoreResult
+from kstreams_assets.restore.targets import local_name_of, open_target
+from kstreams_assets.settings import ApplicationSettings
+
+_log = logging.getLogger(__name__)
+
+
+@click.group()
+def restore() -> None:
+    """Restore an application to another cluster, and hand it over."""
+
+
+@restore.command()
+@app_options
+@request_options
+def plan(settings: ApplicationSettings, as_json: bool, config: RestoreConfig) -> None:
+    """Show what a restore would do and all that stands against it; writes nothing.
+
+    Exits 1 when the restore would be refused.
+    """
+    request = config.request(settings)
+    with open_target(settings, config.target, request) as target:
+        planned = plan_restore(settings, request, target)
+    if as_json:
+        print_json(report.document(planned))
+    else:
+        print_markdown(report.markdown(planned))
+    _exit_if_refused(planned)
+
+
+@restore.command()
+@app_options
+@request_options
+def run(settings: ApplicationSettings, as_json: bool, config: RestoreConfig) -> None:
+    """Restore, verify, and commit the group offsets.
+
+    The same command again continues a restore that was interrupted. Exits 1 when it is refused or
+    the target is not as the backup; then no group offset is committed.
+    """
+    request = config.request(settings)
+    with open_target(settings, config.target, request) as target:
+        planned = plan_restore(settings, request, target)
+        if not as_json:
+            print_markdown(report.markdown(planned))
+        done = None if planned.refusals else _restored(settings, planned, target)
+    if as_json:
+        print_json(_outcome(planned, done))
+    elif done is not None:
+        _tell(settings, planned, done)
+    _exit_if_refused(planned)
+    if done is not None and not done.result.passed:
+        sys.exit(exit_codes.CHECK_FAILED)
+
+
+@dataclass(frozen=True, slots=True)
+class _Done:
+    """What became of a restore; `committed` is None when it is not as the backup."""
+
+    result: RestoreResult
+    committed: StoredRestore | None
+    took_s: float
+
+
+def _restored(
+    settings: ApplicationSettings, planned: RestorePlan, target: KafkaConnection
+) -> _Done:
+    from spark_resources.session import SparkSessionResource
+
+    began = time.monotonic()
+    spark = SparkSessionResource()
+    try:
+        result = run_restore(
+            settings,
+            planned,
+            target,
+            spark=spark,
+            run_id=f"cli-{uuid.uuid4()}",
+            log=_log.info,
+        )
+    finally:
+        spark.stop()
+    committed = None
+    if result.passed:
+        committed = commit_group_offsets(settings, result.restore, target)
+    return _Done(result, committed, time.monotonic() - began)
+
+
+def _exit_if_refused(planned: RestorePlan) -> None:
+    if planned.refusals:
+        for refusal in planned.refusals:
+            click.echo(f"REFUSED {refusal}", err=True)
+        sys.exit(exit_codes.CHECK_FAILED)
+
+
+def _tell(settings: ApplicationSettings, planned: RestorePlan, done: _Done) -> None:
+    print_markdown(f"## Outcome\n\n{outcome(planned, done.result)}")
+    if done.committed is not None:
+        count = len(done.committed.committed or ())
+        local = local_name_of(settings, done.committed)
+        steps = steps_after(settings, done.committed, local=local)
+        print_markdown(
+            f"{count} offsets of group `{done.committed.group}` committed and read back.\n\n{steps}"
+        )
+
+
+def _outcome(planned: RestorePlan, done: _Done | None) -> dict[str, Any]:
+    document: dict[str, Any] = {"plan": report.document(planned)}
+    if done is None:
+        return {**document, "state": "refused"}
+    restored = done.committed or done.result.restore
+    return {
+        **document,
+        **_document(restored),
+        "recovery_point_age_s": age_s(planned),
+        "took_s": {**done.result.took_s, "all": done.took_s},
+        "compared_records": sum(p.compared for p in done.result.verified),
+        "differences": [
+            {
+                "topic": difference.target.topic,
+                "partition": difference.target.partition,
+                "offset": difference.offset,
+                "what": difference.what,
+            }
+            for difference in done.result.problems
+        ],
+    }
+
+
+@restore.command("list")
+@app_options
+def list_restores(settings: ApplicationSettings, as_json: bool) -> None:
+    """Every restore of the application, the one begun last first. Needs no broker."""
+    restores = RestoresTable(settings.warehouse).all(settings.application_id)
+    if as_json:
+        print_json({"restores": [_document(found) for found in restores]})
+        return
+    print_table(
+        f"Restores of {settings.application_id}",
+        ["restore", "state", "changed at", "point", "mode", "target", "group", "records"],
+        [
+            [
+                found.restore_id,
+                found.state.value,
+                iso_time(found.changed_at_ms),
+                found.point_id,
+                found.mode.value,
+                found.target_bootstrap_servers,
+                found.group,
+                sum(topic.records for topic in found.topics),
+            ]
+            for found in restores
+        ],
+    )
+    for found in restores:
+        if found.problem:
+            click.echo(f"{found.restore_id}: {found.problem}", err=True)
+
+
+def _document(found: StoredRestore) -> dict[str, Any]:
+    return {
+        "restore_id": found.restore_id,
+        "application_id": found.application_id,
+        "state": found.state.value,
+        "created_at": iso_time(found.created_at_ms),
+        "changed_at": iso_time(found.changed_at_ms),
+        "run_id": found.run_id,
+        "point_id": found.point_id,
+        "mode": found.mode.value,
+        "group": found.group,
+        "target": found.target_bootstrap_servers,
+        "target_cluster_id": found.target_cluster_id,
+        "topics": [
+            {"source": topic.source, "target": topic.target, "records": topic.records}
+            for topic in found.topics
+        ],
+        "committed": [
+            {"topic": o.topic, "partition": o.partition, "offset": o.offset}
+            for o in found.committed or ()
+        ],
+        "verified_records": found.verified_records,
+        "problem": found.problem,
+    }
+
+
+restore.add_command(finish)
+restore.add_command(group_offsets)
+restore.add_command(map_offsets)
+restore.add_command(rollback)
+restore.add_command(serve)
+restore.add_command(watch)

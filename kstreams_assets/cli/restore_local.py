@@ -1,0 +1,67 @@
+"""`kstreams-assets restore serve`: local clusters that were restored into, to look at old state."""
+
+import signal
+import threading
+from types import FrameType
+
+import click
+
+from kstreams_assets.cli.options import app_options
+from kstreams_assets.cli.output import print_json, print_table
+from kstreams_assets.restore.local_target import local_targets, remove_local_target
+from kstreams_assets.restore.local_target import serve as serve_cluster
+from kstreams_assets.settings import ApplicationSettings
+
+
+@click.command()
+@app_options
+@click.option("--remove", is_flag=True, help="Delete the cluster with all its data instead.")
+@click.argument("name", required=False)
+def serve(settings: ApplicationSettings, as_json: bool, name: str | None, remove: bool) -> None:
+    """Keep a local cluster up that was restored into (--target local); without a name, list them.
+
+    It runs until Ctrl-C or SIGTERM; its data stays.
+
+    \f
+    Raises LocalTargetNotFoundError.
+    """
+    if name is None:
+        _list(settings, as_json=as_json)
+    elif remove:
+        removed = remove_local_target(settings, name)
+        click.echo(f"Removed {removed.directory}, {removed.bytes:,} bytes.")
+    else:
+        until = threading.Event()
+
+        def stop(number: int, frame: FrameType | None) -> None:
+            del number, frame
+            until.set()
+
+        before = signal.signal(signal.SIGTERM, stop)
+        try:
+            serve_cluster(settings, name, announce=_announce, until=until)
+        finally:
+            signal.signal(signal.SIGTERM, before)
+
+
+def _announce(line: str) -> None:
+    click.echo(line)
+
+
+def _list(settings: ApplicationSettings, *, as_json: bool) -> None:
+    found = local_targets(settings)
+    if as_json:
+        print_json(
+            {
+                "local_clusters": [
+                    {"name": one.name, "directory": str(one.directory), "bytes": one.bytes}
+                    for one in found
+                ]
+            }
+        )
+        return
+    print_table(
+        f"Local clusters of {settings.application_id}",
+        ["name", "bytes", "directory"],
+        [[one.name, one.bytes, str(one.directory)] for one in found],
+    )

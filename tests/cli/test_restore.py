@@ -1,0 +1,366 @@
+"""`restore plan`, `run`, `list` and `map`: what goes in, what comes out, how it ends."""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+
+from kstreams_assets.backup.point_judge import Restores
+from kstreams_assets.cli import restore as restore_module
+from kstreams_assets.kafka.connection import KafkaConnection
+from kstreams_assets.kafka.positions import TopicPartitionId
+from kstreams_assets.recovery.point import GroupOffset
+from kstreams_assets.restore.offset_map import OffsetRun
+from kstreams_assets.restore.offset_maps_table import OffsetMapsTable
+from kstreams_assets.restore.plan import Refusal, RestorePlan
+from kstreams_assets.restore.request import (
+    InputsExtent,
+    OriginalHeaders,
+    RestoreMode,
+    RestoreRequest,
+    VerifyExtent,
+)
+from kstreams_assets.restore.restores_table import RestoresTable, RestoreState, StoredRestore
+from kstreams_assets.restore.result import Difference, PartitionProduced
+from kstreams_assets.restore.run import RestoreResult
+from kstreams_assets.settings import ApplicationSettings
+from kstreams_assets.warehouse.layout import Warehouse
+from spark_resources.session import SparkSessionResource
+from tests.cli.application import Program, document, nothing_written, write
+from tests.restore import outcomes
+from tests.restore.outcomes import ORDERS, TOTALS
+
+WRONG = Difference(TopicPartitionId(f"new-{TOTALS}", 0), 4, "the value differs")
+
+
+@pytest.fixture
+def app_file(tmp_path: Path) -> Path:
+    """The YAML of `shop`, with a target."""
+    more = {
+        "warehouse": str(tmp_path / "warehouse"),
+        "restore": {"target": {"bootstrap_servers": "target:1"}, "verify": "sample"},
+    }
+    return write(tmp_path / "defs.yaml", document(**more))
+
+
+@pytest.fixture
+def restores(app_file: Path) -> RestoresTable:
+    """The table `restores`."""
+    return RestoresTable(Warehouse(app_file.parent / "warehouse"))
+
+
+@dataclass
+class _Restore:
+    """Stands in for planning, running and committing."""
+
+    refusals: tuple[Refusal, ...] = ()
+    differences: tuple[Difference, ...] = ()
+    requests: list[tuple[RestoreRequest, str]] = field(default_factory=list)
+    ran: list[str] = field(default_factory=list)
+    committed: list[str] = field(default_factory=list)
+
+    def plan(
+        self, settings: ApplicationSettings, request: RestoreRequest, target: KafkaConnection
+    ) -> RestorePlan:
+        self.requests.append((request, target.bootstrap_servers))
+        return outcomes.plan(request, *self.refusals, target=target.bootstrap_servers)
+
+    def run(
+        self,
+        settings: ApplicationSettings,
+        planned: RestorePlan,
+        target: KafkaConnection,
+        *,
+        spark: SparkSessionResource,
+        run_id: str,
+        log: Callable[[str], None],
+    ) -> RestoreResult:
+        self.ran.append(target.bootstrap_servers)
+        return outcomes.result(planned, *self.differences, run_id=run_id)
+
+    def commit(
+        self, settings: ApplicationSettings, restore: StoredRestore, target: KafkaConnection
+    ) -> StoredRestore:
+        self.committed.append(target.bootstrap_servers)
+        return replace(restore, state=RestoreState.COMMITTED, committed=restore.to_commit)
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> _Restore:
+    """What the commands call."""
+    made = _Restore()
+    monkeypatch.setattr(restore_module, "plan_restore", made.plan)
+    monkeypatch.setattr(restore_module, "run_restore", made.run)
+    monkeypatch.setattr(restore_module, "commit_group_offsets", made.commit)
+    return made
+
+
+class TestPlan:
+    """`restore plan`."""
+
+    def test_the_report(self, program: Program, app_file: Path, fake: _Restore) -> None:
+        with nothing_written(app_file.parent):
+            result = program("restore", "plan", "--app", app_file)
+        assert (result.exit_code, result.err) == (0, "")
+        assert "Restore of shop" in result.out
+        assert "Nothing stands against it." in result.out
+        assert "**" not in result.out
+        assert fake.ran == fake.committed == []
+
+    def test_json(self, program: Program, app_file: Path, fake: _Restore) -> None:
+        result = program("restore", "plan", "--app", app_file, "--json")
+        found = json.loads(result.out)
+        assert (found["restore_id"], found["can_run"]) == ("point-1-0123abcd", True)
+
+    @pytest.mark.parametrize("command", ["plan", "run"])
+    def test_refused(self, program: Program, app_file: Path, fake: _Restore, command: str) -> None:
+        fake.refusals = (
+            Refusal("Group shop", "is active.", "Stop the application."),
+            Refusal("Topic new-orders", "holds 4 records.", "Delete it."),
+        )
+        result = program("restore", command, "--app", app_file)
+        assert result.exit_code == 1
+        assert result.err.splitlines() == [
+            "REFUSED Group shop: is active. Stop the application.",
+            "REFUSED Topic new-orders: holds 4 records. Delete it.",
+        ]
+        assert fake.ran == fake.committed == []
+        found = json.loads(program("restore", command, "--app", app_file, "--json").out)
+        planned = found if command == "plan" else found["plan"]
+        assert len(planned["refusals"]) == 2
+        assert not planned["can_run"]
+
+    def test_every_option_arrives(self, program: Program, app_file: Path, fake: _Restore) -> None:
+        options = (
+            "--target other:2 --as-of 2026-11-21T14:30:00.25Z --mode inputs_until --inputs tail"
+            " --target-application-id shop-2 --prefix copy- --topic-name a=b --topic-name c=d=e"
+            " --exclude x* --exclude y --accept at_least_once --verify counts"
+            " --original-headers offset --original-headers timestamp --accept-replaced-timestamps"
+            " --replication-factor 2"
+        )
+        for command in ("plan", "run"):
+            assert program("restore", command, "--app", app_file, *options.split()).exit_code == 0
+        expected = RestoreRequest(
+            mode=RestoreMode.INPUTS_UNTIL,
+            as_of_ms=1_795_271_400_250,
+            accept=Restores.AT_LEAST_ONCE,
+            inputs=InputsExtent.TAIL,
+            application_id="shop-2",
+            prefix="copy-",
+            topics={"a": "b", "c": "d=e"},
+            exclude=("x*", "y"),
+            replication_factor=2,
+            original_headers=OriginalHeaders(offset=True, timestamp=True),
+            accept_replaced_timestamps=True,
+            verify=VerifyExtent.COUNTS,
+        )
+        assert fake.requests == [(expected, "other:2")] * 2
+
+    def test_without_options(self, program: Program, app_file: Path, fake: _Restore) -> None:
+        program("restore", "plan", "--app", app_file)
+        program("restore", "plan", "--app", app_file, "--point", "p-7")
+        assert fake.requests == [
+            (RestoreRequest(verify=VerifyExtent.SAMPLE), "target:1"),
+            (RestoreRequest(verify=VerifyExtent.SAMPLE, point_id="p-7"), "target:1"),
+        ]
+
+    @pytest.mark.parametrize(
+        ("options", "text"),
+        [
+            (["--as-of", "2026-11-21T14:30"], "without a time zone. Add Z for UTC"),
+            (["--as-of", "2026-11-21T14:30Z", "--point", "p"], "Both as_of"),
+            (["--topic-name", "a"], "--topic-name 'a' is no SOURCE=TARGET"),
+            (["--topic-name", "a=b", "--topic-name", "a=c"], "of a new source"),
+            (["--target", "nowhere"], "'nowhere' is not host:port"),
+        ],
+    )
+    def test_wrong_values(
+        self, program: Program, app_file: Path, fake: _Restore, options: list[str], text: str
+    ) -> None:
+        with nothing_written(app_file.parent):
+            result = program("restore", "run", "--app", app_file, *options)
+        assert result.exit_code == 2
+        assert text in result.err
+        assert result.err.count("\n") == 1
+
+    def test_no_target(self, program: Program, tmp_path: Path, fake: _Restore) -> None:
+        path = write(tmp_path / "defs.yaml", document(warehouse=str(tmp_path / "warehouse")))
+        result = program("restore", "plan", "--app", path)
+        assert result.exit_code == 2
+        assert "No target cluster is given for the restore of shop." in result.err
+
+
+class TestRun:
+    """`restore run`."""
+
+    def test_restored_verified_committed(
+        self, program: Program, app_file: Path, fake: _Restore
+    ) -> None:
+        result = program("restore", "run", "--app", app_file, "--target", "other:2")
+        assert (result.exit_code, result.err) == (0, "")
+        assert fake.ran == fake.committed == ["other:2"]
+        assert "100 records (verify: sample)" in result.out
+        assert "1 offsets of group shop committed and read back." in result.out
+        assert "delete <state.dir>/shop on every instance" in result.out
+
+    def test_json(self, program: Program, app_file: Path, fake: _Restore) -> None:
+        result = program("restore", "run", "--app", app_file, "--json")
+        assert result.exit_code == 0
+        found = json.loads(result.out)
+        assert (found["state"], found["group"], found["target"]) == (
+            "committed",
+            "shop",
+            "target:1",
+        )
+        assert found["committed"] == [{"topic": f"new-{ORDERS}", "partition": 0, "offset": 70}]
+        assert (found["compared_records"], found["differences"]) == (100, [])
+        assert found["recovery_point_age_s"] > 3_000_000
+        assert found["took_s"].keys() == {"topics", "produce", "verify", "all"}
+        assert found["plan"]["restore_id"] == found["restore_id"]
+
+    def test_a_difference_exits_1_and_commits_nothing(
+        self, program: Program, app_file: Path, fake: _Restore
+    ) -> None:
+        fake.differences = (WRONG,)
+        result = program("restore", "run", "--app", app_file)
+        assert result.exit_code == 1
+        assert fake.committed == []
+        assert "The target is not as the backup; no group offsets are committed." in result.out
+        assert f"new-{TOTALS}-0 offset 4: the value differs" in result.out
+        assert "After the restore" not in result.out
+        result = program("restore", "run", "--app", app_file, "--json")
+        assert result.exit_code == 1
+        found = json.loads(result.out)
+        assert (found["state"], found["committed"]) == ("failed_verification", [])
+        assert found["differences"] == [
+            {
+                "topic": f"new-{TOTALS}",
+                "partition": 0,
+                "offset": 4,
+                "what": "the value differs",
+            }
+        ]
+
+
+def _stored(restore_id: str, state: RestoreState, **changes: object) -> StoredRestore:
+    made = outcomes.stored(outcomes.plan(RestoreRequest()), state)
+    return replace(made, restore_id=restore_id, **changes)  # pyright: ignore[reportArgumentType]
+
+
+class TestList:
+    """`restore list`."""
+
+    def test_json(self, program: Program, app_file: Path, restores: RestoresTable) -> None:
+        restores.append(_stored("first", RestoreState.PLANNED))
+        committed = (GroupOffset("new-orders", 0, 70, "AgAB"),)
+        restores.append(_stored("first", RestoreState.COMMITTED, committed=committed))
+        restores.append(_stored("second", RestoreState.PRODUCED, created_at_ms=2 * 10**12))
+        result = program("restore", "list", "--app", app_file, "--json")
+        assert (result.exit_code, result.err) == (0, "")
+        second, first = json.loads(result.out)["restores"]
+        assert (second["restore_id"], second["state"]) == ("second", "produced")
+        assert (first["restore_id"], first["state"]) == ("first", "committed")
+        assert first["committed"] == [{"topic": "new-orders", "partition": 0, "offset": 70}]
+        assert first["topics"][0] == {"source": ORDERS, "target": f"new-{ORDERS}", "records": 90}
+
+    def test_table(self, program: Program, app_file: Path, restores: RestoresTable) -> None:
+        failed = RestoreState.FAILED_VERIFICATION
+        restores.append(_stored("first", failed, problem="t-0 offset 4: the value differs"))
+        result = program("restore", "list", "--app", app_file)
+        (row,) = [line for line in result.out.splitlines() if "failed_verification" in line]
+        cells = [cell.strip() for cell in row.strip("│|").split("│")]
+        assert cells == [
+            "first",
+            "failed_verification",
+            "2025-10-09T08:55:00.000+00:00",
+            "point-1",
+            "state",
+            "target:1",
+            "shop",
+            "100",
+        ]
+        assert result.err == "first: t-0 offset 4: the value differs\n"
+
+    def test_none(self, program: Program, app_file: Path) -> None:
+        result = program("restore", "list", "--app", app_file, "--json")
+        assert json.loads(result.out) == {"restores": []}
+
+
+class TestMap:
+    """`restore map`: a partition with a gap of 5 source offsets."""
+
+    @pytest.fixture(autouse=True)
+    def _maps(self, app_file: Path, restores: RestoresTable) -> None:
+        restores.append(_stored("first", RestoreState.COMMITTED))
+        source, target = TopicPartitionId("orders", 3), TopicPartitionId("new-orders", 3)
+        runs = (OffsetRun(10, 0, 5), OffsetRun(20, 5, 2))
+        made = PartitionProduced(source, target, runs, records=7, resumed=0, end=7)
+        table = OffsetMapsTable(Warehouse(app_file.parent / "warehouse"))
+        table.record("shop", "first", [made])
+
+    def _map(self, program: Program, app_file: Path, *arguments: str) -> list[dict[str, int]]:
+        result = program("restore", "map", "--app", app_file, "--json", *arguments)
+        assert (result.exit_code, result.err) == (0, "")
+        found = json.loads(result.out)
+        assert found["target"] == {"topic": "new-orders", "partition": 3}
+        assert found["target_end"] == 7
+        return found["offsets"]
+
+    def test_offsets(self, program: Program, app_file: Path) -> None:
+        assert self._map(program, app_file, "orders", "3", "0", "14", "17", "99") == [
+            {"source": 0, "target": 0, "records": 0},
+            {"source": 14, "target": 4, "records": 4},
+            {"source": 17, "target": 5, "records": 5},
+            {"source": 99, "target": 7, "records": 7},
+        ]
+
+    def test_reverse(self, program: Program, app_file: Path) -> None:
+        assert self._map(program, app_file, "--reverse", "orders", "3", "4", "5", "7") == [
+            {"source": 14, "target": 4, "records": 4},
+            {"source": 20, "target": 5, "records": 5},
+            {"source": None, "target": 7, "records": None},
+        ]
+
+    def test_all_runs(self, program: Program, app_file: Path) -> None:
+        assert self._map(program, app_file, "orders", "3") == [
+            {"source": 10, "target": 0, "records": 5},
+            {"source": 20, "target": 5, "records": 2},
+        ]
+        table = program("restore", "map", "--app", app_file, "orders", "3").out
+        assert "orders-3 -> new-orders-3 (end 7), restore first" in table
+
+    def test_unknown(self, program: Program, app_file: Path) -> None:
+        result = program("restore", "map", "--app", app_file, "orders", "4", "0")
+        assert result.exit_code == 2
+        assert "The restore first has no offset map of orders-4." in result.err
+
+
+class TestWhichRestore:
+    """What commands on a restore do with and without --restore."""
+
+    def _map(self, program: Program, app_file: Path, *options: str) -> str:
+        result = program("restore", "map", "--app", app_file, *options, "orders", "3")
+        assert result.exit_code == 2
+        return result.err
+
+    def test_none(self, program: Program, app_file: Path) -> None:
+        assert "shop has no restore in" in self._map(program, app_file)
+        assert "shop has no restore 'x' in" in self._map(program, app_file, "--restore", "x")
+
+    def test_the_only_unfinished_one(
+        self, program: Program, app_file: Path, restores: RestoresTable
+    ) -> None:
+        restores.append(_stored("first", RestoreState.FINISHED))
+        assert "The restore first has no" in self._map(program, app_file)
+        restores.append(_stored("second", RestoreState.COMMITTED, created_at_ms=1))
+        assert "The restore second has no" in self._map(program, app_file)
+        named = self._map(program, app_file, "--restore", "first")
+        assert "The restore first has no" in named
+
+    def test_several(self, program: Program, app_file: Path, restores: RestoresTable) -> None:
+        restores.append(_stored("first", RestoreState.COMMITTED))
+        restores.append(_stored("second", RestoreState.PLANNED, created_at_ms=1))
+        text = self._map(program, app_file)
+        assert "shop has 2 restores: first, second. Choose one with --restore." in text

@@ -1,0 +1,43 @@
+"""A code location with the application of a test's workbench, told by RESTORE_TEST_APPLICATION."""
+
+import json
+import os
+from pathlib import Path
+
+import dagster as dg
+
+from kstreams_assets.app.model import AppTopic, StreamsApplication, TopicRole
+from kstreams_assets.components.builder import build_application_definitions
+from kstreams_assets.kafka.connection import KafkaConnection
+from kstreams_assets.settings import ApplicationSettings, RestoreSettings, WindowSchedule
+from kstreams_assets.warehouse.layout import Warehouse
+from spark_resources.session import SparkSessionResource
+
+
+def settings() -> ApplicationSettings:
+    """The application; restores go to the cluster it is on."""
+    told = json.loads(os.environ["RESTORE_TEST_APPLICATION"])
+    topics = tuple(
+        AppTopic(name, frozenset(TopicRole(role) for role in roles))
+        for name, roles in sorted(told["topics"].items())
+    )
+    connection = KafkaConnection(bootstrap_servers=told["bootstrap_servers"])
+    return ApplicationSettings(
+        application=StreamsApplication(told["application_id"], topics),
+        topics=topics,
+        connection=connection,
+        warehouse=Warehouse(Path(told["warehouse"])),
+        windows=WindowSchedule.every("minute", start="2026-01-01"),
+        restore=RestoreSettings(target=connection),
+    )
+
+
+@dg.definitions
+def defs() -> dg.Definitions:
+    """The assets, bound as in the code location that is shipped."""
+    return dg.Definitions.merge(
+        build_application_definitions(settings()),
+        dg.Definitions(
+            resources={"spark": SparkSessionResource()}, executor=dg.in_process_executor
+        ),
+    )
