@@ -1,14 +1,15 @@
-"""`python -m bench [windows|backup|points|cuts]`: all of them without an argument."""
+"""`python -m bench [windows|backup|points|cuts|restore]`: all of them without an argument."""
 
 import sys
 
-from bench import backup, cuts, points, windows
+from bench import backup, cuts, points, restore, windows
 
 _BENCHMARKS = {
     "windows": windows.main,
     "backup": backup.main,
     "points": points.main,
     "cuts": cuts.main,
+    "restore": restore.main,
 }
 
 

@@ -32,7 +32,7 @@ def main() -> None:
         place.cluster.create_topics([TopicSpec(_TOPIC, _PARTITIONS, 1)])
         probe = Warehouse(place.folder / "probe")
         place.dated_point(probe, 0)
-        _produce(place.bootstrap_servers)
+        produce_records(place.bootstrap_servers, _TOPIC, _RECORDS, _PARTITIONS)
         rows = [_consume(place.bootstrap_servers) for _ in range(_REPEATS)]
         began = time.monotonic()
         _ = place.spark.spark_session
@@ -71,7 +71,7 @@ def _per_s(seconds: float) -> int:
     return round(_RECORDS / seconds)
 
 
-def _produce(bootstrap_servers: str) -> None:
+def produce_records(bootstrap_servers: str, topic: str, records: int, partitions: int) -> None:
     """Payloads of which half is random and half repeats: they compress about three times."""
     source = random.Random(7)
     words = [source.randbytes(6).hex().encode() for _ in range(4096)]
@@ -86,15 +86,15 @@ def _produce(bootstrap_servers: str) -> None:
             "queue.buffering.max.kbytes": 2**20,
         }
     )
-    for number in range(_RECORDS):
+    for number in range(records):
         headers: list[tuple[str, str | bytes | None]] = [("source", b"bench")] * (number % 2)
         while True:
             try:
                 producer.produce(
-                    _TOPIC,
+                    topic,
                     payloads[number % _PAYLOADS],
                     f"key-{number % 50_000}",
-                    partition=number % _PARTITIONS,
+                    partition=number % partitions,
                     headers=headers or None,
                 )
                 break

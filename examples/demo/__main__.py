@@ -1,101 +1,209 @@
-"""`python -m examples.demo`: broker, application, orders, recovery points, windows, tables."""
+"""`python -m examples.demo`: an application loses its cluster, and goes on on another one.
 
+Orders flow into a real application on a real broker; recovery points are taken and windows backed
+up; in the middle of the load the cluster is killed and its data deleted. The application is
+restored to its newest exact point on a new cluster, the shop sends again what came after it, and
+the totals are held against a run that nothing interrupted.
+"""
+
+import shutil
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
 
 import dagster as dg
 
 from examples.demo.backfill import backfill
-from examples.demo.live import RATE, DemoError, run_load
+from examples.demo.control import totals, uninterrupted
+from examples.demo.live import RATE, DemoError, await_drained, await_windows, points_taken
 from examples.demo.place import APPLICATION_ID, CONFIG, DEFS, Place
-from examples.demo.report import Finding, findings, print_windows, totals_sql
+from examples.demo.report import DemoReport, Finding, backup_findings, print_windows
+from examples.demo.restoring import Restored, restore
+from examples.demo.shop import Shop
 from examples.order_processor.application import OrderProcessor, create_topics
-from examples.order_processor.orders import OrderGenerator
-from kstreams_assets.backup.due import window_statuses
-from kstreams_assets.backup.partitions import WindowCalendar
-from kstreams_assets.backup.windows import Window
+from examples.order_processor.load import produce_orders
+from examples.order_processor.orders import CustomerTotal, OrderGenerator
 from kstreams_assets.cli.app_file import load_settings
 from kstreams_assets.errors import KStreamsAssetsError
+from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.local_cluster import LocalCluster
+from kstreams_assets.recovery.point import RecoveryPoint
+from kstreams_assets.recovery.table import RecoveryPointTable
+from kstreams_assets.restore.finish import finish
 from kstreams_assets.settings import ApplicationSettings
 
-_MINUTE_S = 60
-_LOAD_S = 120
-_DRAIN_S = 8
-"""Kept free before the third window closes, so that the last point still lies in it."""
 _CUSTOMERS = 1_000
+_AFTERWARDS_S = 10
+"""The shop would have gone on for so long had the cluster not been lost."""
 
 
 def main() -> int:
     """Run the demo; 0 when everything was as it must be."""
     place = Place()
     place.clear()
-    began = time.monotonic()
     try:
-        with LocalCluster(place.kafka) as cluster:
-            print(f"Broker up at {cluster.bootstrap_servers} ({time.monotonic() - began:.1f} s).")
-            place.prepare(
-                bootstrap_servers=cluster.bootstrap_servers,
-                first_window=time.strftime("%Y-%m-%d-%H:%M", time.gmtime()),
-            )
-            create_topics(cluster.bootstrap_servers)
-            with OrderProcessor(
-                cluster.bootstrap_servers,
-                state_dir=place.state,
-                application_id=APPLICATION_ID,
-                config=CONFIG,
-            ):
-                return _demonstrate(place, load_settings(DEFS))
+        report = _Story(place).tell()
     except (KStreamsAssetsError, DemoError) as error:
         print(f"The demo failed: {error}", file=sys.stderr)
         return 1
+    report.print_tables()
+    report.write(place.report)
+    print(f"\nThe same as JSON: {place.report}\nThe tables: {place.warehouse}")
+    print("The Dagster UI with lineage, runs and plots, on the new cluster: make dev")
+    return 0 if report.holds else 1
 
 
-def _demonstrate(place: Place, settings: ApplicationSettings) -> int:
-    generator = OrderGenerator(seed=1, customers=_CUSTOMERS)
-    duration_s = _load_seconds()
-    print(f"The order processor runs; {RATE:,.0f} orders/s for {duration_s:.0f} s.")
-    live = run_load(settings, generator, duration_s=duration_s)
-    print(f"{live.load.count:,} orders processed, {live.points} recovery points taken.")
-    windows = _await_windows(settings)
-    print(f"Backing up {len(windows)} windows as one backfill ...")
-    began = time.monotonic()
-    with dg.DagsterInstance.get() as instance:
-        done = backfill(settings, windows, instance)
-    print(f"Run {done.run_id}: {time.monotonic() - began:.1f} s, the start of Spark included.\n")
-    print_windows(settings, windows, done)
-    return _conclude(place, settings, findings(settings, generator, live.load, done))
+@dataclass(slots=True)
+class _Story:
+    place: Place
+    generator: OrderGenerator = field(
+        default_factory=lambda: OrderGenerator(seed=1, customers=_CUSTOMERS)
+    )
+    phases_s: dict[str, float] = field(default_factory=dict)
+    findings: list[Finding] = field(default_factory=list)
+
+    def tell(self) -> DemoReport:
+        """From the first order to the comparison with the uninterrupted run."""
+        shop, points = self._until_the_loss()
+        lost_at, lost_ms = time.monotonic(), time.time_ns() // 1_000_000
+        with self._phase("a new broker"):
+            cluster = LocalCluster(self.place.new_kafka)
+            cluster.start()
+        with cluster:
+            settings = self._settings(cluster)
+            restored = self._restore(settings, cluster)
+            point = _point(settings, restored)
+            with self._application(cluster), KafkaCluster(settings.connection) as asked:
+                recovery_s = time.monotonic() - lost_at
+                print(f"The application is RUNNING, {recovery_s:.1f} s after the loss.")
+                orders = len(shop.places) + round(RATE * _AFTERWARDS_S)
+                replayed = self._replay(shop, point, orders, cluster)
+                await_drained(settings, asked)
+                caught_up_s = time.monotonic() - lost_at
+                finish(settings, restored.restore, asked)
+                print("Caught up, topic configs are back. Now the same orders uninterrupted ...")
+                found = totals(asked)
+        expected = uninterrupted(self.place.control, settings, self.generator, orders)
+        self._compare(expected, found)
+        return DemoReport(
+            orders=orders,
+            acknowledged_before_the_loss=len(shop.places),
+            recovery_points=points,
+            restored_point=point.id,
+            restored_point_guarantee=point.guarantee,
+            recovery_point_age_s=(lost_ms - point.taken_at_ms) / 1000,
+            recovery_s=recovery_s,
+            caught_up_s=caught_up_s,
+            phases_s=self.phases_s,
+            records_restored=restored.records,
+            records_verified=restored.restore.verified_records or 0,
+            orders_replayed=replayed,
+            customers=len(expected),
+            customers_that_differ=sum(found.get(c) != t for c, t in expected.items()),
+            lost_after_replay=_count(expected) - _count(found),
+            findings=tuple(self.findings),
+        )
+
+    def _until_the_loss(self) -> tuple[Shop, int]:
+        """Run everything until a window is backed up, then lose the cluster under full load."""
+        began = time.monotonic()
+        with LocalCluster(self.place.kafka) as cluster:
+            print(f"Broker up at {cluster.bootstrap_servers} ({time.monotonic() - began:.1f} s).")
+            first_window = time.strftime("%Y-%m-%d-%H:%M", time.gmtime())
+            settings = self._settings(cluster, first_window=first_window)
+            create_topics(cluster.bootstrap_servers)
+            application = self._order_processor(cluster, self.place.state)
+            application.start()
+            print(f"The order processor runs; {RATE:,.0f} orders/s from now on.")
+            shop = Shop(cluster.bootstrap_servers, self.generator, rate=RATE)
+            with shop:
+                with points_taken(settings) as points:
+                    self._back_up(settings, shop)
+                print("Now the cluster is lost: broker and application are killed ...")
+                application.kill()
+                cluster.kill_node(0)
+        shutil.rmtree(self.place.kafka)
+        shutil.rmtree(self.place.state)
+        print(f"... and the data deleted. {len(shop.places):,} orders had been acknowledged.")
+        return shop, len(points)
+
+    def _back_up(self, settings: ApplicationSettings, shop: Shop) -> None:
+        windows = await_windows(settings, shop)
+        print(f"Backing up {len(windows)} windows as one backfill, under load ...")
+        began = time.monotonic()
+        with dg.DagsterInstance.get() as instance:
+            done = backfill(settings, windows, instance)
+        print(f"Run {done.run_id}: {time.monotonic() - began:.1f} s, the start of Spark included.")
+        print_windows(settings, windows, done)
+        self.findings += backup_findings(done)
+
+    def _restore(self, settings: ApplicationSettings, cluster: LocalCluster) -> Restored:
+        print("Restoring to the newest exact point ...")
+        with (
+            self._phase("the restore, verified record by record"),
+            dg.DagsterInstance.get() as instance,
+        ):
+            restored = restore(settings, cluster.bootstrap_servers, instance)
+        print(f"Run {restored.run_id}: {restored.records:,} records, {restored.seconds:.1f} s.")
+        return restored
+
+    @contextmanager
+    def _application(self, cluster: LocalCluster) -> Iterator[OrderProcessor]:
+        application = self._order_processor(cluster, self.place.new_state)
+        with self._phase("the application's start"):
+            application.start()
+        try:
+            yield application
+        finally:
+            application.stop()
+
+    def _order_processor(self, cluster: LocalCluster, state: Path) -> OrderProcessor:
+        return OrderProcessor(
+            cluster.bootstrap_servers,
+            state_dir=state,
+            application_id=APPLICATION_ID,
+            config=CONFIG,
+        )
+
+    def _replay(self, shop: Shop, point: RecoveryPoint, orders: int, cluster: LocalCluster) -> int:
+        """Send what the restored input lacks, and what would have come since."""
+        ends = {cut.partition: cut.end for cut in point.partitions if cut.topic == "orders"}
+        missing = shop.not_in(ends, orders)
+        print(f"The shop sends {len(missing):,} orders again that came after the point ...")
+        produce_orders(cluster.bootstrap_servers, self.generator, indices=missing)
+        return len(missing)
+
+    def _compare(self, expected: dict[str, CustomerTotal], found: dict[str, CustomerTotal]) -> None:
+        differ = sum(found.get(customer) != total for customer, total in expected.items())
+        self.findings += [
+            Finding("customers", len(expected), len(found)),
+            Finding("customers whose total differs from the uninterrupted run", 0, differ),
+        ]
+
+    def _settings(
+        self, cluster: LocalCluster, *, first_window: str | None = None
+    ) -> ApplicationSettings:
+        self.place.prepare(bootstrap_servers=cluster.bootstrap_servers, first_window=first_window)
+        return load_settings(DEFS)
+
+    @contextmanager
+    def _phase(self, name: str) -> Iterator[None]:
+        began = time.monotonic()
+        yield
+        self.phases_s[name] = time.monotonic() - began
 
 
-def _load_seconds() -> float:
-    """About two minutes over three windows or more, ending before a window does."""
-    into = time.time() % _MINUTE_S
-    longest = 3 * _MINUTE_S - into - _DRAIN_S
-    return min(_LOAD_S, longest) if longest >= _LOAD_S - _DRAIN_S else longest + _MINUTE_S
+def _point(settings: ApplicationSettings, restored: Restored) -> RecoveryPoint:
+    table = RecoveryPointTable(settings.warehouse)
+    (point,) = table.load(settings.application_id, [restored.restore.point_id])
+    return point
 
 
-def _await_windows(settings: ApplicationSettings) -> list[Window]:
-    """The windows with orders in them, once the last has closed."""
-    calendar = WindowCalendar(settings.windows)
-    last_ms = time.time_ns() // 1_000_000
-    wait_s = _MINUTE_S - time.time() % _MINUTE_S
-    print(f"Waiting {wait_s:.0f} s for the last window to close ...")
-    while (newest := calendar.newest_closed()) is None or newest.end_ms <= last_ms:
-        time.sleep(0.5)
-    return [status.window for status in window_statuses(settings)]
-
-
-def _conclude(place: Place, settings: ApplicationSettings, results: Sequence[Finding]) -> int:
-    wrong = [finding for finding in results if not finding.holds]
-    print("\nStore order-totals at the end of the last window, from SQL on the Delta table:\n")
-    print(f"{totals_sql(settings)}\n")
-    for finding in results:
-        mark = "ok " if finding.holds else "BAD"
-        print(f"  {mark} {finding.what}: {finding.found} (expected {finding.expected})")
-    print(f"\nThe tables: {place.warehouse}")
-    print("The same in the Dagster UI, with lineage, runs and plots: make dev")
-    return 1 if wrong else 0
+def _count(totals_: dict[str, CustomerTotal]) -> int:
+    return sum(total.count for total in totals_.values())
 
 
 if __name__ == "__main__":

@@ -1,86 +1,74 @@
-"""The live part: orders flow in, the application works, recovery points are taken."""
+"""The live part: orders flow in, recovery points are taken, windows close."""
 
 import threading
 import time
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final
 
-from examples.order_processor.load import LoadResult, produce_orders
-from examples.order_processor.orders import OrderGenerator
+from examples.demo.shop import Shop
+from kstreams_assets.backup.due import window_statuses
 from kstreams_assets.backup.from_settings import recorder_of
+from kstreams_assets.backup.partitions import WindowCalendar
+from kstreams_assets.backup.windows import Window
+from kstreams_assets.errors import KStreamsAssetsError
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.positions import TopicPartitionId
 from kstreams_assets.settings import ApplicationSettings
 
 RATE: Final = 2_000.0
 POINT_EVERY_S: Final = 5.0
+_WINDOW_S: Final = 60.0
+_LEAST_S: Final = 40.0
+"""The first window that is backed up holds at least so many seconds of orders."""
 _PROGRESS_EVERY_S: Final = 15.0
-_DRAIN_TIMEOUT_S: Final = 60.0
+_DRAIN_TIMEOUT_S: Final = 120.0
 
 
 class DemoError(RuntimeError):
     """Something in the demo is not as it must be."""
 
 
-@dataclass(frozen=True, slots=True)
-class LivePhase:
-    """What was produced, and the recovery points taken meanwhile."""
-
-    load: LoadResult
-    points: int
-
-
-def run_load(
-    settings: ApplicationSettings, generator: OrderGenerator, *, duration_s: float
-) -> LivePhase:
-    """Produce orders and take a recovery point every five seconds; returns when both are done.
-
-    The last point is taken once the application has processed every order.
-    """
+@contextmanager
+def points_taken(settings: ApplicationSettings) -> Iterator[list[str]]:
+    """Takes a recovery point every five seconds while the block runs; their ids."""
     stop = threading.Event()
-    with ThreadPoolExecutor(max_workers=2) as threads:
-        load = threads.submit(
-            produce_orders,
-            settings.connection.bootstrap_servers,
-            generator,
-            rate=RATE,
-            duration_s=duration_s,
-        )
-        points = threads.submit(_take_points, settings, stop)
-        try:
-            _show_progress(load, duration_s)
-        finally:
-            stop.set()
-        produced, taken = load.result(), points.result()
-    with KafkaCluster(settings.connection) as cluster:
-        _await_drained(settings, cluster)
-        recorder_of(settings, cluster).take()
-    return LivePhase(produced, taken + 1)
+    taken: list[str] = []
+
+    def take() -> None:
+        with KafkaCluster(settings.connection) as cluster:
+            recorder = recorder_of(settings, cluster)
+            while not stop.wait(POINT_EVERY_S):
+                try:
+                    taken.append(recorder.take().id)
+                except KStreamsAssetsError as error:  # the cluster is lost while one is taken
+                    if not stop.is_set():
+                        print(f"  no recovery point: {error}", flush=True)
+
+    thread = threading.Thread(target=take, name="recovery points", daemon=True)
+    thread.start()
+    try:
+        yield taken
+    finally:
+        stop.set()
+        thread.join(_DRAIN_TIMEOUT_S)
 
 
-def _take_points(settings: ApplicationSettings, stop: threading.Event) -> int:
-    taken = 0
-    with KafkaCluster(settings.connection) as cluster:
-        recorder = recorder_of(settings, cluster)
-        while not stop.wait(POINT_EVERY_S):
-            recorder.take()
-            taken += 1
-    return taken
+def await_windows(settings: ApplicationSettings, shop: Shop) -> list[Window]:
+    """The windows that are due once one with most of a minute of orders has closed."""
+    began, shown = time.time(), 0.0
+    boundary = began - began % _WINDOW_S + _WINDOW_S
+    closes = boundary if boundary - began >= _LEAST_S else boundary + _WINDOW_S
+    calendar = WindowCalendar(settings.windows)
+    while (newest := calendar.newest_closed()) is None or newest.end_ms < closes * 1000:
+        time.sleep(0.2)
+        if time.time() - shown >= _PROGRESS_EVERY_S:
+            shown = time.time()
+            print(f"  {shown - began:3.0f} s, {len(shop.places):,} orders", flush=True)
+    return [status.window for status in window_statuses(settings)]
 
 
-def _show_progress(load: "Future[LoadResult]", duration_s: float) -> None:
-    began = time.monotonic()
-    shown = 0.0
-    while not load.done():
-        time.sleep(0.5)
-        elapsed = time.monotonic() - began
-        if elapsed - shown >= _PROGRESS_EVERY_S:
-            shown = elapsed
-            print(f"  {elapsed:3.0f} of {duration_s:.0f} s, about {elapsed * RATE:,.0f} orders")
-
-
-def _await_drained(settings: ApplicationSettings, cluster: KafkaCluster) -> None:
+def await_drained(settings: ApplicationSettings, cluster: KafkaCluster) -> None:
     """Wait until the group's committed offsets have reached the ends of what it reads."""
     deadline = time.monotonic() + _DRAIN_TIMEOUT_S
     while True:
@@ -89,7 +77,7 @@ def _await_drained(settings: ApplicationSettings, cluster: KafkaCluster) -> None
         if committed and all(_at_end(p, committed[p].offset, ends[p]) for p in committed):
             return
         if time.monotonic() > deadline:
-            raise DemoError(f"{settings.application_id} did not catch up within 60 s.")
+            raise DemoError(f"{settings.application_id} did not catch up within 120 s.")
         time.sleep(0.2)
 
 

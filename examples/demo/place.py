@@ -21,13 +21,33 @@ class Place:
 
     @property
     def kafka(self) -> Path:
-        """Data of the local broker."""
+        """Data of the local broker that gets lost."""
         return self.root / "kafka"
 
     @property
     def state(self) -> Path:
-        """State folder of the order processor."""
+        """State folder of the order processor on it."""
         return self.root / "state"
+
+    @property
+    def new_kafka(self) -> Path:
+        """Data of the local broker that is restored into."""
+        return self.root / "new-kafka"
+
+    @property
+    def new_state(self) -> Path:
+        """State folder of the order processor there."""
+        return self.root / "new-state"
+
+    @property
+    def control(self) -> Path:
+        """Broker and state of the run that nothing interrupts."""
+        return self.root / "control"
+
+    @property
+    def report(self) -> Path:
+        """What the demo measured and found, as JSON."""
+        return self.root / "demo-report.json"
 
     @property
     def warehouse(self) -> Path:

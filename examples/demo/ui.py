@@ -1,6 +1,7 @@
 """`make dev`: the Dagster UI with the example loaded, on a live broker and application.
 
-Goes on with the data of the last `make demo`, if there is any. Ctrl-C stops everything.
+Goes on with the cluster that the last `make demo` restored into, if there is any. Ctrl-C stops
+everything.
 """
 
 import contextlib
@@ -32,7 +33,7 @@ def main(port: int, rate: float) -> None:
     place = Place()
     place.root.mkdir(exist_ok=True)
     try:
-        with LocalCluster(place.kafka) as cluster:
+        with LocalCluster(place.new_kafka if place.new_kafka.is_dir() else place.kafka) as cluster:
             place.prepare(
                 bootstrap_servers=cluster.bootstrap_servers,
                 first_window=None
@@ -42,7 +43,7 @@ def main(port: int, rate: float) -> None:
             create_topics(cluster.bootstrap_servers)
             with OrderProcessor(
                 cluster.bootstrap_servers,
-                state_dir=place.state,
+                state_dir=place.new_state if place.new_kafka.is_dir() else place.state,
                 application_id=APPLICATION_ID,
                 config=CONFIG,
             ):

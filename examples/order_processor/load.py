@@ -3,8 +3,9 @@
 import itertools
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 import click
@@ -49,21 +50,29 @@ def produce_orders(
     duration_s: float | None = None,
     rate: float | None = None,
     first_index: int = 0,
+    indices: Iterable[int] | None = None,
     timestamp_ms: Callable[[int], int] = now_ms,
     stop: threading.Event | None = None,
     client: Mapping[str, str] | None = None,
+    journal: Callable[[int, int, int], None] | None = None,
 ) -> LoadResult:
-    """Send orders from `first_index` on and return once every one is acknowledged.
+    """Send orders from `first_index` on, or those of `indices`, until every one is acknowledged.
 
     Ends after `count` orders, `duration_s` seconds or when `stop` is set, whatever is first; sends
-    `rate` orders per second, or as fast as it can. `client` has further librdkafka properties.
-    Raises LoadError when an order is not delivered (within 60 s).
+    `rate` orders per second, or as fast as it can. `client` has further librdkafka properties;
+    `journal` gets index, partition and offset of each order that was acknowledged. Raises LoadError
+    when an order is not delivered (within 60 s).
     """
     errors: list[KafkaError] = []
 
     def delivered(error: KafkaError | None, _message: Message) -> None:
         if error is not None:
             errors.append(error)
+
+    def journaled(index: int, error: KafkaError | None, message: Message) -> None:
+        delivered(error, message)
+        if journal is not None and error is None:
+            journal(index, message.partition() or 0, message.offset() or 0)
 
     producer = Producer(
         {
@@ -77,7 +86,7 @@ def produce_orders(
     )
     started = time.monotonic()
     sent = 0
-    for index in itertools.count(first_index):
+    for index in itertools.count(first_index) if indices is None else indices:
         elapsed = time.monotonic() - started
         while rate is not None and sent >= rate * elapsed:
             producer.poll(_TICK_S)
@@ -89,7 +98,8 @@ def produce_orders(
         if errors:
             break
         order = generator.order(index)
-        _send(producer, topic, order.key, order.value, timestamp_ms(index), delivered)
+        acknowledged = delivered if journal is None else partial(journaled, index)
+        _send(producer, topic, order.key, order.value, timestamp_ms(index), acknowledged)
         sent += 1
     undelivered = producer.flush(_DELIVERY_TIMEOUT_S)
     if errors or undelivered:
