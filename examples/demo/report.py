@@ -60,7 +60,8 @@ class DemoReport:
 
     def write(self, file: Path) -> None:
         """As JSON."""
-        document = {**asdict(self), "passed": self.holds}
+        document = {name: _rounded(value) for name, value in asdict(self).items()}
+        document["passed"] = self.holds
         file.write_text(json.dumps(document, indent=2, default=str) + "\n", encoding="utf-8")
 
     def print_tables(self) -> None:
@@ -88,6 +89,12 @@ class DemoReport:
         for finding in self.findings:
             mark = "ok " if finding.holds else "BAD"
             print(f"  {mark} {finding.what}: {finding.found} (expected {finding.expected})")
+
+
+def _rounded(value: object) -> object:
+    if isinstance(value, dict):
+        return {name: _rounded(part) for name, part in value.items()}
+    return round(value, 3) if isinstance(value, float) else value
 
 
 def print_windows(

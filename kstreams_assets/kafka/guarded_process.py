@@ -16,7 +16,7 @@ from kstreams_assets.errors import ProcessError
 
 _GUARDIAN: Final = Path(__file__).with_name("guardian.py")
 _START_TIMEOUT_S: Final = 20.0
-_TAIL_BYTES: Final = 64 * 1024
+_TAIL_BYTES: Final = 1024 * 1024
 
 
 class GuardedProcess:
@@ -109,7 +109,7 @@ class GuardedProcess:
             return self.kill()
 
     def log_tail(self, lines: int = 20) -> str:
-        """Return the last lines this process has written to the log file (of its last 64 KiB)."""
+        """Return the last lines this process has written to the log file (of its last MiB)."""
         with self.log_file.open("rb") as log:
             log.seek(max(self._log_start, log.seek(0, os.SEEK_END) - _TAIL_BYTES))
             return "\n".join(log.read().decode("utf-8", "replace").splitlines()[-lines:])

@@ -36,6 +36,8 @@ _STOP_TIMEOUT_S: Final = 10.0
 _PORT_ATTEMPTS: Final = 3
 _STARTED: Final = "Kafka Server started"
 _PORT_TAKEN: Final = "Address already in use"
+_TAIL_LINES: Final = 2_000
+"""A broker that cannot bind a port goes on to write some hundred lines before it ends."""
 # A broker's log says DEBUG-like things at INFO; its reasons for dying are ERROR.
 _LOG_OPTIONS: Final = (
     "-Dorg.slf4j.simpleLogger.defaultLogLevel=info",
@@ -260,7 +262,7 @@ class LocalCluster:
         for other in nodes:
             process = self._processes[other]
             if not process.running:
-                raise self._failure(other, _reason(process.log_tail(200)))
+                raise self._failure(other, _reason(process.log_tail(_TAIL_LINES)))
         if time.monotonic() > deadline:
             raise self._failure(node, f"not ready after {_START_TIMEOUT_S:g} s, {state}")
         time.sleep(0.05)

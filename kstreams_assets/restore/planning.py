@@ -183,8 +183,6 @@ def _source_configs(
         return {}, (f"The configs of {topic} were never backed up: it gets the target's defaults.",)
     if noted.facts.topic_id != wanted.partitions[0].cut.topic_id:
         note = f"The configs of {topic} are those of another topic of this name: it was recreated."
-    elif noted.later:
-        note = f"The configs of {topic} are those of a window that ended after the point."
     else:
         note = ""
     return dict(noted.facts.configs), (note,) if note else ()
@@ -209,6 +207,9 @@ def _notes(found: Findings, topics: Sequence[TopicPlan]) -> Iterable[str]:
             yield "The point is at least once: up to one commit interval is processed again."
         elif status.gives is Restores.UNPROVEN:
             yield f"The state is not proved to be complete. {status.reason}"
+    later = [t.source for t in topics if not t.exists and _is_later(found.facts.get(t.source))]
+    if later:
+        yield f"Configs are those noted when a window ended after the point: {_some(later)}."
     for topic in topics:
         held = [found.holdings.get(partition.source, Holding()) for partition in topic.partitions]
         if lost := sum(holding.lost for holding in held):
@@ -234,6 +235,10 @@ def _notes(found: Findings, topics: Sequence[TopicPlan]) -> Iterable[str]:
             f"Group {found.names.group} has {count} committed offset(s) on the target; they are"
             " kept for a rollback before others take their place."
         )
+
+
+def _is_later(noted: NotedFacts | None) -> bool:
+    return noted is not None and noted.later
 
 
 def _some(names: Sequence[str]) -> str:

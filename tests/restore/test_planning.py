@@ -179,7 +179,7 @@ class TestNotes:
 
     def test_configs_of_another_time_or_topic(self) -> None:
         later = findings(facts={"orders": noted("orders", {}, later=True)})
-        assert _has_note(later, "configs of orders", "ended after the point")
+        assert _has_note(later, "noted when a window ended after the point: orders")
         recreated = findings(facts={"orders": noted("recreated", {})})
         assert _has_note(recreated, "configs of orders", "another topic of this name")
 
