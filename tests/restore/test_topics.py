@@ -1,0 +1,140 @@
+"""restore/topics.py: topics are made and relaxed; what is noted survives a kill in between."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from kstreams_assets.app.model import TopicRole
+from kstreams_assets.backup.point_judge import Restores
+from kstreams_assets.kafka.local_cluster import LocalCluster
+from kstreams_assets.kafka.positions import TopicPartitionId
+from kstreams_assets.kafka.topics import TopicSpec
+from kstreams_assets.restore.plan import PartitionPlan, RestorePlan, TopicPlan
+from kstreams_assets.restore.request import RestoreRequest
+from kstreams_assets.restore.restores_table import RestoreState
+from kstreams_assets.restore.topics import TargetTopics
+from tests.restore.after_commit import AfterCommit, after_commit, now_ms, write
+from tests.streams.cluster import unique_name
+
+pytestmark = pytest.mark.kafka
+
+RELAXED = {"retention.ms": "-1"}
+PUT_BACK: dict[str, str | None] = {"retention.ms": "60000"}
+
+
+@pytest.fixture
+def bench(kafka_cluster: LocalCluster, tmp_path: Path) -> Iterator[AfterCommit]:
+    with after_commit(kafka_cluster.bootstrap_servers, tmp_path / "warehouse") as bench:
+        yield bench
+
+
+@pytest.fixture
+def topics(bench: AfterCommit) -> TargetTopics:
+    return TargetTopics(bench.cluster)
+
+
+def plan_of(
+    bench: AfterCommit, *names: str, put_back: dict[str, str | None] | None = None
+) -> RestorePlan:
+    return RestorePlan(
+        restore_id="restore",
+        application_id=bench.settings.application_id,
+        group=bench.group,
+        target_cluster_id=bench.cluster.cluster_id(),
+        target_bootstrap_servers=bench.cluster.connection.bootstrap_servers,
+        request=RestoreRequest(),
+        point=None,
+        gives=Restores.EXACT,
+        topics=tuple(_topic(name, PUT_BACK if put_back is None else put_back) for name in names),
+    )
+
+
+def _topic(name: str, put_back: dict[str, str | None]) -> TopicPlan:
+    ids = [TopicPartitionId(name, number) for number in range(2)]
+    return TopicPlan(
+        source=name,
+        target=name,
+        roles=frozenset({TopicRole.INPUT}),
+        partitions=tuple(PartitionPlan(i, i, "", (), (), records=3, bytes=0) for i in ids),
+        replication_factor=1,
+        exists=False,
+        configs=RELAXED,
+        put_back=put_back,
+    )
+
+
+def test_missing_topics_are_made_with_relaxed_configs(
+    bench: AfterCommit, topics: TargetTopics
+) -> None:
+    plan = plan_of(bench, unique_name("new"), unique_name("new"))
+
+    intended = topics.intended(plan, None)
+    assert [(t.target_topic_id, t.base_offsets, t.created) for t in intended] == [
+        ("", (), True)
+    ] * 2
+    prepared = topics.prepare(plan, intended)
+
+    described = bench.cluster.describe_topics(t.target for t in prepared)
+    for topic in prepared:
+        found = described[topic.target]
+        assert (found.partitions, found.explicit_configs) == (2, RELAXED)
+        assert topic.target_topic_id == found.topic_id
+        assert (topic.base_offsets, topic.records, topic.put_back) == ((0, 0), 6, PUT_BACK)
+
+
+def test_a_topic_that_is_there_is_relaxed_and_its_end_is_the_base(
+    bench: AfterCommit, topics: TargetTopics
+) -> None:
+    name = unique_name("there")
+    bench.cluster.create_topics([TopicSpec(name, 2, 1, {"retention.ms": "60000"})])
+    write(bench.cluster, name, [now_ms()] * 3, partitions=2)
+    bench.cluster.delete_records({TopicPartitionId(name, n): 3 for n in range(2)})
+    plan = plan_of(bench, name)
+
+    (topic,) = topics.prepare(plan, topics.intended(plan, None))
+
+    assert (topic.created, topic.base_offsets) == (False, (3, 3))
+    assert bench.cluster.describe_topics([name])[name].effective_configs["retention.ms"] == "-1"
+
+
+def test_killed_between_making_topics_and_noting_their_ids(
+    bench: AfterCommit, topics: TargetTopics
+) -> None:
+    plan = plan_of(bench, unique_name("killed"))
+    noted = replace(
+        bench.restore({}, state=RestoreState.PLANNED), topics=topics.intended(plan, None)
+    )
+    topics.prepare(plan, noted.topics)
+    # the second plan finds the topic there, with relaxed configs
+    second = plan_of(bench, plan.topics[0].target, put_back={"retention.ms": "-1"})
+
+    (topic,) = topics.prepare(second, topics.intended(second, noted))
+
+    assert (topic.created, topic.put_back, topic.base_offsets) == (True, PUT_BACK, (0, 0))
+
+
+def test_a_second_attempt_keeps_the_base_of_the_first(
+    bench: AfterCommit, topics: TargetTopics
+) -> None:
+    plan = plan_of(bench, unique_name("again"))
+    name = plan.topics[0].target
+    first = topics.prepare(plan, topics.intended(plan, None))
+    noted = replace(bench.restore({}, state=RestoreState.PLANNED), topics=first)
+    write(bench.cluster, name, [now_ms()] * 2, partitions=2)
+
+    assert topics.prepare(plan, topics.intended(plan, noted)) == first
+
+    # made anew: nothing of the first attempt holds any more
+    bench.cluster.delete_topics([name])
+    _await_gone(bench, name)
+    (anew,) = topics.prepare(plan, topics.intended(plan, noted))
+    assert anew.target_topic_id != first[0].target_topic_id
+    assert anew.base_offsets == (0, 0)
+
+
+def _await_gone(bench: AfterCommit, name: str) -> None:
+    deadline = now_ms() + 20_000
+    while name in bench.cluster.metadata().topics:
+        assert now_ms() < deadline
