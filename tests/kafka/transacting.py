@@ -43,6 +43,7 @@ def transact(
     producer.begin_transaction()
     for partition in offsets:
         producer.produce(partition.topic, b"v", partition=partition.partition)
+    assert producer.flush(TIMEOUT_S) == 0  # an abort would drop what was not sent yet
     producer.send_offsets_to_transaction(
         [TopicPartition(p.topic, p.partition, o, m) for p, (o, m) in offsets.items()],
         consumer.consumer_group_metadata(),
