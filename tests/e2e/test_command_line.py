@@ -159,12 +159,17 @@ def totals(records: Path, application_id: str) -> dict[str, CustomerTotal]:
     return found
 
 
-@pytest.mark.parametrize("command", [["recovery-points", "take"], ["backup"]])
+@pytest.mark.parametrize(
+    "command", [["recovery-points", "take"], ["backup"], ["restore", "plan"], ["restore", "run"]]
+)
 def test_a_broker_that_is_down_is_one_line_and_exit_code_2(
     command: list[str], app_file: Path
 ) -> None:
     document = yaml.safe_load(app_file.read_text("utf-8"))
     document["attributes"]["connection"]["request_timeout_seconds"] = 3
+    document["attributes"]["restore"] = {
+        "target": {"bootstrap_servers": "127.0.0.1:1", "request_timeout_seconds": 3}
+    }
     app_file.write_text(yaml.safe_dump(document), encoding="utf-8")
 
     completed = run(*command, "--app", str(app_file), "--bootstrap", "127.0.0.1:1", timeout_s=60)
