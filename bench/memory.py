@@ -15,7 +15,7 @@ def peak_memory(jvm_pid: int | None) -> Iterator[list[float]]:
 
     def watch() -> None:
         while not ended.wait(0.2):
-            peaks[0] = max([peaks[0], *map(_peak_mb, _workers(jvm_pid))])
+            peaks[0] = max([peaks[0], *map(_peak_mb, python_workers(jvm_pid))])
             peaks[1] = max(peaks[1], _peak_mb(jvm_pid))
 
     thread = threading.Thread(target=watch, daemon=True)
@@ -27,7 +27,7 @@ def peak_memory(jvm_pid: int | None) -> Iterator[list[float]]:
         thread.join(10)
 
 
-def _workers(jvm_pid: int | None) -> list[int]:
+def python_workers(jvm_pid: int | None) -> list[int]:
     """Processes in which Spark runs Python tasks: children of the JVM's pyspark daemon."""
     parents: dict[int, int] = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):

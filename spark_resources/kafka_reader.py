@@ -1,26 +1,24 @@
 """Reads records of a cluster in Spark tasks, as columns, with confluent-kafka."""
 
-import logging
 import time
 from collections.abc import Iterator
-from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
+from kstreams_assets.closing import Closing
 from kstreams_assets.errors import (
     AuthorizationFailedError,
     ClusterUnavailableError,
-    ConfigurationError,
     KafkaRequestError,
     KStreamsAssetsError,
     OffsetOutOfRangeError,
     TopicNotFoundError,
 )
-from kstreams_assets.kafka.client_logs import LIBRDKAFKA_LOGGER, tame_client_logs
 from kstreams_assets.kafka.librdkafka import LibrdkafkaConfig
 from kstreams_assets.kafka.positions import TopicPartitionId
 from kstreams_assets.restore.comparison import RecordColumns
+from spark_resources.librdkafka_client import ABSENT, connected
 
 _OPERATION: Final = "fetch"
 _POLL_S: Final = 0.5
@@ -54,14 +52,9 @@ _WITHOUT_GROUP: Final = {
     KafkaError.NOT_COORDINATOR,
 }
 _DENIED: Final = {KafkaError.TOPIC_AUTHORIZATION_FAILED}
-_ABSENT: Final = {
-    KafkaError.UNKNOWN_TOPIC_OR_PART,
-    KafkaError._UNKNOWN_TOPIC,  # noqa: SLF001 (librdkafka's local errors are all named like this)
-    KafkaError._UNKNOWN_PARTITION,  # noqa: SLF001
-}
 
 
-class KafkaReader:
+class KafkaReader(Closing):
     """Reads one partition after the other; usable from one thread.
 
     `config` is that of the connection (see `librdkafka_config`). About `read_ahead_kb` KiB are
@@ -72,7 +65,6 @@ class KafkaReader:
     def __init__(
         self, config: LibrdkafkaConfig, *, idle_timeout_s: float, read_ahead_kb: int = 32_768
     ) -> None:
-        tame_client_logs()
         self._servers = str(config["bootstrap.servers"])
         self._idle_timeout_s = idle_timeout_s
         self._heard: KafkaError | None = None
@@ -83,23 +75,10 @@ class KafkaReader:
             "fetch.message.max.bytes": min(_LARGEST_FETCH_BYTES, 1024 * read_ahead_kb),
             "error_cb": self._hear,
         }
-        try:
-            self._consumer = Consumer(settings, logger=logging.getLogger(LIBRDKAFKA_LOGGER))
-        except KafkaException as error:
-            raise ConfigurationError(
-                f"librdkafka refuses the connection's settings: {error.args[0].str()}.",
-                remedy="Check ssl, sasl and extra_librdkafka of the connection.",
-            ) from None
+        self._consumer = connected(Consumer, settings)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
+        """Close the connections."""
         self._consumer.close()
 
     def read(self, partition: TopicPartitionId, start: int, stop: int) -> Iterator[RecordColumns]:
@@ -157,7 +136,7 @@ class KafkaReader:
             return AuthorizationFailedError(
                 operation=_OPERATION, resource=f"topic {partition.topic}", needed="READ"
             )
-        if code in _ABSENT:
+        if code in ABSENT:
             return TopicNotFoundError(topics=[partition.topic], cluster=self._servers)
         if code in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):  # noqa: SLF001
             low, high = self._consumer.get_watermark_offsets(
@@ -189,7 +168,7 @@ class KafkaReader:
             self._hear(error.args[0])
             return
         refusal = metadata.topics[partition.topic].error
-        if refusal is not None and refusal.code() in (*_ABSENT, *_DENIED):
+        if refusal is not None and refusal.code() in (*ABSENT, *_DENIED):
             raise self._failure(refusal, partition, position)
 
     def _hear(self, error: KafkaError) -> None:

@@ -2,21 +2,17 @@
 
 import logging
 from collections.abc import Callable
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaException
 
 from kstreams_assets.errors import ConfigurationError
 from kstreams_assets.kafka.client_logs import LIBRDKAFKA_LOGGER, tame_client_logs
+from kstreams_assets.kafka.topics import ABSENT
 
 Client = TypeVar("Client")
 
-ABSENT: Final = {
-    KafkaError.UNKNOWN_TOPIC_OR_PART,
-    KafkaError._UNKNOWN_TOPIC,  # noqa: SLF001 (librdkafka's local errors are all named like this)
-    KafkaError._UNKNOWN_PARTITION,  # noqa: SLF001
-}
-"""What librdkafka says of a topic or partition that is not there."""
+__all__ = ["ABSENT", "connected"]
 
 
 def connected(kind: Callable[..., Client], settings: dict[str, Any]) -> Client:

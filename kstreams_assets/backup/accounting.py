@@ -4,14 +4,13 @@ from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from types import TracebackType
-from typing import Self
 
 from kstreams_assets.app.model import TopicRole
 from kstreams_assets.backup.content import SpanId
 from kstreams_assets.backup.plan import Gap, GapCause, SpanPlan
 from kstreams_assets.backup.planner import TopicPlan
 from kstreams_assets.backup.result import SpanContent, SpanResult
+from kstreams_assets.closing import Closing
 from kstreams_assets.errors import OffsetOutOfRangeError
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.kafka.positions import TopicPartitionId
@@ -31,7 +30,7 @@ class _Scan:
 
 
 @dataclass(slots=True)
-class Accountant:
+class Accountant(Closing):
     """Compares what a backup holds with the headers of the record batches in Kafka's log.
 
     Only partitions with offsets that no stored record has are read again, and of those only the
@@ -45,15 +44,8 @@ class Accountant:
     def __post_init__(self) -> None:
         self._reader = RawLogReader(self.connection)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
+        """Close the connections."""
         self._reader.close()
 
     def can_be_read_again(self, topic: TopicPlan) -> bool:

@@ -6,13 +6,12 @@ Reads the ledger and the recovery points; needs neither a broker nor a JVM.
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 
 from kstreams_assets.backup.chains import chains_of
 from kstreams_assets.backup.ledger import Ledger
 from kstreams_assets.backup.partitions import WindowCalendar
 from kstreams_assets.backup.point_judge import PointJudge, PointStatus, Restores
-from kstreams_assets.recovery.point import RecoveryPoint
+from kstreams_assets.recovery.point import RecoveryPoint, iso_time
 from kstreams_assets.recovery.table import RecoveryPointTable
 from kstreams_assets.settings import ApplicationSettings
 
@@ -164,11 +163,6 @@ def _explanation(found: Restorable, age_s: float | None, objective_s: int | None
                 " newer points do not count."
             )
     return " ".join(texts)
-
-
-def iso_time(epoch_ms: int) -> str:
-    """ISO 8601 in UTC with milliseconds."""
-    return datetime.fromtimestamp(epoch_ms / 1000, tz=UTC).isoformat(timespec="milliseconds")
 
 
 def counts(statuses: Iterable[PointStatus]) -> dict[Restores, int]:

@@ -1,13 +1,14 @@
 """The table `topics`: how each topic was described when a window was backed up."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from kstreams_assets.backup.result import TopicBackup, TopicFacts
 from kstreams_assets.kafka.topics import TopicDescription
-from kstreams_assets.warehouse.control_table import ControlTable
+from kstreams_assets.warehouse.control_table import ControlTable, one_of
 from kstreams_assets.warehouse.layout import Warehouse
 from kstreams_assets.warehouse.predicate import WindowTopic, sql_string, windows_and_topics
 
@@ -65,15 +66,24 @@ class TopicFactsTable:
         newest = rows.group_by("topic").aggregate([("window_end_ms", "max")]).to_pylist()
         chosen = {(row["topic"], row["window_end_ms_max"]) for row in newest}
         return {
-            row["topic"]: TopicFacts(
-                topic_id=row["topic_id"],
-                partitions=row["partitions"],
-                replication_factor=row["replication_factor"],
-                configs=tuple(row["configs"]),
-            )
+            row["topic"]: facts_in(row)
             for row in rows.to_pylist()
             if (row["topic"], row["window_end_ms"]) in chosen
         }
+
+    def rows(self, topics: Iterable[str]) -> pa.Table:
+        """All that was noted of these topics; columns as in `SCHEMA`."""
+        return self._table.read(application_id=self._application_id, where=one_of("topic", topics))
+
+
+def facts_in(row: Mapping[str, Any]) -> TopicFacts:
+    """The facts in a row of the table."""
+    return TopicFacts(
+        topic_id=row["topic_id"],
+        partitions=row["partitions"],
+        replication_factor=row["replication_factor"],
+        configs=tuple(row["configs"] or ()),
+    )
 
 
 def facts_of(descriptions: Mapping[str, TopicDescription]) -> Mapping[str, TopicFacts]:

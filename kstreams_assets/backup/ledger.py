@@ -137,12 +137,15 @@ class Ledger:
 
     def stored_spans(self, topics: Collection[str]) -> list[StoredSpan]:
         """Every span of these topics, as far as it says what could be restored from it."""
-        rows = self._table.read(
+        return spans_of(self.span_rows(topics, columns=COLUMNS))
+
+    def span_rows(self, topics: Collection[str], *, columns: Sequence[str]) -> pa.Table:
+        """These columns of every span of these topics."""
+        return self._table.read(
             application_id=self._application_id,
-            columns=COLUMNS,
+            columns=list(columns),
             where=one_of("topic", topics) & (pc.field("partition") >= 0),
         )
-        return spans_of(rows)
 
     def entries(
         self, *, windows: Collection[str] | None = None, topics: Collection[str] | None = None

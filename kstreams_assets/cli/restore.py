@@ -9,7 +9,6 @@ from typing import Any
 
 import click
 
-from kstreams_assets.backup.coverage import iso_time
 from kstreams_assets.cli import exit_codes
 from kstreams_assets.cli.options import app_options
 from kstreams_assets.cli.output import print_json, print_markdown, print_table
@@ -19,6 +18,7 @@ from kstreams_assets.cli.restore_local import serve
 from kstreams_assets.cli.restore_map import map_offsets
 from kstreams_assets.cli.restore_options import request_options
 from kstreams_assets.kafka.connection import KafkaConnection
+from kstreams_assets.recovery.point import iso_time
 from kstreams_assets.restore import report
 from kstreams_assets.restore.after import age_s, outcome, steps_after
 from kstreams_assets.restore.config import RestoreConfig

@@ -1,14 +1,15 @@
 """The control plane of one Kafka cluster, as the rest of this project asks it."""
 
 from collections.abc import Callable, Iterable, Mapping
-from types import TracebackType
-from typing import Self
 
+from kstreams_assets.closing import Closing
 from kstreams_assets.errors import AuthorizationFailedError, KStreamsAssetsError
 from kstreams_assets.kafka import group_commit, groups, offsets, topics, transactions
+from kstreams_assets.kafka.broker_retention import broker_retention_ms
 from kstreams_assets.kafka.cluster_metadata import ClusterMetadata, broker_ids, cluster_metadata
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.kafka.groups import GroupState
+from kstreams_assets.kafka.leader_epochs import leader_epochs
 from kstreams_assets.kafka.leaders import PartitionLeaders
 from kstreams_assets.kafka.librdkafka_admin import LibrdkafkaAdmin
 from kstreams_assets.kafka.positions import CommittedOffset, TopicPartitionId
@@ -18,7 +19,7 @@ from kstreams_assets.kafka.transactions import TransactionalId, TransactionalTop
 from kstreams_assets.kafka.wire import WireClient
 
 
-class KafkaCluster:
+class KafkaCluster(Closing):
     """Questions to one cluster, each answered or failed within the connection's request timeout.
 
     Connects at the first call and keeps its connections; usable from one thread at a time. Every
@@ -36,17 +37,6 @@ class KafkaCluster:
         self._name = connection.bootstrap_servers
         self._leaders = PartitionLeaders(self._wire, cluster=self._name)
         self._cluster_id: str | None = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """Close all connections."""
@@ -70,6 +60,17 @@ class KafkaCluster:
     def broker_ids(self) -> tuple[int, ...]:
         """The ids of the brokers that are alive now, in order."""
         return broker_ids(self._wire)
+
+    def leader_epochs(self, topics: Iterable[str]) -> Mapping[TopicPartitionId, int]:
+        """The leader epoch that each partition of these topics is in; absent topics left out."""
+        return leader_epochs(self._wire, topics)
+
+    def broker_retention_ms(self) -> int | None:
+        """The brokers' default of `retention.ms`, -1 for without end; None if not told.
+
+        Needs DESCRIBE_CONFIGS on the cluster.
+        """
+        return broker_retention_ms(self._wire)
 
     def topics(self) -> Mapping[str, int]:
         """Number of partitions of every topic this user may describe, internal ones too."""

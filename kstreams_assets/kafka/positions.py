@@ -1,5 +1,6 @@
 """Partitions and positions in them, without any Kafka client."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 
@@ -12,6 +13,11 @@ class TopicPartitionId:
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition}"
+
+
+def offsets_of_topic(offsets: Mapping[TopicPartitionId, int], topic: str) -> tuple[int, ...]:
+    """Those of one topic, in the order of its partitions."""
+    return tuple(offset for id_, offset in sorted(offsets.items()) if id_.topic == topic)
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -3,9 +3,9 @@
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
+from kstreams_assets.closing import Closing
 from kstreams_assets.errors import ClusterUnavailableError, RawReadTimeoutError
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.kafka.fetch import (
@@ -52,7 +52,7 @@ class _Deadline:
             )
 
 
-class RawLogReader:
+class RawLogReader(Closing):
     """Reads raw batches of partitions of one cluster, from their leaders.
 
     Needs READ on the topics. Keeps its connections until `close`; usable from one thread at a time.
@@ -69,17 +69,6 @@ class RawLogReader:
             wire = WireClient(connection, timeout_s=connection.request_timeout_seconds)
             shared = wire, PartitionLeaders(wire, cluster=connection.bootstrap_servers)
         self._wire, self._leaders = shared
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """Close all connections, unless they are shared with a `KafkaCluster`."""

@@ -40,11 +40,12 @@ _NOT_ALLOWED = {
     ConfluentError.CLUSTER_AUTHORIZATION_FAILED,
     ConfluentError.GROUP_AUTHORIZATION_FAILED,
 }
-_ABSENT = {
+ABSENT = {
     ConfluentError.UNKNOWN_TOPIC_OR_PART,
     ConfluentError._UNKNOWN_TOPIC,  # noqa: SLF001 (librdkafka's local errors are all named like this)
     ConfluentError._UNKNOWN_PARTITION,  # noqa: SLF001
 }
+"""What librdkafka says of a topic or partition that is not there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,7 +284,7 @@ def granted(
         names = ", ".join(denied)
         resource = f"topic{'s' if len(denied) > 1 else ''} {names}"
         raise AuthorizationFailedError(operation=operation, resource=resource, needed=needed)
-    if absent := pick(_ABSENT):
+    if absent := pick(ABSENT):
         raise TopicNotFoundError(topics=absent, cluster=cluster)
     for name, error in refused.items():
         reason = error.str().rstrip(".")

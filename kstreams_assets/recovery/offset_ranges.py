@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from kstreams_assets.app.model import TopicRole
-from kstreams_assets.kafka.positions import TopicPartitionId
+from kstreams_assets.kafka.positions import OffsetRange, TopicPartitionId
 from kstreams_assets.recovery.point import PartitionCut
 
 _Offsets = npt.NDArray[np.int64]
@@ -83,13 +83,25 @@ class OffsetRanges:
         offsets = rows["offset"].to_numpy()
         for code, mine in _groups(codes):
             starts, ends = self._by_key.get(keys[code], (_NONE, _NONE))
-            if len(starts):
-                index = np.searchsorted(starts, offsets[mine], side="right") - 1
-                inside[mine] = (index >= 0) & (offsets[mine] < ends[index])
+            inside[mine] = within(offsets[mine], starts, ends)
         return inside
 
 
 _NONE: _Offsets = np.empty(0, np.int64)
+
+
+def within_ranges(offsets: _Offsets, ranges: Sequence[OffsetRange]) -> npt.NDArray[np.bool_]:
+    """Which offsets lie in ranges that are disjoint and in order."""
+    starts = np.array([one.start for one in ranges], np.int64)
+    return within(offsets, starts, np.array([one.end for one in ranges], np.int64))
+
+
+def within(offsets: _Offsets, starts: _Offsets, ends: _Offsets) -> npt.NDArray[np.bool_]:
+    """The same, of ranges by their starts and ends."""
+    if not len(starts):
+        return np.zeros(len(offsets), np.bool_)
+    index = np.searchsorted(starts, offsets, side="right") - 1
+    return (index >= 0) & (offsets < ends[index])
 
 
 def _merged(starts: _Offsets, ends: _Offsets) -> tuple[_Offsets, _Offsets]:

@@ -161,6 +161,11 @@ def in_force(points: Iterable[P]) -> list[P]:
     return chosen
 
 
+def iso_time(epoch_ms: int) -> str:
+    """ISO 8601 in UTC with milliseconds."""
+    return datetime.fromtimestamp(epoch_ms / 1000, tz=UTC).isoformat(timespec="milliseconds")
+
+
 def new_point_id(taken_at_ms: int) -> str:
     """An id that sorts by the time the point was taken, such as `20261121T114003.250Z-9f3a1c`."""
     moment = datetime.fromtimestamp(taken_at_ms / 1000, tz=UTC)

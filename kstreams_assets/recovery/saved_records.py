@@ -7,6 +7,7 @@ point that saved it; later points whose ranges reach back refer to it by its off
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -127,6 +128,22 @@ def chosen(rows: pa.Table, cuts: Mapping[TopicPartitionId, PartitionCut]) -> pa.
     """Of saved records those that belong to these cuts, each once, in order."""
     inside = OffsetRanges.of_cuts(cuts.values()).mask(rows)
     return _each_once(rows.filter(pa.array(inside)))
+
+
+def by_partition(saved: pa.Table) -> dict[TopicPartitionId, pa.Table]:
+    """Saved records, which come by topic, partition and offset, cut into partitions."""
+    if saved.num_rows == 0:
+        return {}
+    saved = saved.combine_chunks()
+    topics = saved["topic"].combine_chunks().dictionary_encode().indices.to_numpy()
+    partitions = saved["partition"].to_numpy()
+    changes = (topics[1:] != topics[:-1]) | (partitions[1:] != partitions[:-1])
+    starts = [0, *(np.flatnonzero(changes) + 1).tolist(), saved.num_rows]
+    found = {}
+    for start, end in pairwise(starts):
+        rows = saved.slice(start, end - start)
+        found[TopicPartitionId(rows["topic"][0].as_py(), rows["partition"][0].as_py())] = rows
+    return found
 
 
 def _near(cuts: Iterable[PartitionCut]) -> pc.Expression:

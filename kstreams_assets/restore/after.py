@@ -3,7 +3,7 @@
 import time
 from collections.abc import Iterable, Sequence
 
-from kstreams_assets.backup.coverage import iso_time
+from kstreams_assets.recovery.point import iso_time
 from kstreams_assets.recovery.table import RecoveryPointTable
 from kstreams_assets.restore.next_steps import next_steps
 from kstreams_assets.restore.plan import RestorePlan

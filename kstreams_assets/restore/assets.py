@@ -7,11 +7,7 @@ from dataclasses import replace
 import dagster as dg
 
 from kstreams_assets.app.model import AppTopic, TopicRole
-from kstreams_assets.errors import (
-    GroupOffsetsDifferError,
-    KStreamsAssetsError,
-    RestoreRefusedError,
-)
+from kstreams_assets.errors import GroupOffsetsDifferError, KStreamsAssetsError
 from kstreams_assets.naming import (
     GROUP_OFFSETS,
     CollidingNamesError,
@@ -95,9 +91,10 @@ def _topics_asset(settings: ApplicationSettings) -> dg.AssetsDefinition:
             request = _request(settings, config, left_out)
             with open_target(settings, config.target, request) as target:
                 plan = plan_restore(settings, request, target)
-                context.log.info(report.markdown(plan))
-                yield from _observations(settings, plan, selected)
-                _refuse(plan)
+                text = report.markdown(plan)
+                context.log.info(text)
+                yield from _observations(settings, plan, selected, text)
+                plan.require_allowed()  # also in a dry run
                 if config.dry_run:
                     return
                 result = run_restore(
@@ -131,23 +128,14 @@ def _request(
     return replace(request, exclude=exclude)
 
 
-def _refuse(plan: RestorePlan) -> None:
-    """RestoreRefusedError, also in a dry run, lists all that stands against it."""
-    if plan.refusals:
-        raise RestoreRefusedError(
-            application_id=plan.application_id, refusals=[str(r) for r in plan.refusals]
-        )
-
-
 def _observations(
-    settings: ApplicationSettings, plan: RestorePlan, selected: set[str]
+    settings: ApplicationSettings, plan: RestorePlan, selected: set[str], text: str
 ) -> Iterator[dg.AssetObservation]:
     """The plan on every topic; no materialisation, since nothing is restored yet."""
-    text = dg.MetadataValue.md(report.markdown(plan))
     for topic in sorted(selected):
         yield dg.AssetObservation(
             asset_key=restore_key(settings.application_id, topic),
-            metadata={"plan": text, **metadata.planned(plan, topic)},
+            metadata={"plan": dg.MetadataValue.md(text), **metadata.planned(plan, topic)},
         )
 
 

@@ -2,10 +2,10 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Protocol
 
 from kstreams_assets.backup.point_judge import PointStatus, Restores
+from kstreams_assets.recovery.point import iso_time
 from kstreams_assets.restore.plan import Refusal
 from kstreams_assets.restore.request import RestoreMode, RestoreRequest
 
@@ -99,7 +99,7 @@ def _contradictions(request: RestoreRequest) -> tuple[Refusal, ...]:
         return (
             Refusal(
                 "recovery point",
-                f"Both point {request.point_id} and as_of {iso(request.as_of_ms)} are given.",
+                f"Both point {request.point_id} and as_of {iso_time(request.as_of_ms)} are given.",
                 "Give one of them.",
             ),
         )
@@ -149,7 +149,7 @@ class _Search:
 
     def _nothing(self, allowed: Sequence[Taken], seen: Sequence[PointStatus]) -> Refusal:
         as_of_ms = self._request.as_of_ms
-        until = "" if as_of_ms is None else f" taken at or before {iso(as_of_ms)}"
+        until = "" if as_of_ms is None else f" taken at or before {iso_time(as_of_ms)}"
         if not seen:
             problem = f"No recovery point{until} is recorded."
         else:
@@ -165,7 +165,7 @@ class _Search:
             usable = (s for s in self._judged(points) if is_usable(s, request))
             nearest = next(usable, None)
             if nearest is not None:
-                found.append(f"{nearest.id} {side} it ({iso(nearest.taken_at_ms)})")
+                found.append(f"{nearest.id} {side} it ({iso_time(nearest.taken_at_ms)})")
         return found
 
     def _remedy(self, near: Sequence[str], weaker: PointStatus | None = None) -> str:
@@ -173,7 +173,7 @@ class _Search:
             return f"The nearest that can be restored: {', '.join(near)}; name one of them."
         if weaker is not None:
             return (
-                f"Point {weaker.id} ({iso(weaker.taken_at_ms)}) is covered and gives"
+                f"Point {weaker.id} ({iso_time(weaker.taken_at_ms)}) is covered and gives"
                 f" {weaker.gives}: accept that, or back up the windows that are due."
             )
         return f"Back up the windows that are due; see {_LIST} for why points do not count."
@@ -206,8 +206,3 @@ def _reasons(seen: Sequence[PointStatus]) -> str:
     texts = [f"{s.id} gives {s.gives}: {s.reason}" for s in seen[:_FEW]]
     more = f" (and {len(seen) - _FEW} more)" if len(seen) > _FEW else ""
     return " ".join(texts) + more
-
-
-def iso(epoch_ms: int) -> str:
-    """ISO 8601 in UTC with milliseconds."""
-    return datetime.fromtimestamp(epoch_ms / 1000, tz=UTC).isoformat(timespec="milliseconds")

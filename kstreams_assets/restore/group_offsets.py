@@ -5,7 +5,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from kstreams_assets.errors import (
-    GroupNotEmptyError,
     GroupOffsetsDifferError,
     RestoreNotVerifiedError,
     TargetTopicChangedError,
@@ -13,6 +12,7 @@ from kstreams_assets.errors import (
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.positions import CommittedOffset, TopicPartitionId
 from kstreams_assets.recovery.point import GroupOffset
+from kstreams_assets.restore.own_target import require_empty_group, require_same_cluster
 from kstreams_assets.restore.restores_table import RestoresTable, RestoreState, StoredRestore
 from kstreams_assets.warehouse.layout import Warehouse
 
@@ -41,8 +41,8 @@ class GroupOffsetsCommit:
         """
         if restore.state not in _READY:
             raise RestoreNotVerifiedError(restore_id=restore.restore_id, state=restore.state)
-        self._require_same_cluster(restore)
-        self._require_empty(restore.group)
+        require_same_cluster(restore, self.cluster)
+        require_empty_group(restore.group, self.cluster, operation="commit offsets")
         self._require_same_topics(restore)
         former = self.cluster.group_offsets(restore.group)
         if restore.former_offsets is None:
@@ -60,22 +60,6 @@ class GroupOffsetsCommit:
             self.cluster.commit_group_offsets(restore.group, wanted)
         self._compare(restore, wanted, restored)
         return self._store(restore, state=RestoreState.COMMITTED, committed=restore.to_commit)
-
-    def _require_same_cluster(self, restore: StoredRestore) -> None:
-        found = self.cluster.cluster_id()
-        if found != restore.target_cluster_id:
-            raise TargetTopicChangedError(
-                subject=f"cluster {self.cluster.connection.bootstrap_servers}",
-                expected=restore.target_cluster_id,
-                found=found,
-            )
-
-    def _require_empty(self, group: str) -> None:
-        state = self.cluster.group_state(group)
-        if state is not None and not state.is_empty:
-            raise GroupNotEmptyError(
-                operation="commit offsets", group=group, group_type=state.type, state=state.state
-            )
 
     def _require_same_topics(self, restore: StoredRestore) -> None:
         present = self.cluster.metadata().topics

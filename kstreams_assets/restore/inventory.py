@@ -6,7 +6,6 @@ columns that are needed where the log does not say enough.
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -14,22 +13,20 @@ from urllib.parse import unquote
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from kstreams_assets.backup import facts as topic_facts
-from kstreams_assets.backup import ledger
 from kstreams_assets.backup.chains import Chain, PartitionLife, chains_of
 from kstreams_assets.backup.content import SpanFile, open_records
-from kstreams_assets.backup.result import TopicFacts
+from kstreams_assets.backup.facts import TopicFactsTable, facts_in
+from kstreams_assets.backup.ledger import Ledger
 from kstreams_assets.backup.stored_spans import COLUMNS, spans_of
 from kstreams_assets.kafka.positions import OffsetRange, TopicPartitionId
+from kstreams_assets.recovery.offset_ranges import within_ranges
 from kstreams_assets.recovery.point import RecoveryPoint
-from kstreams_assets.recovery.saved_records import SavedRecordsTable
+from kstreams_assets.recovery.saved_records import SavedRecordsTable, by_partition
 from kstreams_assets.restore.observed import Holding, NotedFacts
 from kstreams_assets.restore.record_sizes import payload_bytes
 from kstreams_assets.restore.selection import WantedPartition, WantedTopic
-from kstreams_assets.warehouse.control_table import ControlTable, one_of
 from kstreams_assets.warehouse.layout import Warehouse
 
 _Offsets = npt.NDArray[np.int64]
@@ -51,11 +48,8 @@ class Inventory:
 
     def __init__(self, warehouse: Warehouse, application_id: str, topics: Collection[str]) -> None:
         self._warehouse, self._application_id = warehouse, application_id
-        spans = ControlTable(warehouse.control("windows"), ledger.SCHEMA).read(
-            application_id=application_id,
-            columns=[*COLUMNS, "records", "bytes"],
-            where=one_of("topic", topics) & (pc.field("partition") >= 0),
-        )
+        ledger = Ledger(warehouse, application_id)
+        spans = ledger.span_rows(topics, columns=[*COLUMNS, "records", "bytes"])
         self._chains: Mapping[PartitionLife, Chain] = chains_of(spans_of(spans))
         self._files = _files_by_life(warehouse.records(application_id), spans)
 
@@ -65,7 +59,7 @@ class Inventory:
         """What is there of each wanted partition, counted exactly."""
         wanted = [partition for topic in topics for partition in topic.partitions]
         saves = any(w.ranges and w.cut.saved_from is not None for w in wanted)
-        saved = _by_partition(SavedRecordsTable(self._warehouse).of_point(point)) if saves else {}
+        saved = by_partition(SavedRecordsTable(self._warehouse).of_point(point)) if saves else {}
         return {w.cut.id: self._holding(w, saved.get(w.cut.id)) for w in wanted}
 
     def facts(self, point: RecoveryPoint, topics: Iterable[WantedTopic]) -> dict[str, NotedFacts]:
@@ -74,9 +68,7 @@ class Inventory:
         Notes of the life that the point saw go before notes of another topic of the same name.
         """
         lives = {topic.source: topic.partitions[0].cut.topic_id for topic in topics}
-        rows = ControlTable(self._warehouse.control("topics"), topic_facts.SCHEMA).read(
-            application_id=self._application_id, where=one_of("topic", lives)
-        )
+        rows = TopicFactsTable(self._warehouse, self._application_id).rows(lives)
         best: dict[str, tuple[bool, bool, int, int]] = {}
         names = ["topic", "topic_id", "window_end_ms"]
         for index, (topic, life, end_ms) in enumerate(
@@ -87,7 +79,7 @@ class Inventory:
             rank = (life != lives[topic], later, distance, index)
             best[topic] = min(best.get(topic, rank), rank)
         return {
-            topic: NotedFacts(_facts(rows.slice(index, 1).to_pylist()[0]), later)
+            topic: NotedFacts(facts_in(rows.slice(index, 1).to_pylist()[0]), later)
             for topic, (_, later, _, index) in best.items()
         }
 
@@ -191,28 +183,8 @@ def _stored_file(path: Path, row: Mapping[str, Any]) -> _StoredFile:
     )
 
 
-def _by_partition(saved: pa.Table) -> dict[TopicPartitionId, pa.Table]:
-    """Saved records, which come by topic, partition and offset, cut into partitions."""
-    if saved.num_rows == 0:
-        return {}
-    saved = saved.combine_chunks()
-    topics = saved["topic"].combine_chunks().dictionary_encode().indices.to_numpy()
-    partitions = saved["partition"].to_numpy()
-    changes = (topics[1:] != topics[:-1]) | (partitions[1:] != partitions[:-1])
-    starts = [0, *(np.flatnonzero(changes) + 1).tolist(), saved.num_rows]
-    found = {}
-    for start, end in pairwise(starts):
-        rows = saved.slice(start, end - start)
-        found[TopicPartitionId(rows["topic"][0].as_py(), rows["partition"][0].as_py())] = rows
-    return found
-
-
 def _inside(rows: pa.Table, ranges: Sequence[OffsetRange]) -> pa.Table:
-    offsets = rows["offset"].to_numpy()
-    starts = np.array([wanted.start for wanted in ranges], np.int64)
-    ends = np.array([wanted.end for wanted in ranges], np.int64)
-    index = np.searchsorted(starts, offsets, side="right") - 1
-    return rows.filter(pa.array((index >= 0) & (offsets < ends[index])))
+    return rows.filter(pa.array(within_ranges(rows["offset"].to_numpy(), ranges)))
 
 
 def _odd(rows: pa.Table) -> int:
@@ -246,12 +218,3 @@ def _lost(wanted: WantedPartition, chain: Chain | None) -> int:
                 lost += reached - offset
             offset = reached
     return lost
-
-
-def _facts(row: Mapping[str, Any]) -> TopicFacts:
-    return TopicFacts(
-        topic_id=row["topic_id"],
-        partitions=row["partitions"],
-        replication_factor=row["replication_factor"],
-        configs=tuple(row["configs"] or ()),
-    )

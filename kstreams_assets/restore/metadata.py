@@ -4,7 +4,7 @@ from typing import Final
 
 import dagster as dg
 
-from kstreams_assets.backup.coverage import iso_time
+from kstreams_assets.recovery.point import iso_time
 from kstreams_assets.restore.after import age_s, outcome, steps_after
 from kstreams_assets.restore.plan import RestorePlan, TopicPlan
 from kstreams_assets.restore.restores_table import StoredRestore

@@ -1,7 +1,11 @@
 """What a restore left on its target, and whether that target is at hand."""
 
 from kstreams_assets.app.model import TopicRole
-from kstreams_assets.errors import ConfigurationError, TargetTopicChangedError
+from kstreams_assets.errors import (
+    ConfigurationError,
+    GroupNotEmptyError,
+    TargetTopicChangedError,
+)
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.positions import TopicPartitionId
 from kstreams_assets.restore.restores_table import StoredRestore, StoredTopic
@@ -23,12 +27,26 @@ def require_own_target(
             f" {settings.application_id}.",
             remedy="Give the YAML of that application, or the id of another restore.",
         )
+    require_same_cluster(restore, target)
+
+
+def require_same_cluster(restore: StoredRestore, target: KafkaCluster) -> None:
+    """Refuse a cluster that was not restored into; raises TargetTopicChangedError."""
     found = target.cluster_id()
     if found != restore.target_cluster_id:
         raise TargetTopicChangedError(
             subject=f"cluster {target.connection.bootstrap_servers}",
             expected=restore.target_cluster_id,
             found=found,
+        )
+
+
+def require_empty_group(group: str, target: KafkaCluster, *, operation: str) -> None:
+    """Refuse a group that has members; raises GroupNotEmptyError."""
+    state = target.group_state(group)
+    if state is not None and not state.is_empty:
+        raise GroupNotEmptyError(
+            operation=operation, group=group, group_type=state.type, state=state.state
         )
 
 

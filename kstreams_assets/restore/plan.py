@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from kstreams_assets.app.model import TopicRole
 from kstreams_assets.backup.content import SpanFile
 from kstreams_assets.backup.point_judge import Restores
+from kstreams_assets.errors import RestoreRefusedError
 from kstreams_assets.kafka.positions import OffsetRange, TopicPartitionId
 from kstreams_assets.recovery.point import GroupOffset, RecoveryPoint
 from kstreams_assets.restore.request import RestoreRequest
@@ -95,6 +96,13 @@ class RestorePlan:
     topics: tuple[TopicPlan, ...]
     refusals: tuple[Refusal, ...] = ()
     notes: tuple[str, ...] = ()
+
+    def require_allowed(self) -> None:
+        """Raise RestoreRefusedError, which lists all that stands against it."""
+        if self.refusals or self.point is None:
+            raise RestoreRefusedError(
+                application_id=self.application_id, refusals=[str(r) for r in self.refusals]
+            )
 
     @property
     def records(self) -> int:

@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 
 from kstreams_assets.backup.content import SpanFile
 from kstreams_assets.kafka.positions import OffsetRange
+from kstreams_assets.recovery.offset_ranges import within_ranges
 
 _Sizes = npt.NDArray[np.int64]
 _PAYLOAD = ["key", "value", "headers"]
@@ -61,10 +62,7 @@ def largest_batch(
         for batch in parquet.iter_batches(
             batch_size=4096, row_groups=groups, columns=["offset", *_PAYLOAD]
         ):
-            offsets = batch["offset"].to_numpy()
-            inside = np.zeros(len(offsets), np.bool_)
-            for wanted in ranges:
-                inside |= (offsets >= wanted.start) & (offsets < wanted.end)
+            inside = within_ranges(batch["offset"].to_numpy(), ranges)
             sizes = batch_bytes(batch)[inside]
             largest = max(largest, int(sizes.max(initial=0)))
     return largest if largest > above else None

@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 
 from kstreams_assets.errors import RestoreRecordsError
 from kstreams_assets.kafka.positions import OffsetRange, TopicPartitionId
+from kstreams_assets.recovery.offset_ranges import within_ranges
 from kstreams_assets.restore.request import OriginalHeaders
 from kstreams_assets.restore.work import PartitionWork
 
@@ -162,11 +163,7 @@ def _inside(batch: pa.RecordBatch, ranges: Sequence[OffsetRange]) -> pa.RecordBa
     first, last = int(offsets[0]), int(offsets[-1])
     if any(r.start <= first and last < r.end for r in ranges):
         return batch
-    starts = np.array([r.start for r in ranges], np.int64)
-    ends = np.array([r.end for r in ranges], np.int64)
-    index = np.searchsorted(starts, offsets, side="right") - 1
-    inside = (index >= 0) & (offsets < np.append(ends, 0)[index])
-    return batch.filter(pa.array(inside))
+    return batch.filter(pa.array(within_ranges(offsets, ranges)))
 
 
 def _as_schema(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:

@@ -4,7 +4,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from kstreams_assets.restore.choice import iso
+from kstreams_assets.recovery.point import iso_time
 from kstreams_assets.restore.plan import PartitionPlan, RestorePlan, TopicPlan
 from kstreams_assets.restore.request import InputsExtent, RestoreMode
 
@@ -96,7 +96,7 @@ def _facts(plan: RestorePlan, now_ms: int) -> str:
     ]
     if point is not None:
         rows += [
-            ("Recovery point", f"`{point.id}`, taken {iso(point.taken_at_ms)}"),
+            ("Recovery point", f"`{point.id}`, taken {iso_time(point.taken_at_ms)}"),
             ("RPO", f"{_age_text(_age_s(plan, now_ms))}: what was written since is not restored"),
             ("Guarantee", _guarantee(plan)),
             ("Records", f"{plan.records:,}, about {bytes_text(plan.bytes)}"),

@@ -5,10 +5,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
-from kstreams_assets.kafka.broker_retention import broker_retention_ms
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.positions import TopicPartitionId
-from kstreams_assets.kafka.wire import WireClient
 from kstreams_assets.restore.offset_maps_table import OffsetMapsTable
 from kstreams_assets.restore.own_target import partitions_of
 from kstreams_assets.restore.restores_table import StoredRestore, StoredTopic
@@ -82,12 +80,7 @@ def retention_effects(
 
 
 def _default_ms(target: KafkaCluster) -> int:
-    connection = target.connection
-    wire = WireClient(connection, timeout_s=connection.request_timeout_seconds)
-    try:
-        told = broker_retention_ms(wire)
-    finally:
-        wire.close()
+    told = target.broker_retention_ms()
     return _KAFKA_DEFAULT_MS if told is None else told
 
 

@@ -5,14 +5,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from kstreams_assets.errors import (
-    GroupNotEmptyError,
     GroupOffsetsDifferError,
     RollbackRefusedError,
 )
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.positions import CommittedOffset, TopicPartitionId
 from kstreams_assets.recovery.point import GroupOffset
-from kstreams_assets.restore.own_target import require_own_target
+from kstreams_assets.restore.own_target import require_empty_group, require_own_target
 from kstreams_assets.restore.restores_table import RestoresTable, RestoreState, StoredRestore
 from kstreams_assets.settings import ApplicationSettings
 
@@ -50,11 +49,7 @@ def rollback(
     require_own_target(settings, restore, target)
     former = _former(restore)
     group = restore.group
-    state = target.group_state(group)
-    if state is not None and not state.is_empty:
-        raise GroupNotEmptyError(
-            operation="rollback", group=group, group_type=state.type, state=state.state
-        )
+    require_empty_group(group, target, operation="rollback")
     there = target.metadata().topics
     absent = tuple(
         o for o in former if o.topic not in there or o.partition >= there[o.topic].partitions

@@ -73,11 +73,9 @@ class RestoreRun:
             RestoreRefusedError: Something stands against it; nothing was written.
             KStreamsAssetsError: Its subclasses say what stood in the way; run it again to go on.
         """
+        plan.require_allowed()
         point = plan.point
-        if plan.refusals or point is None:
-            raise RestoreRefusedError(
-                application_id=plan.application_id, refusals=[str(r) for r in plan.refusals]
-            )
+        assert point is not None  # noqa: S101 (else it is not allowed)
         lock_name = f"restore-{plan.target_cluster_id}-{plan.group}"
         with (
             warehouse_lock(
@@ -239,18 +237,22 @@ class _Attempt:
 
 def _mapped(plan: RestorePlan, produced: Sequence[PartitionProduced]) -> tuple[GroupOffset, ...]:
     """The offsets to commit, in the target's offsets; metadata stays as it is."""
-    maps = {p.source: OffsetMap(p.runs, p.end) for p in produced}
+    found = {p.source: p for p in produced}
     return tuple(
         GroupOffset(
             topic=partition.target.topic,
             partition=partition.target.partition,
-            offset=maps[partition.source].map(partition.committed.offset),
+            offset=_map_of(found[partition.source]).map(partition.committed.offset),
             metadata=partition.committed.metadata,
         )
         for topic in plan.topics
         for partition in topic.partitions
         if partition.committed is not None
     )
+
+
+def _map_of(partition: PartitionProduced) -> OffsetMap:
+    return OffsetMap(partition.runs, partition.end)
 
 
 def _now_ms() -> int:

@@ -6,12 +6,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from kstreams_assets.kafka.positions import TopicPartitionId
 from kstreams_assets.recovery.point import RecoveryPoint
-from kstreams_assets.recovery.saved_records import SavedRecordsTable
+from kstreams_assets.recovery.saved_records import SavedRecordsTable, by_partition
 from kstreams_assets.warehouse.layout import Warehouse
 
 _COLUMNS = ["offset", "timestamp_ms", "headers", "key", "value"]
@@ -43,18 +42,13 @@ def _write(
     folder: Path, rows: pa.Table, wanted: set[TopicPartitionId]
 ) -> dict[TopicPartitionId, Path]:
     files: dict[TopicPartitionId, Path] = {}
-    for number, id_ in enumerate(sorted(_present(rows) & wanted)):
-        of_partition = rows.filter(
-            (pc.field("topic") == id_.topic) & (pc.field("partition") == id_.partition)
-        )
-        file = folder / f"{number}.parquet"
-        pq.write_table(
-            of_partition.select(_COLUMNS), file, row_group_size=_ROW_GROUP, use_dictionary=False
-        )
-        files[id_] = file
+    for number, (id_, of_partition) in enumerate(by_partition(rows).items()):
+        if id_ in wanted:
+            files[id_] = folder / f"{number}.parquet"
+            pq.write_table(
+                of_partition.select(_COLUMNS),
+                files[id_],
+                row_group_size=_ROW_GROUP,
+                use_dictionary=False,
+            )
     return files
-
-
-def _present(rows: pa.Table) -> set[TopicPartitionId]:
-    pairs = rows.group_by(["topic", "partition"]).aggregate([]).to_pylist()
-    return {TopicPartitionId(pair["topic"], pair["partition"]) for pair in pairs}

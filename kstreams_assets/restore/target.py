@@ -9,7 +9,7 @@ from kstreams_assets.errors import (
     UnstableGroupOffsetsError,
 )
 from kstreams_assets.kafka.cluster import KafkaCluster
-from kstreams_assets.kafka.positions import TopicPartitionId
+from kstreams_assets.kafka.positions import TopicPartitionId, offsets_of_topic
 from kstreams_assets.kafka.topics import TopicDescription, TopicSpec
 from kstreams_assets.restore.names import name_problem
 from kstreams_assets.restore.observed import TargetGroup, TargetState, TargetTopic
@@ -113,14 +113,8 @@ def _topics(
             explicit_configs=topic.explicit_configs,
             effective_configs=topic.effective_configs,
             operations=topic.authorized_operations,
-            starts=_of(name, starts),
-            ends=_of(name, ends),
+            starts=offsets_of_topic(starts, name),
+            ends=offsets_of_topic(ends, name),
         )
         for name, topic in described.items()
     }
-
-
-def _of(topic: str, offsets: Mapping[TopicPartitionId, int]) -> tuple[int, ...]:
-    return tuple(
-        offset for partition, offset in sorted(offsets.items()) if partition.topic == topic
-    )

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from kstreams_assets.errors import AuthorizationFailedError
 from kstreams_assets.kafka.cluster import KafkaCluster
-from kstreams_assets.kafka.positions import TopicPartitionId
+from kstreams_assets.kafka.positions import TopicPartitionId, offsets_of_topic
 from kstreams_assets.kafka.topics import TopicDescription, TopicSpec
 from kstreams_assets.restore.plan import RestorePlan, TopicPlan
 from kstreams_assets.restore.restores_table import StoredRestore, StoredTopic
@@ -60,7 +60,7 @@ class TargetTopics:
             replace(
                 topic,
                 target_topic_id=described[topic.target].topic_id,
-                base_offsets=topic.base_offsets or _bases(topic.target, ends),
+                base_offsets=topic.base_offsets or offsets_of_topic(ends, topic.target),
             )
             for topic in intended
         )
@@ -85,10 +85,6 @@ class TargetTopics:
             put_back=dict(topic.put_back),
             created=topic_id is None,
         )
-
-
-def _bases(topic: str, ends: Mapping[TopicPartitionId, int]) -> tuple[int, ...]:
-    return tuple(end for id_, end in sorted(ends.items()) if id_.topic == topic)
 
 
 def _require_rights(described: Mapping[str, TopicDescription]) -> None:

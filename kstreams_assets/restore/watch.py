@@ -11,12 +11,10 @@ from kstreams_assets.errors import (
     UnstableGroupOffsetsError,
 )
 from kstreams_assets.kafka.cluster import KafkaCluster
-from kstreams_assets.kafka.leader_epochs import leader_epochs
 from kstreams_assets.kafka.positions import CommittedOffset, TopicPartitionId
 from kstreams_assets.kafka.raw_batch import RawBatch
 from kstreams_assets.kafka.raw_log import RawLogReader
 from kstreams_assets.kafka.visible import content_of_range
-from kstreams_assets.kafka.wire import WireClient
 from kstreams_assets.restore.own_target import partitions_of, require_own_target, roles_of
 from kstreams_assets.restore.restores_table import RestoreState, StoredRestore
 from kstreams_assets.restore.watch_judge import Judge
@@ -74,24 +72,20 @@ def follow(
     require_own_target(settings, restore, target)
     expected = expected_of(restore)
     judge = Judge(expected, limits)
-    wire = WireClient(target.connection, timeout_s=target.connection.request_timeout_seconds)
-    try:
-        observer = _Observer(target, wire, expected)
-        give_up_s = time.monotonic() + limits.timeout_s
-        while True:
-            began = time.monotonic()
-            try:
-                assessment = judge.judge(observer.observe())
-            except UnstableGroupOffsetsError:
-                if time.monotonic() > give_up_s:
-                    raise
-                continue  # commits are going on: it asked for 25 s, and asks again
-            yield assessment
-            if assessment.has_ended:
-                return
-            time.sleep(max(0.0, limits.every_s - (time.monotonic() - began)))
-    finally:
-        wire.close()
+    observer = _Observer(target, expected)
+    give_up_s = time.monotonic() + limits.timeout_s
+    while True:
+        began = time.monotonic()
+        try:
+            assessment = judge.judge(observer.observe())
+        except UnstableGroupOffsetsError:
+            if time.monotonic() > give_up_s:
+                raise
+            continue  # commits are going on: it asked for 25 s, and asks again
+        yield assessment
+        if assessment.has_ended:
+            return
+        time.sleep(max(0.0, limits.every_s - (time.monotonic() - began)))
 
 
 def expected_of(restore: StoredRestore) -> Expected:
@@ -133,9 +127,8 @@ def expected_of(restore: StoredRestore) -> Expected:
 class _Observer:
     """Looks at one group and its logs."""
 
-    def __init__(self, cluster: KafkaCluster, wire: WireClient, expected: Expected) -> None:
+    def __init__(self, cluster: KafkaCluster, expected: Expected) -> None:
         self._cluster = cluster
-        self._wire = wire
         self._expected = expected
         self._raw = cluster.raw_log()
         self._read_by_group = set(expected.required)
@@ -183,7 +176,7 @@ class _Observer:
             }
         ends = self._cluster.last_stable_offsets(wanted)
         highs = self._cluster.high_watermarks(wanted)
-        epochs = leader_epochs(self._wire, {id_.topic for id_ in wanted})
+        epochs = self._cluster.leader_epochs({id_.topic for id_ in wanted})
         positions = {
             id_: committed[id_].offset if id_ in committed else starts[id_] for id_ in wanted
         }

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 import pytest
 
 from kstreams_assets.backup.point_judge import PointStatus, Restores
-from kstreams_assets.recovery.point import Guarantee, Method
+from kstreams_assets.recovery.point import Guarantee, Method, iso_time
 from kstreams_assets.recovery.table import PointInstant
-from kstreams_assets.restore.choice import Choice, Unfinished, choose, iso
+from kstreams_assets.restore.choice import Choice, Unfinished, choose
 from kstreams_assets.restore.request import RestoreMode, RestoreRequest
 
 SECOND = 1_000
@@ -193,4 +193,4 @@ class TestUnfinished:
 
 
 def test_times_are_in_utc() -> None:
-    assert iso(1_795_287_178_005) == "2026-11-21T18:52:58.005+00:00"
+    assert iso_time(1_795_287_178_005) == "2026-11-21T18:52:58.005+00:00"

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from bench.memory import python_workers
 from kstreams_assets.errors import KStreamsAssetsError
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
@@ -166,9 +167,9 @@ def test_spark_task_killed_at_ten_moments(
             ended=lambda thread=thread: not thread.is_alive(),
             timeout_s=120,
         )
-        if came and (workers := python_workers(spark)):
+        if came and (workers := python_workers(spark.jvm_pid())):
             with contextlib.suppress(ProcessLookupError):  # it ended by itself just now
-                os.kill(workers[0], signal.SIGKILL)
+                os.kill(max(workers, key=_cpu_ticks), signal.SIGKILL)
         thread.join(180)
         assert not thread.is_alive()
         attempts.note(struck=bool(failures), target=target)
@@ -209,22 +210,6 @@ def test_target_broker_killed_at_ten_moments(
             attempts.current.run(spark)
 
             assert_restored(attempts.current, target)
-
-
-def python_workers(spark: SparkSessionResource) -> list[int]:
-    """The processes in which Spark runs Python tasks, those that work hardest first."""
-    parents = {int(p.name): _parent(p) for p in Path("/proc").iterdir() if p.name.isdigit()}
-    jvm = spark.jvm_pid()
-    daemons = {pid for pid, parent in parents.items() if parent == jvm}
-    workers = [pid for pid, parent in parents.items() if parent in daemons]
-    return sorted(workers, key=_cpu_ticks, reverse=True)
-
-
-def _parent(process: Path) -> int:
-    try:
-        return int((process / "stat").read_text().rpartition(")")[2].split()[1])
-    except (FileNotFoundError, ProcessLookupError):
-        return -1
 
 
 def _cpu_ticks(pid: int) -> int:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
+from bench.memory import python_workers
 from kstreams_assets.errors import ForeignRecordsError, ProduceRefusedError
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
@@ -152,7 +153,7 @@ def test_killed_workers_and_a_second_call(
                 ends = watching.high_watermarks(work.target for work in works)
                 if sum(ends.values()) > total // 20:
                     break
-        for pid in _python_workers(spark.jvm_pid()):
+        for pid in python_workers(spark.jvm_pid()):
             os.kill(pid, signal.SIGKILL)
             killed.append(pid)
 
@@ -175,16 +176,3 @@ def test_killed_workers_and_a_second_call(
     assert sum(p.resumed for p in produced) == there
     assert [list(p.runs) for p in produced] == [[(0, 0, 200_000)]] * 2
     _assert_restored(connection, works)
-
-
-def _python_workers(jvm_pid: int | None) -> list[int]:
-    """Processes in which Spark runs Python tasks: children of the JVM's pyspark daemon."""
-    parents: dict[int, int] = {}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = stat.read_text(encoding="utf-8").rpartition(")")[2].split()
-        except OSError:
-            continue
-        parents[int(stat.parent.name)] = int(fields[1])
-    daemons = [pid for pid, parent in parents.items() if parent == jvm_pid]
-    return [pid for pid, parent in parents.items() if parent in daemons]
