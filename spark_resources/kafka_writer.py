@@ -3,7 +3,7 @@
 After any failure, and after a kill at any moment, the target holds the first so many records in
 order and nothing else, so that counting them says where to go on:
 
-- one idempotent producer for each partition, acks=all;
+- an idempotent producer with acks=all, which writes one partition at a time;
 - `enable.gapless.guarantee`: without it a refused batch is left out and those behind it are
   written [measured: 19,000 of 20,000 records, INVALID_TIMESTAMP for 1,000];
 - no `message.timeout.ms`, whose expiry would leave records out as well: this module watches the
@@ -16,78 +16,44 @@ refuse them unless the user accepted that. Negative timestamps arrive as they ar
 import pickle
 import time
 from collections import deque
-from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Final, Self
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from confluent_kafka import KafkaError, KafkaException, Message, Producer
+from confluent_kafka import KafkaError, KafkaException, Message
 
 from kstreams_assets.errors import (
     ClusterUnavailableError,
     ForeignRecordsError,
     KStreamsAssetsError,
 )
-from kstreams_assets.kafka.librdkafka import LibrdkafkaConfig
 from kstreams_assets.restore.offset_map import OffsetRuns, merge_runs, runs_of
 from kstreams_assets.restore.records import header_lists, work_offsets, work_records
 from kstreams_assets.restore.result import PartitionProduced
 from kstreams_assets.restore.work import PartitionWork
 from spark_resources.delivery_errors import culprit, delivery_error
-from spark_resources.librdkafka_client import connected
 from spark_resources.partition_end import records_there
 from spark_resources.partition_tasks import check_stop
+from spark_resources.shared_producer import SharedProducer
 
 _POLL_S: Final = 0.1
 _LEAVE_S: Final = 5.0
-_BATCH_BYTES: Final = 1_000_000
-_QUEUE_KBYTES: Final = 65_536
 _UNTOLD: Final = -1
 
-_DEFAULTS: Final[LibrdkafkaConfig] = {
-    "linger.ms": 20,
-    "reconnect.backoff.max.ms": 1_000,
-}
-"""What a connection's own librdkafka settings may override."""
-_FIXED: Final[LibrdkafkaConfig] = {
-    "enable.idempotence": True,
-    "enable.gapless.guarantee": True,
-    "acks": "all",
-    "message.timeout.ms": 0,
-    # The topic's own limit decides, on compressed batches; this one is on single plain records.
-    "message.max.bytes": 1_000_000_000,
-    "delivery.report.only.error": False,
-}
 _PURGED: Final = {KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT}  # noqa: SLF001
 
 Offsets = npt.NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True)
-class WriterLimits:
-    """`delivery_timeout_s` without any acknowledgement end the restore of a partition.
-
-    `max_message_bytes` is the target topic's; no batch is larger, except of a single record.
-    """
-
-    delivery_timeout_s: float
-    max_message_bytes: int
-    compression: str = "none"
-
-
 def produce_partition(
-    work: PartitionWork,
-    config: LibrdkafkaConfig,
-    limits: WriterLimits,
-    *,
-    settled_end: int | None = None,
+    work: PartitionWork, producer: SharedProducer, *, settled_end: int | None = None
 ) -> PartitionProduced:
     """Write the records of one partition that are not there yet, and wait until all are.
 
-    `config` is that of the connection (see `librdkafka_config`), `settled_end` the target's end
-    where the caller has seen that it moves no more.
+    `settled_end` is the target's end where the caller has seen that it moves no more. After an
+    error the producer is of no more use.
 
     Raises:
         ProduceRefusedError: The broker refused a record; names it.
@@ -97,16 +63,15 @@ def produce_partition(
         ClusterUnavailableError: Nothing was acknowledged for too long.
         TopicNotFoundError, AuthorizationFailedError (DESCRIBE, WRITE), ConfigurationError.
     """
-    resumed = records_there(
-        work, config, timeout_s=limits.delivery_timeout_s, settled_end=settled_end
-    )
+    timeout_s = producer.limits.delivery_timeout_s
+    resumed = records_there(work, producer.config, timeout_s=timeout_s, settled_end=settled_end)
     runs: list[OffsetRuns] = []
     end = work.base_offset
     for offsets in work_offsets(work, first=resumed) if resumed else ():
         runs.append(runs_of(offsets, np.arange(end, end + len(offsets))))
         end += len(offsets)
     if resumed < work.records:
-        with _Writer(work, config, limits, first=resumed) as writer:
+        with _Writer(work, producer, first=resumed) as writer:
             for batch in work_records(work, skip=resumed):
                 check_stop()
                 writer.write(batch)
@@ -123,15 +88,13 @@ def produce_partition(
 
 
 class _Writer:
-    """One partition's producer and what it has been told so far."""
+    """What is written of one partition, and what has been told of it so far."""
 
-    def __init__(
-        self, work: PartitionWork, config: LibrdkafkaConfig, limits: WriterLimits, *, first: int
-    ) -> None:
+    def __init__(self, work: PartitionWork, producer: SharedProducer, *, first: int) -> None:
         self.runs: list[OffsetRuns] = []
         self._target = work.target
-        self._servers = str(config["bootstrap.servers"])
-        self._timeout_s = limits.delivery_timeout_s
+        self._servers = str(producer.config["bootstrap.servers"])
+        self._timeout_s = producer.limits.delivery_timeout_s
         self._expected = work.base_offset + first
         self._waiting: deque[Offsets] = deque()  # source offsets of batches not yet acknowledged
         self._times: deque[Offsets] = deque()  # their timestamps
@@ -139,16 +102,9 @@ class _Writer:
         self._refused: list[tuple[KafkaError, Message]] = []
         self._fatal: KafkaError | None = None
         self._reason = "no acknowledgement"
-        self._settings: dict[str, Any] = {
-            **_DEFAULTS,
-            "compression.type": limits.compression,
-            **config,
-            **_FIXED,
-            "batch.size": min(_BATCH_BYTES, limits.max_message_bytes),
-            "on_delivery": self._delivered,
-            "error_cb": self._hear,
-        }
-        self._producer = self._connected(_QUEUE_KBYTES)
+        self._shared = producer
+        producer.tells(self)
+        self._producer = producer.client
 
     def __enter__(self) -> Self:
         return self
@@ -163,7 +119,6 @@ class _Writer:
             # All at once: what is sent is a beginning of the rest, what is not is never sent.
             self._producer.purge()
             self._flush(_LEAVE_S)
-        self._producer.close()
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Queue a batch of records and look at what was acknowledged meanwhile."""
@@ -202,12 +157,8 @@ class _Writer:
             return
         # Nothing is on its way, so another producer keeps the order.
         size = len(pickle.dumps((value, rest)))
-        self._producer.close()
-        self._producer = self._connected(_QUEUE_KBYTES + size // 1024)
-
-    def _connected(self, queue_kbytes: int) -> Producer:
-        settings = {**self._settings, "queue.buffering.max.kbytes": queue_kbytes}
-        return connected(Producer, settings)
+        self._shared.enlarge(size // 1024)
+        self._producer = self._shared.client
 
     def _await(self, most: int) -> None:
         """Wait until at most so many records are on their way."""
@@ -284,7 +235,8 @@ class _Writer:
         except KafkaException as error:
             self._fatal = error.args[0]
 
-    def _delivered(self, error: KafkaError | None, message: Message) -> None:
+    def delivered(self, error: KafkaError | None, message: Message) -> None:
+        """A record was acknowledged or refused."""
         if error is None:
             offset = message.offset()
             self._told.append(_UNTOLD if offset is None else offset)
@@ -293,5 +245,6 @@ class _Writer:
         ):
             self._refused.append((error, message))
 
-    def _hear(self, error: KafkaError) -> None:
+    def hear(self, error: KafkaError) -> None:
+        """Something is wrong with a connection; it is the reason if nothing comes any more."""
         self._reason = error.str().rstrip(".")

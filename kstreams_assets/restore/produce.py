@@ -1,10 +1,11 @@
-"""Writes the records of a restore: one Spark task for each target partition."""
+"""Writes the records of a restore: a Spark task for a large partition, or for some small ones."""
 
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from kstreams_assets.errors import ForeignRecordsError, KStreamsAssetsError
@@ -24,6 +25,8 @@ _PROGRESS_S = 5.0
 _SETTLE_S = 1.0
 _JOIN_S = 60.0
 _MAX_MESSAGE_BYTES = "max.message.bytes"
+_SMALL_RECORDS = 5_000
+_TASK_PARTITIONS = 25
 
 
 def produce(
@@ -56,7 +59,8 @@ def produce(
             if busy:
                 from spark_resources.partition_tasks import run_partition_tasks
 
-                results = run_partition_tasks(spark, [jobs[index] for index in busy], _run)
+                bundles = _bundles([jobs[index] for index in busy])
+                results = chain.from_iterable(run_partition_tasks(spark, bundles, _run))
                 found = dict(zip(busy, results, strict=True))
         produced = [found.get(index) or _nothing(work) for index, work in enumerate(works)]
         _refuse_foreign(cluster, produced)
@@ -66,7 +70,7 @@ def produce(
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """What one task gets; the configuration holds secrets."""
+    """One partition; the configuration holds secrets."""
 
     work: PartitionWork
     config: LibrdkafkaConfig = field(repr=False)
@@ -76,12 +80,36 @@ class _Job:
     settled_end: int
 
 
-def _run(job: _Job) -> PartitionProduced:
-    """One Spark task."""
-    from spark_resources.kafka_writer import WriterLimits, produce_partition
+def _bundles(jobs: Sequence[_Job]) -> list[list[_Job]]:
+    """What one task gets each: a large partition, or some small ones, in the order given.
 
-    limits = WriterLimits(job.delivery_timeout_s, job.max_message_bytes, job.compression)
-    return produce_partition(job.work, job.config, limits, settled_end=job.settled_end)
+    Jobs are in order of their records, largest first.
+    """
+    bundles: list[list[_Job]] = []
+    for job in jobs:
+        last = bundles[-1] if bundles else []
+        fits = (
+            last
+            and last[0].work.records <= _SMALL_RECORDS
+            and len(last) < _TASK_PARTITIONS
+            and last[0].max_message_bytes == job.max_message_bytes
+        )
+        if fits:
+            last.append(job)
+        else:
+            bundles.append([job])
+    return bundles
+
+
+def _run(jobs: Sequence[_Job]) -> list[PartitionProduced]:
+    """One Spark task."""
+    from spark_resources.kafka_writer import produce_partition
+    from spark_resources.shared_producer import SharedProducer, WriterLimits
+
+    first = jobs[0]
+    limits = WriterLimits(first.delivery_timeout_s, first.max_message_bytes, first.compression)
+    with SharedProducer(first.config, limits) as producer:
+        return [produce_partition(job.work, producer, settled_end=job.settled_end) for job in jobs]
 
 
 def _jobs(

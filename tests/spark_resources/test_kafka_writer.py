@@ -22,8 +22,9 @@ from kstreams_assets.kafka.positions import TopicPartitionId
 from kstreams_assets.kafka.topics import TopicSpec
 from kstreams_assets.restore.result import PartitionProduced
 from kstreams_assets.restore.work import PartitionWork
-from spark_resources import kafka_writer
-from spark_resources.kafka_writer import WriterLimits, produce_partition
+from spark_resources import kafka_writer, shared_producer
+from spark_resources.kafka_writer import produce_partition
+from spark_resources.shared_producer import SharedProducer, WriterLimits
 from tests.backup.reading import consume
 from tests.restore.span_files import Stored, span_file, work_of
 from tests.streams.cluster import unique_name
@@ -65,7 +66,8 @@ class Target:
         self, work: PartitionWork, *, timeout_s: float = 30.0, max_bytes: int = 4_000_000
     ) -> PartitionProduced:
         limits = WriterLimits(timeout_s, max_bytes)
-        return produce_partition(work, librdkafka_config(self.connection), limits, settled_end=0)
+        with SharedProducer(librdkafka_config(self.connection), limits) as producer:
+            return produce_partition(work, producer, settled_end=0)
 
     def write_foreign(self, topic: str) -> None:
         producer = Producer({"bootstrap.servers": self.servers})
@@ -198,7 +200,7 @@ def test_a_record_too_large_is_named_and_nothing_follows_it(target: Target, tmp_
 def test_a_record_larger_than_the_queue(
     target: Target, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kafka_writer, "_QUEUE_KBYTES", 1_024)
+    monkeypatch.setattr(shared_producer, "_QUEUE_KBYTES", 1_024)
     topic = target.topic()
     bad = {n: Stored(n, b"%d" % n * 500_000) for n in (3, 7)}
     path = _numbered(tmp_path / "f", 2_000, bad=bad)
