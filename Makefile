@@ -32,6 +32,7 @@ jars: $(INSTALLED) jdk ## Fetch and verify the jars of Spark and of the local Ka
 
 test-jars: jars
 	@$(BIN)/python -m spark_resources.fetch_jars kafka39
+	@$(BIN)/python -m spark_resources.fetch_jars registry
 
 demo: setup ## Run a broker, an application and its backup; two minutes of orders
 	$(BIN)/python -m examples.demo

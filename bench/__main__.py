@@ -1,8 +1,8 @@
-"""`python -m bench [windows|backup|points|cuts|restore]`: all of them without an argument."""
+"""`python -m bench [windows|backup|points|cuts|restore|ktables]`: all without an argument."""
 
 import sys
 
-from bench import backup, cuts, points, restore, windows
+from bench import backup, cuts, ktables, points, restore, windows
 
 _BENCHMARKS = {
     "windows": windows.main,
@@ -10,6 +10,7 @@ _BENCHMARKS = {
     "points": points.main,
     "cuts": cuts.main,
     "restore": restore.main,
+    "ktables": ktables.main,
 }
 
 

@@ -19,8 +19,9 @@ class CollidingNamesError(ConfigurationError):
         super().__init__(
             f"Dagster cannot tell {first!r} and {second!r} apart: it folds names to letters, digits"
             " and underscores.",
-            remedy="Leave one of the two out (a topic: list it under not_mine; an application: put"
-            " it into a code location of its own), or rename it in Kafka.",
+            remedy="Leave one of the two out (a topic: list it under not_mine; a store: give it"
+            " ktable: false; an application: put it into a code location of its own), or rename it"
+            " in Kafka.",
         )
         self.first = first
         self.second = second
@@ -52,6 +53,11 @@ def topic_key(topic: str) -> dg.AssetKey:
 def backup_key(application_id: str, topic: str) -> dg.AssetKey:
     """The backup of a topic of an application."""
     return dg.AssetKey(["backup", application_id, topic])
+
+
+def ktable_key(application_id: str, store: str) -> dg.AssetKey:
+    """The snapshots of a state store of an application, as a table."""
+    return dg.AssetKey(["ktable", application_id, store])
 
 
 def recovery_points_key(application_id: str) -> dg.AssetKey:

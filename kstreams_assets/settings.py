@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from kstreams_assets.app.model import AppTopic, StreamsApplication
 from kstreams_assets.errors import ConfigurationError
 from kstreams_assets.kafka.connection import KafkaConnection
+from kstreams_assets.ktables.registry import RegistryConnection
+from kstreams_assets.ktables.store_format import StoreFormat
 from kstreams_assets.restore.request import VerifyExtent
 from kstreams_assets.warehouse.layout import Warehouse
 
@@ -112,6 +114,12 @@ class ApplicationSettings:
     backup: BackupSettings = BackupSettings()
     recovery_points: RecoveryPointSettings = RecoveryPointSettings()
     restore: RestoreSettings = RestoreSettings()
+    store_formats: Mapping[str, StoreFormat] = field(default_factory=dict)
+    """How stores are read, by name, for those of which the user says something."""
+    without_ktable: frozenset[str] = frozenset()
+    """Stores of which no tables are made."""
+    registry: RegistryConnection | None = None
+    """The schema registry of the application's Avro and Protobuf records."""
     sensors_running: bool = False
     """Whether the sensors (recovery points, backups) are switched on from the start."""
     owners: tuple[str, ...] = ()

@@ -25,8 +25,13 @@ from kstreams_assets.backup.point_judge import Restores
 from kstreams_assets.backup.verdicts import CHANGELOG_CHECKS, CHECKS
 from kstreams_assets.cli.main import cli
 from kstreams_assets.components import KafkaStreamsAppComponent
+from kstreams_assets.components.models import WrongRegistry
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.kafka.secret import Secret
+from kstreams_assets.ktables import schemas, snapshots_table
+from kstreams_assets.ktables.checks import KTABLE_CHECKS
+from kstreams_assets.ktables.columns import KEY_PARTS, POSITION, RAW, TYPES
+from kstreams_assets.ktables.store_format import Encoding, StoreKind
 from kstreams_assets.recovery import saved_records
 from kstreams_assets.recovery import table as recovery_points
 from kstreams_assets.restore import offset_maps_table, restores_table
@@ -160,6 +165,62 @@ _OFFSET_MAPS = {
     "target_start": "Its target offset; in the row that tells the end, the target's end.",
     "length": "Records with consecutive offsets on both sides; 0 in the row that tells the end.",
 }
+_KTABLE_SNAPSHOTS = {
+    **{name: _COMMON[name] for name in ("application_id", "window", "topic")},
+    **{name: _COMMON[name] for name in ("window_start_ms", "window_end_ms")},
+    "store": "State store.",
+    "point_id": "The recovery point whose state it is.",
+    "taken_at_ms": "When that point was taken, epoch milliseconds.",
+    "proved": "Whether it is exactly the store's content at the point.",
+    "reason": "Why it is, or why that cannot be proved.",
+    "base_window": "Window of the earlier snapshot that it builds on; null: made from the begin of"
+    " the log.",
+    "fingerprint": "The same for formats that give the same rows.",
+    "partitions": "Of each partition: where in the log it stands, rows, bytes, the time on which"
+    " retention is counted.",
+    "records": "Records read to make it.",
+    "problem_rows": "Rows that could not be decoded.",
+    "problems": "The first of them.",
+    "delta_version": "Version of the table that holds it.",
+    "took_ms": "How long it took.",
+    "run_id": "Dagster run, or `cli-...`.",
+    "recorded_at_ms": "When the row was written; the newest one of a store and window counts.",
+}
+_SCHEMAS = {
+    "application_id": _COMMON["application_id"],
+    "id": "Id in the registry, as it stands in the records.",
+    "kind": "`avro` or `protobuf`.",
+    "text": "The schema.",
+    "references": "Schemas that it refers to, by name.",
+    "saved_at_ms": "When it was copied, epoch milliseconds.",
+}
+_KINDS = {
+    StoreKind.KEY_VALUE: "Key-value stores, `table()`, `count()`, global tables.",
+    StoreKind.WINDOW: "Windowed aggregations. Give `window_size_ms`; with `retention_ms` rows"
+    " expire as in the store.",
+    StoreKind.JOIN_WINDOW: "Buffers of stream-stream joins: duplicates are kept.",
+    StoreKind.SESSION: "Session windows. `retention_ms` as above.",
+    StoreKind.VERSIONED: "Versioned stores (KIP-889): one row for each key and begin of validity;"
+    " `retention_ms` is the history retention.",
+    StoreKind.SUPPRESS: "Buffer of `suppress`: its structure is decoded.",
+    StoreKind.JOIN_BUFFER: "Buffer of a join with a grace period: its structure is decoded.",
+    StoreKind.SUBSCRIPTION: "Subscriptions of a foreign-key join: their structure is decoded.",
+    StoreKind.OUTER_JOIN: "Records of an outer join that wait for their match: their structure is"
+    " decoded.",
+}
+_FORMATS = {
+    Encoding.BYTES: "As they are; what is taken when nothing is declared.",
+    Encoding.STRING: "UTF-8.",
+    Encoding.LONG: "8 bytes, big-endian, as Kafka's serializer; so all numbers.",
+    Encoding.INT: "4 bytes.",
+    Encoding.SHORT: "2 bytes.",
+    Encoding.DOUBLE: "8 bytes.",
+    Encoding.FLOAT: "4 bytes.",
+    Encoding.UUID: "Text of 36 characters, as Kafka's serializer.",
+    Encoding.JSON: 'With `schema`, as in `{format: json, schema: "count BIGINT, id STRING"}`.',
+    Encoding.AVRO: "Confluent framing; needs `schema_registry` once, then the saved schemas.",
+    Encoding.PROTOBUF: "The same.",
+}
 _GAPS = {
     GapCause.TRANSACTION_MARKER: "Commit and abort markers take an offset each.",
     GapCause.ABORTED: "Records of aborted transactions.",
@@ -214,12 +275,30 @@ def yaml_lines() -> Iterator[str]:
     yield "## attributes"
     yield ""
     yield from _model_lines(KafkaStreamsAppComponent, "")
+    yield ""
+    yield "## Formats of keys and values"
+    yield ""
+    yield "Bytes that do not fit give a row with `decode_error` and null in the decoded column."
+    yield ""
+    yield from _row("format", "decoded type", "what")
+    yield from _row("---", "---", "---")
+    for encoding in Encoding:
+        yield from _row(f"`{encoding}`", f"`{TYPES[encoding]}`", _FORMATS[encoding])
+    yield ""
+    yield "## Kinds of stores"
+    yield ""
+    yield from _row("kind", "columns of its own", "what")
+    yield from _row("---", "---", "---")
+    for kind in StoreKind:
+        columns = ", ".join(f"`{name}`" for name, _, _ in KEY_PARTS.get(kind, ()))
+        yield from _row(f"`{kind}`", columns, _KINDS[kind])
 
 
 _CONNECTIONS: Mapping[str, str] = {
     "connection": "How to reach the cluster.",
     "target": "The cluster that restores go to, in the form of [connection](#connection); a run can"
     " name other servers.",
+    "schema_registry": "Where the schemas of Avro and Protobuf are (Confluent's REST interface).",
 }
 
 
@@ -249,6 +328,8 @@ def _model_lines(model: type[BaseModel], path: str) -> Iterator[str]:
 
 def _models(annotation: object) -> Iterator[type[BaseModel]]:
     """The models inside a type."""
+    if annotation is WrongRegistry:
+        return  # stands in for a block that is refused
     if inspect.isclass(annotation) and issubclass(annotation, BaseModel):
         yield annotation
     for inner in typing.get_args(annotation):
@@ -287,7 +368,9 @@ def _type(annotation: object) -> str:
         inner = _type(arguments[0])
         return "list of " + ("texts" if inner == "text" else inner)
     if origin is not None and inspect.isclass(origin) and issubclass(origin, Mapping):
-        return "mapping" if any(_models(arguments[1])) else f"mapping to {_type(arguments[1])}"
+        if arguments[1] is typing.Any or any(_models(arguments[1])):
+            return "mapping"
+        return f"mapping to {_type(arguments[1])}"
     if origin in (typing.Union, types.UnionType):
         texts = [_type(inner) for inner in arguments if inner is not type(None)]
         return " or ".join(dict.fromkeys(texts))
@@ -396,6 +479,22 @@ def table_lines() -> Iterator[str]:
             "Where restored records went: source offsets to target offsets, run by run.",
             _arrow_columns(offset_maps_table.SCHEMA, _OFFSET_MAPS),
         ),
+        (
+            warehouse.ktable("<application id>", "<store>"),
+            "State stores as tables, partitioned by `window`; written by Spark. A window holds the"
+            " whole state at its recovery point. Which rows count is in `ktable_snapshots`.",
+            _ktable_columns(),
+        ),
+        (
+            warehouse.control("ktable_snapshots"),
+            "The snapshots of state stores, one row for each store and window.",
+            _arrow_columns(snapshots_table.SCHEMA, _KTABLE_SNAPSHOTS),
+        ),
+        (
+            warehouse.control("schemas"),
+            "Schemas of Avro and Protobuf records, as the registry had them.",
+            _arrow_columns(schemas.SCHEMA, _SCHEMAS),
+        ),
     ]
     for path, text, columns in tables:
         yield ""
@@ -407,6 +506,24 @@ def table_lines() -> Iterator[str]:
         yield from _row("---", "---", "---")
         for name, (kind, meaning) in columns.items():
             yield from _row(f"`{name}`", f"`{kind}`", meaning)
+
+
+def _ktable_columns() -> Columns:
+    parts = {}
+    for kind, columns in KEY_PARTS.items():
+        for name, sql_type, text in columns:
+            kinds = [*parts[name][2], kind] if name in parts else [kind]
+            parts[name] = (sql_type, text, kinds)
+    return {
+        **{name: (kind, f"{text}.") for name, kind, text in POSITION},
+        **{
+            name: (kind, f"Only of kind {', '.join(kinds)}. {text}.")
+            for name, (kind, text, kinds) in parts.items()
+        },
+        "decoded_key": ("as declared", "The key, without window or session; null: not decoded."),
+        "decoded_value": ("as declared", "The value; null: not decoded, or deleted (versioned)."),
+        **{name: (kind, f"{text}.") for name, kind, text in RAW},
+    }
 
 
 def _arrow_columns(schema: pa.Schema, texts: Mapping[str, str]) -> Columns:
@@ -462,6 +579,13 @@ def check_lines() -> Iterator[str]:
     yield from _row("check", "claim")
     yield from _row("---", "---")
     for name, text in RESTORE_CHECKS.items():
+        yield from _row(f"`{name}`", text)
+    yield ""
+    yield "Each KTable has, with one evaluation for each window:"
+    yield ""
+    yield from _row("check", "claim")
+    yield from _row("---", "---")
+    for name, text in KTABLE_CHECKS.items():
         yield from _row(f"`{name}`", text)
     yield ""
     yield "The group offsets of a restore have:"

@@ -69,7 +69,7 @@ def write_spans(
             compression_level=compression_level,
         )
     except (PySparkException, Py4JError) as error:
-        raise SparkJobError(_innermost(str(error))) from error
+        raise SparkJobError(innermost_cause(str(error))) from error
 
 
 def _set_properties(spark: SparkSession, properties: Mapping[str, str]) -> None:
@@ -80,7 +80,7 @@ def _set_properties(spark: SparkSession, properties: Mapping[str, str]) -> None:
             jvm.java.lang.System.setProperty(name, value)
 
 
-def _innermost(text: str) -> str:
+def innermost_cause(text: str) -> str:
     """The innermost cause that Kafka, Spark's Kafka source or Delta names, else the innermost.
 
     Below those lie Java's own (`ArithmeticException: long overflow`), which say less.

@@ -24,6 +24,7 @@ from spark_resources.jars import (
     LockedJar,
     checkout_root,
     differences,
+    fetched_files,
     jars_directory,
     jars_home,
     lists_directory,
@@ -94,7 +95,7 @@ def relock(jar_sets: Sequence[JarSet]) -> None:
 def _describe(jar_set: JarSet, directory: Path) -> list[LockedJar]:
     return [
         LockedJar(jar_set, path.name, path.stat().st_size, sha256_of(path))
-        for path in sorted(directory.glob("*.jar"))
+        for path in fetched_files(directory)
     ]
 
 
@@ -182,7 +183,7 @@ def _reason(output: str) -> str:
 @click.argument("which", type=click.Choice([*JAR_SETS, "all"]), default="all")
 @click.option("--relock", "write_lock", is_flag=True, help="Write jars.lock anew.")
 def main(which: str, *, write_lock: bool) -> None:
-    """Fetch the jars of Spark, of the local Kafka, of the older Kafka of the tests, or all."""
+    """Fetch the jars of Spark, of the local Kafka, those that serve tests only, or all."""
     jar_sets: tuple[JarSet, ...] = tuple(name for name in JAR_SETS if which in (name, "all"))
     try:
         if write_lock:

@@ -12,8 +12,8 @@ from typing import Final, Literal, get_args
 
 from kstreams_assets.errors import ConfigurationError, JarsMissingError
 
-JarSet = Literal["spark", "kafka", "kafka39"]
-"""`kafka39`, an older Kafka, serves tests only."""
+JarSet = Literal["spark", "kafka", "kafka39", "registry"]
+"""`kafka39`, an older Kafka, and `registry`, a schema registry, serve tests only."""
 JAR_SETS: Final[tuple[JarSet, ...]] = get_args(JarSet)
 JARS_VARIABLE: Final = "KSTREAMS_ASSETS_JARS"
 LOCK_FILE: Final = "jars.lock"
@@ -96,12 +96,17 @@ def sha256_of(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def fetched_files(directory: Path) -> list[Path]:
+    """Return the jars in a folder, and archives of jars, in the order of their names."""
+    return sorted((*directory.glob("*.jar"), *directory.glob("*.tar.gz")))
+
+
 def differences(directory: Path, locked: tuple[LockedJar, ...], *, hashes: bool) -> tuple[str, ...]:
     """Name the jars of a folder that are absent, differ from the lock, or are not in it.
 
     A jar that is not in the lock counts: `<folder>/*` would put it on the class path.
     """
-    found = {path.name: path for path in directory.glob("*.jar")}
+    found = {path.name: path for path in fetched_files(directory)}
     wrong: list[str] = []
     for jar in locked:
         path = found.pop(jar.file_name, None)

@@ -1,4 +1,4 @@
-"""Single-file Java programs: compiled once against a set of jars, then run."""
+"""Small Java programs: compiled once against a set of jars, then run."""
 
 import hashlib
 import os
@@ -23,10 +23,14 @@ _LOG_OPTIONS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class JavaProgram:
-    """A Java source file whose main class has the file's name, on the class path of a jar set."""
+    """A Java source file whose main class has the file's name, on the class path of a jar set.
+
+    `also` are further sources that it uses.
+    """
 
     source: Path
     jar_set: JarSet = "kafka"
+    also: tuple[Path, ...] = ()
 
     def command(self, *, heap_mb: int) -> list[str]:
         """Return the command up to the program's own arguments.
@@ -36,7 +40,8 @@ class JavaProgram:
         """
         java = find_java(compiler=True)
         jars = class_path(self.jar_set)
-        digest = hashlib.sha256(self.source.read_bytes() + jars.encode()).hexdigest()[:16]
+        texts = b"".join(source.read_bytes() for source in (self.source, *self.also))
+        digest = hashlib.sha256(texts + jars.encode()).hexdigest()[:16]
         classes = jars_home() / "classes" / f"{self.source.stem}-{digest}-java{java.version}"
         if not classes.is_dir():
             self._compile(java.compiler or Path("javac"), jars, classes)
@@ -51,7 +56,8 @@ class JavaProgram:
         classes.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=classes.parent) as temporary:
             target = Path(temporary) / "classes"
-            command = [str(javac), "-cp", jars, "-d", str(target), str(self.source)]
+            command = [str(javac), "-cp", jars, "-d", str(target)]
+            command += [str(source) for source in (self.source, *self.also)]
             _run(command, timeout_s=_COMPILE_TIMEOUT_S)
             try:
                 os.rename(target, classes)

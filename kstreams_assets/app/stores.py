@@ -98,12 +98,13 @@ def _changelog(
 def _source_topic(resolution: Resolution, block: SubTopology, store: str) -> str | None:
     """The topic that may serve as changelog: the only one of the store's only table source.
 
-    A repartition topic never does (it is purged), nor does a topic behind an operator of KStream.
+    A repartition topic never does (it is purged), nor does a topic behind an operator of KStream,
+    nor one behind a join that only looks the store up (the answers of a foreign-key join).
     """
     topics = {
         resolution.reads[block.id, parent.name][0]
         for node in block.processors
-        if store in node.stores and not _is_stream_operator(node)
+        if store in node.stores and not _is_stream_operator(node) and not _only_reads(node.name)
         for parent in _only_parent(block, node)
         if len(parent.topics) == 1
     }

@@ -1,17 +1,24 @@
 """Backups as Dagster assets: one multi-asset for each application, one step, one JVM."""
 
 import time
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 
 import dagster as dg
 
 from kstreams_assets.app.model import AppTopic, TopicRole
+from kstreams_assets.backup.check_events import (
+    metadata_numbers,
+    window_check_events,
+    window_check_specs,
+)
+from kstreams_assets.backup.columns import record_columns
 from kstreams_assets.backup.from_settings import back_up
 from kstreams_assets.backup.partitions import WindowCalendar
 from kstreams_assets.backup.result import TopicBackup, WindowBackup
-from kstreams_assets.backup.verdicts import Severity, Verdict, checks_of, judge
+from kstreams_assets.backup.verdicts import checks_of, judge
 from kstreams_assets.errors import KStreamsAssetsError
+from kstreams_assets.ktables.from_settings import table_stores
+from kstreams_assets.ktables.lineage import declared_fields
 from kstreams_assets.naming import (
     backup_key,
     folded,
@@ -23,42 +30,23 @@ from kstreams_assets.naming import (
 from kstreams_assets.settings import ApplicationSettings
 from spark_resources.session import SparkSessionResource
 
-_SEVERITY = {
-    Severity.ERROR: dg.AssetCheckSeverity.ERROR,
-    Severity.WARN: dg.AssetCheckSeverity.WARN,
-}
-
-_COLUMNS = dg.TableSchema(
-    [
-        dg.TableColumn("window", "string", "Time partition, key of the Dagster partition"),
-        dg.TableColumn("topic", "string"),
-        dg.TableColumn("partition", "int"),
-        dg.TableColumn("offset", "bigint"),
-        dg.TableColumn("timestamp_ms", "bigint", "Epoch milliseconds, exactly as Kafka stored it"),
-        dg.TableColumn("timestamp_type", "int", "0 CreateTime, 1 LogAppendTime"),
-        dg.TableColumn(
-            "headers",
-            "array<struct<key: string, value: binary>>",
-            "In order, duplicates and null values kept",
-        ),
-        dg.TableColumn("key", "binary", "null and empty are told apart"),
-        dg.TableColumn("value", "binary", "null is a tombstone"),
-    ]
-)
-
 
 def build_backup_assets(settings: ApplicationSettings) -> dg.AssetsDefinition:
     """The backups of an application's topics, partitioned by window.
 
     Needs the resource `spark` (`SparkSessionResource`).
+
+    Raises:
+        ConfigurationError: Declared lineage of a store names no topic of the application.
     """
     calendar = WindowCalendar(settings.windows)
     by_key = {backup_key(settings.application_id, t.name): t for t in settings.topics}
+    fields = declared_fields(table_stores(settings), settings)
 
     @dg.multi_asset(
         name=f"backup_{folded(settings.application_id)}",
-        specs=[_spec(key, topic, settings) for key, topic in by_key.items()],
-        check_specs=_check_specs(by_key, calendar),
+        specs=[_spec(k, t, settings, fields.get(t.name, {})) for k, t in by_key.items()],
+        check_specs=window_check_specs({k: _checks(t) for k, t in by_key.items()}, calendar),
         partitions_def=calendar.partitions,
         backfill_policy=dg.BackfillPolicy.single_run(),
         can_subset=True,
@@ -90,24 +78,16 @@ def build_backup_assets(settings: ApplicationSettings) -> dg.AssetsDefinition:
     return backup
 
 
-def _check_specs(
-    topics: Mapping[dg.AssetKey, AppTopic], calendar: WindowCalendar
-) -> list[dg.AssetCheckSpec]:
-    with warnings.catch_warnings():
-        # Partitions of checks are a preview in this Dagster; it is pinned, and tests cover them.
-        warnings.simplefilter("ignore", dg.PreviewWarning)
-        return [
-            dg.AssetCheckSpec(name, asset=key, description=text, partitions_def=calendar.partitions)
-            for key, topic in topics.items()
-            for name, text in _checks(topic).items()
-        ]
-
-
 def _checks(topic: AppTopic) -> Mapping[str, str]:
     return checks_of(is_changelog=TopicRole.CHANGELOG in topic.roles)
 
 
-def _spec(key: dg.AssetKey, topic: AppTopic, settings: ApplicationSettings) -> dg.AssetSpec:
+def _spec(
+    key: dg.AssetKey,
+    topic: AppTopic,
+    settings: ApplicationSettings,
+    fields: Mapping[str, Sequence[str]],
+) -> dg.AssetSpec:
     application_id = settings.application_id
     table = settings.warehouse.records(application_id)
     checks = "\n".join(f"- `{name}`: {text}" for name, text in _checks(topic).items())
@@ -131,7 +111,7 @@ def _spec(key: dg.AssetKey, topic: AppTopic, settings: ApplicationSettings) -> d
             "topic": topic.name,
             "dagster/uri": str(table),
             "dagster/table_name": f"records/{application_id}",
-            "dagster/column_schema": _COLUMNS,
+            "dagster/column_schema": record_columns(fields),
         },
     )
 
@@ -158,39 +138,7 @@ def _events(
         yield dg.MaterializeResult(asset_key=key)
         for check in checks_of(is_changelog=backups[0].is_changelog):
             of_check = [verdicts[topic, check, backup.window.key] for backup in backups]
-            yield from _check_events(context, key, check, of_check)
-
-
-def _check_events(
-    context: dg.AssetExecutionContext, key: dg.AssetKey, check: str, verdicts: Sequence[Verdict]
-) -> Iterator[dg.AssetCheckResult | dg.AssetCheckEvaluation]:
-    """One evaluation for each window; for a range also the summary that Dagster demands."""
-    if not context.has_partition_key:
-        for verdict in verdicts:
-            yield dg.AssetCheckEvaluation(
-                asset_key=key,
-                check_name=check,
-                partition=verdict.window,
-                passed=verdict.passed,
-                severity=_SEVERITY[verdict.severity],
-                description=verdict.explanation,
-                metadata=_numbers(verdict.numbers),
-            )
-    failed = [verdict for verdict in verdicts if not verdict.passed]
-    worst = any(verdict.severity is Severity.ERROR for verdict in failed)
-    text = "\n\n".join(f"{verdict.window}: {verdict.explanation}" for verdict in failed[:10])
-    yield dg.AssetCheckResult(
-        asset_key=key,
-        check_name=check,
-        passed=not failed,
-        severity=dg.AssetCheckSeverity.ERROR if worst or not failed else dg.AssetCheckSeverity.WARN,
-        description=text or verdicts[-1].explanation,
-        metadata={"windows": len(verdicts), "failed_windows": len(failed)},
-    )
-
-
-def _numbers(numbers: Mapping[str, int]) -> dict[str, dg.MetadataValue]:
-    return {name: dg.MetadataValue.int(value) for name, value in numbers.items()}
+            yield from window_check_events(context, key, check, of_check)
 
 
 def _metadata(backup: TopicBackup, note: str) -> dict[str, dg.MetadataValue]:
@@ -217,7 +165,7 @@ def _metadata(backup: TopicBackup, note: str) -> dict[str, dg.MetadataValue]:
         "missing_offsets": backup.missing_offsets,
         "odd_timestamps": sum(s.content.odd_timestamps for s in backup.spans),
     }
-    values: dict[str, dg.MetadataValue] = _numbers(numbers)
+    values = metadata_numbers(numbers)
     values["duration_s"] = dg.MetadataValue.float(round(backup.duration_s, 3))
     if backup.delta_version is not None:
         values["delta_version"] = dg.MetadataValue.int(backup.delta_version)

@@ -8,6 +8,7 @@ from kstreams_assets.backup.retention import retention_of
 from kstreams_assets.backup.run import BackupRun, Spark
 from kstreams_assets.backup.windows import Window
 from kstreams_assets.kafka.cluster import KafkaCluster
+from kstreams_assets.ktables.schemas import try_to_save_schemas
 from kstreams_assets.recovery.recorder import Recorder
 from kstreams_assets.settings import ApplicationSettings
 
@@ -21,7 +22,10 @@ def back_up(
     spark: Spark,
     run_id: str,
 ) -> list[WindowBackup]:
-    """Back up windows of an application as it is configured; see `BackupRun.execute`."""
+    """Back up windows of an application as it is configured; see `BackupRun.execute`.
+
+    Schemas of its registry are stored at the end; if that fails, it is logged as a warning.
+    """
     with KafkaCluster(settings.connection) as cluster:
         run = BackupRun(
             application=settings.application,
@@ -33,7 +37,9 @@ def back_up(
             settings=settings.backup,
             recovery_points=settings.recovery_points,
         )
-        return run.execute(windows, newest_closed=newest_closed)
+        backups = run.execute(windows, newest_closed=newest_closed)
+    try_to_save_schemas(settings)
+    return backups
 
 
 def recorder_of(settings: ApplicationSettings, cluster: KafkaCluster) -> Recorder:

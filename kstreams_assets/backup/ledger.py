@@ -135,6 +135,17 @@ class Ledger:
             done.setdefault(window, set()).add(row["topic"])
         return done
 
+    def closing_points(self, topics: Collection[str]) -> dict[str, dict[Window, str | None]]:
+        """Of each topic, the recovery point (id) that bounds each recorded window."""
+        keys = ["topic", "window", "window_start_ms", "window_end_ms", "recovery_point_id"]
+        rows = self._table.read(
+            application_id=self._application_id, columns=keys, where=one_of("topic", topics)
+        )
+        found: dict[str, dict[Window, str | None]] = {}
+        for row in rows.group_by(keys).aggregate([]).to_pylist():
+            found.setdefault(row["topic"], {})[_window(row)] = row["recovery_point_id"]
+        return found
+
     def stored_spans(self, topics: Collection[str]) -> list[StoredSpan]:
         """Every span of these topics, as far as it says what could be restored from it."""
         return spans_of(self.span_rows(topics, columns=COLUMNS))

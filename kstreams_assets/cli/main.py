@@ -1,4 +1,4 @@
-"""`kstreams-assets`: discover, recovery-points, windows, backup, restore."""
+"""`kstreams-assets`: discover, recovery-points, windows, backup, ktables, state, restore."""
 
 import logging
 import sys
@@ -8,8 +8,10 @@ import click
 from kstreams_assets.cli import exit_codes
 from kstreams_assets.cli.backup import backup
 from kstreams_assets.cli.discover import discover
+from kstreams_assets.cli.ktables import ktables
 from kstreams_assets.cli.recovery_points import recovery_points
 from kstreams_assets.cli.restore import restore
+from kstreams_assets.cli.state import state
 from kstreams_assets.cli.windows import windows
 from kstreams_assets.errors import KStreamsAssetsError
 
@@ -32,8 +34,10 @@ def cli(verbose: bool) -> None:
 
 cli.add_command(backup)
 cli.add_command(discover)
+cli.add_command(ktables)
 cli.add_command(recovery_points)
 cli.add_command(restore)
+cli.add_command(state)
 cli.add_command(windows)
 
 

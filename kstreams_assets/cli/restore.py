@@ -144,6 +144,18 @@ def _outcome(planned: RestorePlan, done: _Done | None) -> dict[str, Any]:
         **_document(restored),
         "recovery_point_age_s": age_s(planned),
         "took_s": {**done.result.took_s, "all": done.took_s},
+        "from_snapshots": [
+            {
+                "topic": topic.target,
+                "store": snapshot.store,
+                "window": snapshot.window,
+                "records": topic.records,
+                "bytes": topic.bytes,
+                "raw_log_records": snapshot.raw_records,
+                "raw_log_bytes": snapshot.raw_bytes,
+            }
+            for topic, snapshot in planned.from_snapshots
+        ],
         "compared_records": sum(p.compared for p in done.result.verified),
         "differences": [
             {

@@ -31,6 +31,13 @@ _OPTIONS = (
         show_default=True,
         help="Inputs whole, or from the committed offsets on.",
     ),
+    click.option(
+        "--changelog-source",
+        type=click.Choice(["raw", "snapshot"]),
+        default="raw",
+        show_default=True,
+        help="Changelogs record by record, or from the KTable snapshots.",
+    ),
     click.option("--target-application-id", help="Another application.id on the target."),
     click.option("--prefix", default="", help="Before the names of all topics not internal."),
     click.option(
@@ -75,6 +82,7 @@ def request_options(command: Callable[..., None]) -> Callable[..., None]:
         point_id: str | None,
         mode: Any,  # noqa: ANN401 - click has checked the choices
         inputs: Any,  # noqa: ANN401
+        changelog_source: Any,  # noqa: ANN401
         target_application_id: str | None,
         prefix: str,
         names: tuple[str, ...],
@@ -92,6 +100,7 @@ def request_options(command: Callable[..., None]) -> Callable[..., None]:
             point_id=point_id,
             mode=mode,
             inputs=inputs,
+            changelog_source=changelog_source,
             target=target,
             application_id=target_application_id,
             prefix=prefix,

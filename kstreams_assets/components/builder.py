@@ -5,6 +5,7 @@ import dagster as dg
 from kstreams_assets.backup.assets import build_backup_assets
 from kstreams_assets.backup.sensor import build_backup_sensor
 from kstreams_assets.components.topic_assets import topic_specs
+from kstreams_assets.ktables.assets import build_ktable_assets
 from kstreams_assets.recovery.assets import build_recovery_points_asset
 from kstreams_assets.recovery.sensor import build_recovery_point_sensor
 from kstreams_assets.restore.assets import build_restore_assets
@@ -12,7 +13,7 @@ from kstreams_assets.settings import ApplicationSettings
 
 
 def build_application_definitions(settings: ApplicationSettings) -> dg.Definitions:
-    """Topics, recovery points, backups and restores of one application, and the sensors.
+    """Topics, recovery points, backups, KTables and restores of one application, and the sensors.
 
     The resource `spark` (`spark_resources.session.SparkSessionResource`) has to be bound by the
     code location; pass several applications through `components.topic_assets.share_topics`.
@@ -25,6 +26,7 @@ def build_application_definitions(settings: ApplicationSettings) -> dg.Definitio
             *topic_specs(settings),
             build_recovery_points_asset(settings),
             build_backup_assets(settings),
+            *build_ktable_assets(settings),
             *build_restore_assets(settings),
         ],
         sensors=[build_recovery_point_sensor(settings), build_backup_sensor(settings)],

@@ -16,14 +16,18 @@ from kstreams_assets.components.models import (
     RecoveryPointsModel,
     RestoreModel,
     SensorStatus,
-    StoreModel,
     TopicModel,
     WindowsModel,
+    WrongRegistry,
+    checked_registry,
     declarations,
     resolve_connection,
+    resolve_registry,
 )
+from kstreams_assets.components.store_models import StoreModel, require_stores, store_formats
 from kstreams_assets.errors import ConfigurationError
 from kstreams_assets.kafka.connection import KafkaConnection
+from kstreams_assets.ktables.registry import RegistryConnection
 from kstreams_assets.settings import ApplicationSettings
 from kstreams_assets.warehouse.layout import Warehouse
 
@@ -58,7 +62,17 @@ class KafkaStreamsAppComponent(dg.Component, dg.Resolvable, dg.Model):
     include: list[str] = Field(default=[], description="Globs of topics the mode leaves out.")
     exclude: list[str] = Field(default=[], description="Globs of topics not to back up.")
     topics: dict[str, TopicModel] = Field(default={}, description="Roles that win over all else.")
-    stores: dict[str, StoreModel] = Field(default={}, description="What rebuilds a store.")
+    stores: dict[str, StoreModel] = Field(
+        default={}, description="How stores are read as tables, and what rebuilds them."
+    )
+    schema_registry: Annotated[
+        RegistryConnection | WrongRegistry | None,
+        dg.Resolver(
+            resolve_registry,
+            model_field_type=dict[str, Any] | None,
+            description="Where the schemas of Avro and Protobuf are (Confluent's REST interface).",
+        ),
+    ] = None
     inputs: list[str] = Field(default=[], description="Further topics the application reads.")
     outputs: list[str] = Field(default=[], description="Further topics it writes.")
     not_mine: list[str] = Field(default=[], description="Topics of others whose names fit.")
@@ -95,6 +109,7 @@ class KafkaStreamsAppComponent(dg.Component, dg.Resolvable, dg.Model):
     def settings(self, folder: Path) -> ApplicationSettings:
         """Everything configured, checked; `folder` is where the YAML lies."""
         application = self.application(folder)
+        require_stores(self.stores, application)
         return ApplicationSettings(
             application=application,
             topics=select_topics(
@@ -106,6 +121,9 @@ class KafkaStreamsAppComponent(dg.Component, dg.Resolvable, dg.Model):
             backup=self.backup.settings(),
             recovery_points=self.recovery_points.settings(),
             restore=self.restore.settings(),
+            store_formats=store_formats(self.stores),
+            without_ktable=frozenset(n for n, model in self.stores.items() if not model.ktable),
+            registry=checked_registry(self.schema_registry),
             sensors_running=self.sensors is SensorStatus.RUNNING,
             owners=tuple(self.owners),
             tags=dict(self.tags),

@@ -4,12 +4,14 @@ from enum import StrEnum
 from typing import Annotated, Any, Final
 
 import dagster as dg
-from pydantic import Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from kstreams_assets.app.declarations import Declarations, StoreDeclaration
+from kstreams_assets.app.declarations import Declarations
 from kstreams_assets.app.model import TopicRole
+from kstreams_assets.components.store_models import StoreModel
 from kstreams_assets.errors import ConfigurationError
 from kstreams_assets.kafka.connection import KafkaConnection
+from kstreams_assets.ktables.registry import RegistryConnection
 from kstreams_assets.restore.request import VerifyExtent
 from kstreams_assets.settings import (
     BackupSettings,
@@ -34,6 +36,44 @@ def _resolve_target(
     context: dg.ResolutionContext, raw: dict[str, Any] | None
 ) -> KafkaConnection | None:
     return None if raw is None else resolve_connection(context, raw)
+
+
+class WrongRegistry(BaseModel):
+    """A block `schema_registry` that is refused, with the reason.
+
+    Of an error that a resolver raises Dagster shows the lines of the YAML around it, and one of
+    them may be a password in clear. So the reason is kept, and raised when the block is used.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    problem: str
+    remedy: str
+
+
+def resolve_registry(
+    context: dg.ResolutionContext, raw: dict[str, Any] | None
+) -> RegistryConnection | WrongRegistry | None:
+    """The schema registry, or why it is refused."""
+    if raw is None:
+        return None
+    try:
+        return RegistryConnection.model_validate(context.resolve_value(raw))
+    except ConfigurationError as error:
+        return WrongRegistry(problem=error.problem, remedy=error.remedy)
+    except ValidationError as error:
+        wrong = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
+        known = ", ".join(RegistryConnection.model_fields)
+        return WrongRegistry(problem=f"schema_registry: {wrong}.", remedy=f"Known are {known}.")
+
+
+def checked_registry(
+    registry: RegistryConnection | WrongRegistry | None,
+) -> RegistryConnection | None:
+    """The same; raises ConfigurationError if it is refused."""
+    if isinstance(registry, WrongRegistry):
+        raise ConfigurationError(registry.problem, remedy=registry.remedy)
+    return registry
 
 
 class SensorStatus(StrEnum):
@@ -65,16 +105,6 @@ class TopicModel(dg.Resolvable, dg.Model):
     """What is said about one topic, against what names and topology tell."""
 
     roles: list[TopicRole] = Field(description="input, global, repartition, changelog, output.")
-
-
-class StoreModel(dg.Resolvable, dg.Model):
-    """What is said about one state store; exactly one of the three."""
-
-    changelog: str | None = Field(default=None, description="Changelog topic of the store.")
-    source_topic: str | None = Field(
-        default=None, description="Source topic that serves as changelog (topology.optimization)."
-    )
-    logging_disabled: bool = Field(default=False, description="The store has no changelog.")
 
 
 class BackupModel(dg.Resolvable, dg.Model):
@@ -225,12 +255,9 @@ def declarations(
     return Declarations(
         topic_roles={name: frozenset(model.roles) for name, model in topics.items()},
         stores={
-            name: StoreDeclaration(
-                changelog=model.changelog,
-                source_topic=model.source_topic,
-                logging_disabled=model.logging_disabled,
-            )
+            name: declared
             for name, model in stores.items()
+            if (declared := model.declaration(name)) is not None
         },
         inputs=frozenset(inputs),
         outputs=frozenset(outputs),

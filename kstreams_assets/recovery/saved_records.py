@@ -78,10 +78,20 @@ class SavedRecordsTable:
         is not among them.
         """
         cuts = {cut.id: cut for cut in point.partitions if cut.saved_from is not None}
+        return self.of_cuts(point.application_id, cuts)
+
+    def of_cuts(
+        self, application_id: str, cuts: Mapping[TopicPartitionId, PartitionCut]
+    ) -> pa.Table:
+        """The records in `[saved_from, end)` outside the excluded ranges of cuts, as `of_point`.
+
+        Whichever points saved them.
+        """
         if not cuts:
             return SCHEMA.empty_table()
-        rows = self._table.read(application_id=point.application_id, where=_near(cuts.values()))
-        return chosen(rows, cuts)
+        return chosen(
+            self._table.read(application_id=application_id, where=_near(cuts.values())), cuts
+        )
 
     def files(self, application_id: str) -> list[StoredFile]:
         """The files of an application by the ids of the points whose records they hold."""

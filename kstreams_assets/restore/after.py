@@ -7,6 +7,7 @@ from kstreams_assets.recovery.point import iso_time
 from kstreams_assets.recovery.table import RecoveryPointTable
 from kstreams_assets.restore.next_steps import next_steps
 from kstreams_assets.restore.plan import RestorePlan
+from kstreams_assets.restore.report import bytes_text
 from kstreams_assets.restore.restores_table import StoredRestore
 from kstreams_assets.restore.run import RestoreResult
 from kstreams_assets.settings import ApplicationSettings
@@ -25,6 +26,7 @@ def outcome(plan: RestorePlan, result: RestoreResult) -> str:
         ("Target", f"{plan.target_bootstrap_servers}, group `{plan.group}`"),
         ("Records", f"{restored:,}, of them {resumed:,} written by an earlier attempt"),
         ("Compared", f"{compared:,} records (`verify: {plan.request.verify.value}`)"),
+        *_from_snapshots(plan),
         ("Took", took),
     ]
     if plan.point is not None:
@@ -39,6 +41,16 @@ def outcome(plan: RestorePlan, result: RestoreResult) -> str:
     )
     sections = [verdict, _table(rows), listed(result.problems)]
     return "\n\n".join(section for section in sections if section)
+
+
+def _from_snapshots(plan: RestorePlan) -> Iterable[tuple[str, str]]:
+    """What was written of each snapshot, against its raw log."""
+    for topic, snapshot in plan.from_snapshots:
+        yield (
+            f"From snapshot of `{snapshot.store}`",
+            f"`{topic.target}`: {topic.records:,} records, {bytes_text(topic.bytes)}; raw log"
+            f" {snapshot.raw_records:,}, about {bytes_text(snapshot.raw_bytes)}",
+        )
 
 
 def age_s(plan: RestorePlan) -> float | None:

@@ -8,6 +8,7 @@ import dagster as dg
 
 from kstreams_assets.app.model import AppTopic, TopicRole
 from kstreams_assets.errors import GroupOffsetsDifferError, KStreamsAssetsError
+from kstreams_assets.ktables.from_settings import table_stores
 from kstreams_assets.naming import (
     GROUP_OFFSETS,
     CollidingNamesError,
@@ -15,6 +16,7 @@ from kstreams_assets.naming import (
     folded,
     group,
     group_offsets_key,
+    ktable_key,
     recovery_points_key,
     restore_key,
     restore_pool,
@@ -232,6 +234,12 @@ def _topic_spec(key: dg.AssetKey, topic: AppTopic, settings: ApplicationSettings
     application_id = settings.application_id
     backed_up = topic in settings.topics
     sources = [backup_key(application_id, topic.name)] if backed_up else []
+    # A changelog may be written from the snapshots of its stores.
+    sources += [
+        ktable_key(application_id, store.store)
+        for store in table_stores(settings)
+        if store.topic == topic.name and store.is_changelog_only
+    ]
     checks = "\n".join(f"- `{name}`: {text}" for name, text in RESTORE_CHECKS.items())
     return dg.AssetSpec(
         key=key,

@@ -1,13 +1,13 @@
 """Which recovery point is restored. Pure: points are judged by a function that is passed in."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from kstreams_assets.backup.point_judge import PointStatus, Restores
 from kstreams_assets.recovery.point import iso_time
 from kstreams_assets.restore.plan import Refusal
-from kstreams_assets.restore.request import RestoreMode, RestoreRequest
+from kstreams_assets.restore.request import ChangelogSource, RestoreMode, RestoreRequest
 
 Judge = Callable[[Sequence[str]], Sequence[PointStatus]]
 """What a restore of the points with these ids would give, in their order; absent ones left out."""
@@ -18,6 +18,7 @@ _RANK = {
     Restores.UNPROVEN: 1,
     Restores.NOTHING: 0,
 }
+_STATE = RestoreMode.STATE
 _FIRST_BATCH = 32
 _BATCH_GROWTH = 4
 _FEW = 3
@@ -32,6 +33,22 @@ class Taken(Protocol):
 
     @property
     def taken_at_ms(self) -> int: ...
+
+
+class Snapshots(Protocol):
+    """The KTable snapshots that changelogs are to be written from."""
+
+    def missing(self, point_id: str) -> str:
+        """What of them a point lacks, in words; empty if nothing."""
+        ...
+
+    def first_closing(self, point_ids: Iterable[str]) -> str | None:
+        """The first of these points that closes a window, so that they can be made."""
+        ...
+
+    def remedy(self, point_id: str) -> str:
+        """How to make those of a point."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +74,11 @@ def choose(
     request: RestoreRequest,
     *,
     unfinished: Unfinished | None = None,
+    snapshots: Snapshots | None = None,
 ) -> Choice:
     """The point of that id; or the newest one taken at or before `as_of_ms`; or the newest.
+
+    With `snapshots`, points that lack any of them do not count.
 
     It must be covered and give what is accepted. Without id and time the point of an unfinished
     restore is taken, so that a second run goes on with the first one's work. Record timestamps
@@ -67,7 +87,8 @@ def choose(
     wrong = _contradictions(request)
     if wrong:
         return Choice(None, wrong)
-    search = _Search(sorted(points, key=lambda p: (p.taken_at_ms, p.id)), judge, request)
+    ordered = sorted(points, key=lambda p: (p.taken_at_ms, p.id))
+    search = _Search(ordered, judge, request, snapshots)
     if request.point_id is not None:
         return search.by_id(request.point_id)
     if unfinished is not None and request.as_of_ms is None:
@@ -103,6 +124,14 @@ def _contradictions(request: RestoreRequest) -> tuple[Refusal, ...]:
                 "Give one of them.",
             ),
         )
+    if request.changelog_source is ChangelogSource.SNAPSHOT and request.mode is not _STATE:
+        return (
+            Refusal(
+                f"mode {request.mode}",
+                "It restores no changelogs, but they are to come from KTable snapshots.",
+                "Set changelog_source to raw, or mode to state.",
+            ),
+        )
     nothing_given = request.point_id is None and request.as_of_ms is None
     if request.mode is RestoreMode.INPUTS_UNTIL and nothing_given:
         return (
@@ -118,8 +147,15 @@ def _contradictions(request: RestoreRequest) -> tuple[Refusal, ...]:
 class _Search:
     """Looks for points in order of time, judging no more than it must."""
 
-    def __init__(self, points: Sequence[Taken], judge: Judge, request: RestoreRequest) -> None:
+    def __init__(
+        self,
+        points: Sequence[Taken],
+        judge: Judge,
+        request: RestoreRequest,
+        snapshots: Snapshots | None,
+    ) -> None:
         self._points, self._judge, self._request = points, judge, request
+        self._snapshots = snapshots
 
     def by_id(self, point_id: str) -> Choice:
         index = next((i for i, p in enumerate(self._points) if p.id == point_id), None)
@@ -131,29 +167,70 @@ class _Search:
         status = next(iter(self._judge([point_id])), None)
         if status is None:
             return Choice(None, (Refusal(subject, "It was removed just now.", "Try again."),))
-        if is_usable(status, self._request):
+        lacks = self._lacks(point_id)
+        if is_usable(status, self._request) and not lacks:
             return Choice(status)
         near = self._near(self._points[:index], self._points[index + 1 :])
+        if is_usable(status, self._request):
+            return Choice(None, (Refusal(subject, lacks, self._make(point_id, near)),))
         return Choice(None, (Refusal(subject, _why_not(status), self._remedy(near)),))
 
     def newest(self) -> Choice:
         as_of_ms = self._request.as_of_ms
         allowed = [p for p in self._points if as_of_ms is None or p.taken_at_ms <= as_of_ms]
+        having = self._having(allowed)
         seen: list[PointStatus] = []
-        for status in self._judged(allowed[::-1]):
+        for status in self._judged(having[::-1]):
             if is_usable(status, self._request):
-                note = self._passed_over(seen)
-                return Choice(status, notes=(note,) if note else ())
+                notes = (self._passed_over(seen), self._older(status, allowed, having))
+                return Choice(status, notes=tuple(note for note in notes if note))
             seen.append(status)
+        if allowed and not having:
+            return Choice(None, (self._no_snapshots(allowed),))
         return Choice(None, (self._nothing(allowed, seen),))
 
-    def _nothing(self, allowed: Sequence[Taken], seen: Sequence[PointStatus]) -> Refusal:
+    def _lacks(self, point_id: str) -> str:
+        return self._snapshots.missing(point_id) if self._snapshots else ""
+
+    def _having(self, points: Sequence[Taken]) -> list[Taken]:
+        """Those that have all snapshots, where they are needed."""
+        return [point for point in points if not self._lacks(point.id)]
+
+    def _no_snapshots(self, allowed: Sequence[Taken]) -> Refusal:
+        ids = [point.id for point in allowed[::-1]]
+        newest = (self._snapshots.first_closing(ids) if self._snapshots else None) or ids[0]
+        near = self._near((), self._points[len(allowed) :])
+        problem = f"No recovery point{self._until()} has proved KTable snapshots of every store."
+        return Refusal(
+            "recovery point",
+            f"{problem} Point {newest}: {self._lacks(newest)}",
+            self._make(newest, near),
+        )
+
+    def _make(self, point_id: str, near: Sequence[str]) -> str:
+        nearest = f" The nearest that have them: {', '.join(near)}." if near else ""
+        return (self._snapshots.remedy(point_id) if self._snapshots else "") + nearest
+
+    def _until(self) -> str:
         as_of_ms = self._request.as_of_ms
-        until = "" if as_of_ms is None else f" taken at or before {iso_time(as_of_ms)}"
+        return "" if as_of_ms is None else f" taken at or before {iso_time(as_of_ms)}"
+
+    def _older(self, status: PointStatus, allowed: Sequence[Taken], having: Sequence[Taken]) -> str:
+        """That snapshots, not the log, decide how far the restore reaches."""
+        newer = [p for p in allowed if p.taken_at_ms > status.taken_at_ms]
+        without = len(newer) - sum(p.taken_at_ms > status.taken_at_ms for p in having)
+        if not without:
+            return ""
+        return (
+            f"{without} newer point(s), the last of {iso_time(newer[-1].taken_at_ms)}, have no"
+            " KTable snapshots: with changelog_source raw those that are covered can be restored."
+        )
+
+    def _nothing(self, allowed: Sequence[Taken], seen: Sequence[PointStatus]) -> Refusal:
         if not seen:
-            problem = f"No recovery point{until} is recorded."
+            problem = f"No recovery point{self._until()} is recorded."
         else:
-            problem = f"No recovery point{until} {self._wanted()}. {_reasons(seen)}"
+            problem = f"No recovery point{self._until()} {self._wanted()}. {_reasons(seen)}"
         near = self._near((), self._points[len(allowed) :])
         weaker = next((status for status in seen if status.covered), None)
         return Refusal("recovery point", problem, self._remedy(near, weaker))
@@ -162,7 +239,7 @@ class _Search:
         """The nearest usable points on both sides, in words."""
         request, found = self._request, []
         for side, points in (("before", before[::-1]), ("after", after)):
-            usable = (s for s in self._judged(points) if is_usable(s, request))
+            usable = (s for s in self._judged(self._having(points)) if is_usable(s, request))
             nearest = next(usable, None)
             if nearest is not None:
                 found.append(f"{nearest.id} {side} it ({iso_time(nearest.taken_at_ms)})")

@@ -10,6 +10,7 @@ from pydantic import Field
 from kstreams_assets.backup.point_judge import Restores
 from kstreams_assets.errors import ConfigurationError
 from kstreams_assets.restore.request import (
+    ChangelogSource,
     InputsExtent,
     OriginalHeaders,
     RestoreMode,
@@ -54,6 +55,12 @@ class RestoreConfig(dg.Config):
     inputs: Literal["full", "tail"] = Field(
         default="full",
         description="full: all records of the inputs. tail: only from the committed offsets on.",
+    )
+    changelog_source: Literal["raw", "snapshot"] = Field(
+        default="raw",
+        description="raw: changelogs get every record of the backup. snapshot: they get the rows of"
+        " the KTable snapshots, one for each key; only points that close a window with proved"
+        " snapshots can be restored so.",
     )
     target: str | None = Field(
         default=None,
@@ -117,6 +124,7 @@ class RestoreConfig(dg.Config):
             ),
             accept_replaced_timestamps=self.accept_replaced_timestamps,
             verify=settings.restore.verify if configured else VerifyExtent(self.verify),
+            changelog_source=ChangelogSource(self.changelog_source),
         )
         if request.replication_factor is None and local_name(self.target, request) is not None:
             return replace(request, replication_factor=1)

@@ -138,11 +138,18 @@ def _of_restore(plan: RestorePlan, result: RestoreResult) -> _Values:
 
 
 def _numbers(topic: TopicPlan) -> _Values:
-    return {
+    values: _Values = {
         "records": dg.MetadataValue.int(topic.records),
         "bytes": dg.MetadataValue.int(topic.bytes),
         "target_topic": dg.MetadataValue.text(topic.target),
     }
+    if topic.snapshot is not None:
+        values["changelog_source"] = dg.MetadataValue.text(
+            f"KTable snapshot of store {topic.snapshot.store}, window {topic.snapshot.window}"
+        )
+        values["raw_log_records"] = dg.MetadataValue.int(topic.snapshot.raw_records)
+        values["raw_log_bytes"] = dg.MetadataValue.int(topic.snapshot.raw_bytes)
+    return values
 
 
 def _planned_rows(topic: TopicPlan) -> list[dict[str, int | str]]:

@@ -47,12 +47,31 @@ class PartitionPlan:
 
 
 @dataclass(frozen=True, slots=True)
+class SnapshotSource:
+    """The KTable snapshot that a changelog is written from instead of its raw log.
+
+    `raw_records` (exact) and `raw_bytes` (an estimate, uncompressed) are those of the raw log.
+    `keyless` rows are left out, `undecoded` ones are restored byte for byte. `keeps_deletions`:
+    rows without a value are records, too (a versioned store, where they end a validity).
+    """
+
+    store: str
+    window: str
+    raw_records: int
+    raw_bytes: int
+    keyless: int = 0
+    undecoded: int = 0
+    keeps_deletions: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class TopicPlan:
     """One topic.
 
     `exists`: it is on the target already (empty, or filled by this very restore). `configs` are
     those it is created with, or set to where it exists; `put_back` is what `finish` sets
     afterwards, None removes the topic's own value. `windows` counts the backups it is read from.
+    `snapshot` is set on a changelog that is written from a KTable snapshot.
     """
 
     source: str
@@ -64,6 +83,7 @@ class TopicPlan:
     configs: Mapping[str, str] = field(default_factory=dict)
     put_back: Mapping[str, str | None] = field(default_factory=dict)
     windows: int = 0
+    snapshot: SnapshotSource | None = None
 
     @property
     def records(self) -> int:
@@ -96,6 +116,11 @@ class RestorePlan:
     topics: tuple[TopicPlan, ...]
     refusals: tuple[Refusal, ...] = ()
     notes: tuple[str, ...] = ()
+
+    @property
+    def from_snapshots(self) -> tuple[tuple[TopicPlan, SnapshotSource], ...]:
+        """The topics that are written from KTable snapshots."""
+        return tuple((topic, topic.snapshot) for topic in self.topics if topic.snapshot)
 
     def require_allowed(self) -> None:
         """Raise RestoreRefusedError, which lists all that stands against it."""

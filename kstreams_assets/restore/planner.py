@@ -1,13 +1,15 @@
 """Plans a restore from the warehouse and the target cluster; writes nothing anywhere."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 
 from kstreams_assets.app.model import TopicRole
+from kstreams_assets.backup.content import SpanFile
 from kstreams_assets.backup.coverage import Coverage
 from kstreams_assets.backup.point_judge import PointStatus
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
+from kstreams_assets.kafka.positions import OffsetRange
 from kstreams_assets.recovery.point import RecoveryPoint
 from kstreams_assets.recovery.table import RecoveryPointTable
 from kstreams_assets.restore.choice import Choice, Unfinished, choose
@@ -17,14 +19,18 @@ from kstreams_assets.restore.obstacles import refusals
 from kstreams_assets.restore.plan import RestorePlan, TopicPlan
 from kstreams_assets.restore.planning import Findings, make_plan, plan_topics, restore_id
 from kstreams_assets.restore.record_sizes import largest_batch
-from kstreams_assets.restore.request import RestoreRequest
+from kstreams_assets.restore.request import ChangelogSource, RestoreMode, RestoreRequest
 from kstreams_assets.restore.restores_table import RestoresTable, RestoreState, StoredRestore
 from kstreams_assets.restore.selection import reduced, roles_at, select
+from kstreams_assets.restore.snapshot_inventory import from_snapshots, snapshot_state
+from kstreams_assets.restore.snapshot_rows import snapshot_files
+from kstreams_assets.restore.snapshot_state import SnapshotState, begun_otherwise
 from kstreams_assets.restore.target import inspect_target, refused_topics
 from kstreams_assets.restore.topic_configs import LARGEST_BATCH, MAX_MESSAGE_BYTES
 from kstreams_assets.settings import ApplicationSettings
 
 _INTERNAL = frozenset({TopicRole.REPARTITION, TopicRole.CHANGELOG})
+_ALL = (OffsetRange(0, 2**63 - 1),)
 _ENDED = frozenset({RestoreState.FINISHED, RestoreState.ROLLED_BACK})
 
 
@@ -62,11 +68,13 @@ class _Planner:
 
     def plan(self) -> RestorePlan:
         cluster_id = self._cluster.cluster_id()
+        snapshots = self._snapshots()
         choice = choose(
             self._points.instants(self._application_id),
             self._judge(),
             self._request,
             unfinished=self._unfinished(cluster_id),
+            snapshots=snapshots,
         )
         point = self._load(choice)
         names = self._names(point)
@@ -83,18 +91,21 @@ class _Planner:
         )
         if point is not None:
             found = self._with_holdings(found, point)
+            if snapshots is not None:
+                found = self._with_snapshots(found, point, snapshots)
         topics, notes = plan_topics(found)
         found = replace(found, notes=(*found.notes, *notes))
         against = refusals(
             found,
             topics,
-            largest=_too_large(found, topics),
+            largest=self._too_large(found, topics),
             writers={
                 topic.target_topic_id: restore.restore_id
                 for restore in self._restores
                 for topic in restore.topics
             },
         )
+        against += begun_otherwise(found, topics)
         against += refused_topics(self._cluster, found.target, topics)
         return make_plan(found, topics, refusals=against)
 
@@ -114,6 +125,39 @@ class _Planner:
         holdings = inventory.holdings(point, selection.topics)
         facts = inventory.facts(point, selection.topics)
         return replace(found, selection=selection, holdings=holdings, facts=facts)
+
+    def _with_snapshots(
+        self, found: Findings, point: RecoveryPoint, state: SnapshotState
+    ) -> Findings:
+        """Snapshots in place of the raw logs of changelogs."""
+        given = from_snapshots(
+            self._settings,
+            state,
+            point,
+            found.selection.topics,
+            raw=found.holdings,
+            facts=found.facts,
+        )
+        return replace(
+            found,
+            holdings={**found.holdings, **given.holdings},
+            snapshots=given.sources,
+            refusals=(*found.refusals, *given.refusals),
+            notes=(*found.notes, *given.notes),
+        )
+
+    def _snapshots(self) -> SnapshotState | None:
+        """The snapshots there are, None where changelogs come from the raw log."""
+        request = self._request
+        if request.changelog_source is ChangelogSource.RAW or request.mode is not RestoreMode.STATE:
+            return None
+        return snapshot_state(
+            self._settings, excluded=self._names(None).excluded, topics_at=self._topics_at
+        )
+
+    def _topics_at(self, ids: Collection[str]) -> dict[str, set[str]]:
+        points = self._points.load(self._application_id, sorted(ids))
+        return {point.id: {cut.topic for cut in point.partitions} for point in points}
 
     def _judge(self) -> Callable[[Sequence[str]], Sequence[PointStatus]]:
         """Judges points by what this mode needs of them."""
@@ -159,17 +203,25 @@ class _Planner:
                 return Unfinished(restore.restore_id, restore.point_id)
         return None
 
+    def _too_large(self, found: Findings, topics: Sequence[TopicPlan]) -> dict[str, int]:
+        """The largest record of topics that are there and would not take it."""
+        sizes: dict[str, int] = {}
+        for topic in topics:
+            there = found.target.topics.get(topic.target)
+            limit = int(there.effective_configs.get(MAX_MESSAGE_BYTES, 0)) if there else 0
+            if not 0 < limit < LARGEST_BATCH:
+                continue
+            for files, ranges in self._records_of(topic):
+                largest = largest_batch(files, ranges, above=limit)
+                if largest is not None:
+                    sizes[topic.source] = max(largest, sizes.get(topic.source, 0))
+        return sizes
 
-def _too_large(found: Findings, topics: Sequence[TopicPlan]) -> dict[str, int]:
-    """The largest record of topics that are there and would not take it."""
-    sizes: dict[str, int] = {}
-    for topic in topics:
-        there = found.target.topics.get(topic.target)
-        limit = int(there.effective_configs.get(MAX_MESSAGE_BYTES, 0)) if there else 0
-        if not 0 < limit < LARGEST_BATCH:
-            continue
-        for partition in topic.partitions:
-            largest = largest_batch(partition.files, partition.ranges, above=limit)
-            if largest is not None:
-                sizes[topic.source] = max(largest, sizes.get(topic.source, 0))
-    return sizes
+    def _records_of(
+        self, topic: TopicPlan
+    ) -> Iterable[tuple[Sequence[SpanFile], Sequence[OffsetRange]]]:
+        """Where the records to restore are."""
+        if topic.snapshot is None:
+            return [(partition.files, partition.ranges) for partition in topic.partitions]
+        table = self._settings.warehouse.ktable(self._application_id, topic.snapshot.store)
+        return [(snapshot_files(table, topic.snapshot.window), _ALL)]

@@ -11,8 +11,14 @@ from kstreams_assets.kafka.positions import TopicPartitionId
 from kstreams_assets.recovery.point import RecoveryPoint
 from kstreams_assets.restore.names import TargetNames
 from kstreams_assets.restore.observed import Holding, NotedFacts, TargetState, TargetTopic
-from kstreams_assets.restore.plan import PartitionPlan, Refusal, RestorePlan, TopicPlan
-from kstreams_assets.restore.request import RestoreMode, RestoreRequest
+from kstreams_assets.restore.plan import (
+    PartitionPlan,
+    Refusal,
+    RestorePlan,
+    SnapshotSource,
+    TopicPlan,
+)
+from kstreams_assets.restore.request import ChangelogSource, RestoreMode, RestoreRequest
 from kstreams_assets.restore.restores_table import StoredRestore, StoredTopic
 from kstreams_assets.restore.selection import Selection, WantedPartition, WantedTopic
 from kstreams_assets.restore.topic_configs import (
@@ -32,8 +38,9 @@ class Findings:
     """Everything that a plan is made from.
 
     `point` and `status` are None when no point can be restored; `holdings` are by source partition,
-    `facts` by source topic. `stored` is this very restore as an earlier run left it. `refusals` and
-    `notes` are those found so far.
+    `facts` and `snapshots` by source topic; the holdings of a topic that is written from a snapshot
+    are those of the snapshot. `stored` is this very restore as an earlier run left it. `refusals`
+    and `notes` are those found so far.
     """
 
     application_id: str
@@ -45,6 +52,7 @@ class Findings:
     selection: Selection = _NOTHING
     holdings: Mapping[TopicPartitionId, Holding] = field(default_factory=dict)
     facts: Mapping[str, NotedFacts] = field(default_factory=dict)
+    snapshots: Mapping[str, SnapshotSource] = field(default_factory=dict)
     stored: StoredRestore | None = None
     refusals: tuple[Refusal, ...] = ()
     notes: tuple[str, ...] = ()
@@ -73,6 +81,9 @@ def restore_id(
         sorted(set(request.exclude)),
         [headers.offset, headers.timestamp, headers.partition],
     ]
+    if request.changelog_source is not ChangelogSource.RAW:
+        # Only then: a restore that an earlier release has begun keeps its id.
+        parts.append(request.changelog_source.value)
     digest = hashlib.sha256(json.dumps(parts).encode()).hexdigest()
     return f"{point_id}-{digest[:8]}"
 
@@ -145,6 +156,7 @@ def _topic_plan(found: Findings, wanted: WantedTopic) -> tuple[TopicPlan, tuple[
         configs=configs.configs,
         put_back=configs.put_back,
         windows=len(frozenset[str]().union(*(holding.windows for holding in held))),
+        snapshot=found.snapshots.get(wanted.source),
     )
     return topic, notes
 

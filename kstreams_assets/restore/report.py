@@ -2,11 +2,12 @@
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from kstreams_assets.recovery.point import iso_time
 from kstreams_assets.restore.plan import PartitionPlan, RestorePlan, TopicPlan
-from kstreams_assets.restore.request import InputsExtent, RestoreMode
+from kstreams_assets.restore.request import ChangelogSource, InputsExtent, RestoreMode
 
 _MODES: Mapping[RestoreMode, str] = {
     RestoreMode.STATE: "full restore with state: the application continues where it stood",
@@ -44,6 +45,7 @@ def document(plan: RestorePlan, *, now_ms: int | None = None) -> dict[str, Any]:
         },
         "mode": request.mode.value,
         "inputs": request.inputs.value,
+        "changelog_source": request.changelog_source.value,
         "accept": request.accept.value,
         "as_of_ms": request.as_of_ms,
         "verify": request.verify.value,
@@ -92,6 +94,7 @@ def _facts(plan: RestorePlan, now_ms: int) -> str:
         ("Target", f"{plan.target_bootstrap_servers} (cluster {plan.target_cluster_id})"),
         ("Mode", f"`{request.mode}`, {_MODES[request.mode]}"),
         ("Inputs", _inputs(request.inputs)),
+        *_changelogs(request.changelog_source),
         ("Group", f"`{plan.group}`"),
     ]
     if point is not None:
@@ -109,6 +112,11 @@ def _inputs(extent: InputsExtent) -> str:
     if extent is InputsExtent.TAIL:
         return "`tail`, from the committed offsets on"
     return "`full`"
+
+
+def _changelogs(source: ChangelogSource) -> Iterable[tuple[str, str]]:
+    if source is ChangelogSource.SNAPSHOT:
+        yield "Changelogs", "from KTable `snapshot`s, one record of each key"
 
 
 def _guarantee(plan: RestorePlan) -> str:
@@ -131,8 +139,8 @@ def _topics(topics: Sequence[TopicPlan]) -> str:
             "+".join(sorted(role.value for role in topic.roles)),
             str(len(topic.partitions)),
             str(topic.windows),
-            f"{topic.records:,}{_saved(topic)}",
-            bytes_text(topic.bytes),
+            f"{topic.records:,}{_saved(topic)}{_raw_records(topic)}",
+            f"{bytes_text(topic.bytes)}{_raw_bytes(topic)}",
         )
         for topic in topics
     ]
@@ -142,6 +150,14 @@ def _topics(topics: Sequence[TopicPlan]) -> str:
 def _saved(topic: TopicPlan) -> str:
     saved = sum(partition.saved_records for partition in topic.partitions)
     return f" ({saved:,} saved with points)" if saved else ""
+
+
+def _raw_records(topic: TopicPlan) -> str:
+    return f" (raw log: {topic.snapshot.raw_records:,})" if topic.snapshot else ""
+
+
+def _raw_bytes(topic: TopicPlan) -> str:
+    return f" (raw log: {bytes_text(topic.snapshot.raw_bytes)})" if topic.snapshot else ""
 
 
 def _configs(topics: Sequence[TopicPlan]) -> str:
@@ -240,6 +256,7 @@ def _topic_document(topic: TopicPlan) -> dict[str, Any]:
         "bytes": topic.bytes,
         "configs": dict(topic.configs),
         "put_back": dict(topic.put_back),
+        "snapshot": None if topic.snapshot is None else asdict(topic.snapshot),
         "partitions": [_partition_document(partition) for partition in topic.partitions],
     }
 

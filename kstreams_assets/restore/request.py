@@ -27,6 +27,17 @@ class InputsExtent(StrEnum):
     TAIL = "tail"
 
 
+class ChangelogSource(StrEnum):
+    """Where the records of changelogs come from: the `raw` log, or the KTable `snapshot`.
+
+    A snapshot holds one record of each key, so fewer records and bytes are produced. Topics that
+    have another role besides (a source topic that serves as changelog) come from the raw log.
+    """
+
+    RAW = "raw"
+    SNAPSHOT = "snapshot"
+
+
 class VerifyExtent(StrEnum):
     """How much is read back: every record, a `sample` of each partition, or `counts` alone."""
 
@@ -75,3 +86,4 @@ class RestoreRequest:
     accept_replaced_timestamps: bool = False
     """Records with a timestamp of 0 or below get the time of the restore."""
     verify: VerifyExtent = VerifyExtent.FULL
+    changelog_source: ChangelogSource = ChangelogSource.RAW

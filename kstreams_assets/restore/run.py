@@ -25,7 +25,7 @@ from kstreams_assets.restore.restores_table import (
     StoredTopic,
 )
 from kstreams_assets.restore.result import Difference, PartitionProduced, PartitionVerified
-from kstreams_assets.restore.staging import staged_saved_records
+from kstreams_assets.restore.staging import stage_snapshots, staged_saved_records
 from kstreams_assets.restore.topics import TargetTopics
 from kstreams_assets.restore.verify import verify
 from kstreams_assets.restore.work import PartitionWork
@@ -135,9 +135,20 @@ class _Attempt:
         with staged_saved_records(
             self._run.warehouse, self._plan.restore_id, self._point, self._sources()
         ) as saved:
-            works = self._works(saved)
+            works = self._works(saved, self._stage_snapshots())
             produced = self._produce(works)
             return self._verify(works, produced)
+
+    def _stage_snapshots(self) -> Mapping[TopicPartitionId, Path]:
+        if not self._plan.from_snapshots:
+            return {}
+        began = time.monotonic()
+        run = self._run
+        staged = stage_snapshots(run.spark.spark_session, run.warehouse, self._plan)
+        self._took_s["stage"] = time.monotonic() - began
+        rows = sum(topic.records for topic, _ in self._plan.from_snapshots)
+        run.log(f"{rows:,} rows of {len(self._plan.from_snapshots)} KTable snapshots are staged.")
+        return staged
 
     def _produce(self, works: Sequence[PartitionWork]) -> list[PartitionProduced]:
         began = time.monotonic()
@@ -210,23 +221,37 @@ class _Attempt:
         self._table.append(self._restore)
 
     def _sources(self) -> list[TopicPartitionId]:
-        return [p.source for topic in self._plan.topics for p in topic.partitions]
+        """Those of which saved records count: a snapshot has them already."""
+        topics = [topic for topic in self._plan.topics if topic.snapshot is None]
+        return [p.source for topic in topics for p in topic.partitions]
 
-    def _works(self, saved: Mapping[TopicPartitionId, Path]) -> list[PartitionWork]:
+    def _works(
+        self, saved: Mapping[TopicPartitionId, Path], staged: Mapping[TopicPartitionId, Path]
+    ) -> list[PartitionWork]:
         topics = {topic.target: topic for topic in self._restore.topics}
         return [
-            self._work(partition, topics[topic.target], saved.get(partition.source))
+            self._work(
+                partition,
+                topics[topic.target],
+                saved.get(partition.source),
+                staged.get(partition.source),
+            )
             for topic in self._plan.topics
             for partition in topic.partitions
         ]
 
     def _work(
-        self, partition: PartitionPlan, topic: StoredTopic, saved: Path | None
+        self,
+        partition: PartitionPlan,
+        topic: StoredTopic,
+        saved: Path | None,
+        staged: Path | None,
     ) -> PartitionWork:
+        files = [file.path for file in partition.files] if staged is None else [staged]
         return PartitionWork(
             source=partition.source,
             target=partition.target,
-            files=tuple(str(file.path) for file in partition.files),
+            files=tuple(map(str, files)),
             saved_file=None if saved is None else str(saved),
             ranges=partition.ranges,
             base_offset=topic.base_offsets[partition.target.partition],

@@ -117,6 +117,7 @@ def select(
         *_left_out(missing, roles, request, excluded),
         *_unknown_to_point(roles, point, by_topic, request, excluded),
         *_about_offsets(topics, point, request),
+        *_without_changelog(application, request),
     ]
     return Selection(topics, tuple(refusals), tuple(notes))
 
@@ -262,6 +263,15 @@ def _about_offsets(
                 f"Input {topic.source} serves as changelog: it is restored up to the committed"
                 " offsets; what was written to it behind them must be produced again."
             )
+
+
+def _without_changelog(application: StreamsApplication, request: RestoreRequest) -> Iterable[str]:
+    """What no restore can give back."""
+    if request.mode is not RestoreMode.STATE:
+        return
+    for store in application.stores:
+        if store.changelog is None and not store.is_global:
+            yield f"Store {store.name} has no changelog (logging disabled): it starts empty."
 
 
 def _join(names: Iterable[str]) -> str:

@@ -1,17 +1,26 @@
-"""Saved records of a recovery point as one Parquet file for each partition, for Spark tasks."""
+"""Records to restore that are in no span file, as one Parquet file for each partition.
+
+Those saved with recovery points, and the rows of KTable snapshots.
+"""
 
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from kstreams_assets.errors import RestoreRecordsError
 from kstreams_assets.kafka.positions import TopicPartitionId
 from kstreams_assets.recovery.point import RecoveryPoint
 from kstreams_assets.recovery.saved_records import SavedRecordsTable, by_partition
+from kstreams_assets.restore.plan import RestorePlan, TopicPlan
 from kstreams_assets.warehouse.layout import Warehouse
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 _COLUMNS = ["offset", "timestamp_ms", "headers", "key", "value"]
 _ROW_GROUP = 10_000
@@ -29,13 +38,60 @@ def staged_saved_records(
     Columns `offset, timestamp_ms, headers, key, value`. Partitions without any have no file. What
     a killed run left behind is removed first.
     """
-    folder = warehouse.root / ".staging" / restore_id
+    folder = _folder(warehouse, restore_id)
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     try:
         yield _write(folder, SavedRecordsTable(warehouse).of_point(point), set(partitions))
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def stage_snapshots(
+    spark: "SparkSession", warehouse: Warehouse, plan: RestorePlan
+) -> dict[TopicPartitionId, Path]:
+    """Files with the rows of KTable snapshots, by source partition, in order of offsets.
+
+    They lie in the folder of `staged_saved_records` and go with it. The same snapshot gives the
+    same files. Partitions without any row have no file.
+
+    Raises:
+        RestoreRecordsError: A snapshot has other rows than were planned; nothing was produced.
+        SparkJobError: One could not be read.
+    """
+    folder = _folder(warehouse, plan.restore_id) / "snapshots"
+    files: dict[TopicPartitionId, Path] = {}
+    for number, (topic, snapshot) in enumerate(plan.from_snapshots):
+        from spark_resources.snapshot_staging import stage_snapshot
+
+        by_number = stage_snapshot(
+            spark,
+            warehouse.ktable(plan.application_id, snapshot.store),
+            snapshot.window,
+            folder / str(number),
+            partitions=len(topic.partitions),
+            keeps_deletions=snapshot.keeps_deletions,
+        )
+        _require_planned(topic, by_number)
+        files |= {TopicPartitionId(topic.source, p): path for p, path in by_number.items()}
+    return files
+
+
+def _require_planned(topic: TopicPlan, files: Mapping[int, Path]) -> None:
+    """Before the first record is produced: what is on the target cannot be taken back."""
+    planned = {p.source.partition: p.records for p in topic.partitions}
+    for partition in sorted({*planned, *files}):
+        rows = pq.read_metadata(files[partition]).num_rows if partition in files else 0
+        if rows != planned.get(partition, 0):
+            raise RestoreRecordsError(
+                partition=f"{topic.source}-{partition}",
+                reason=f"its KTable snapshot gives {rows:,} records, planned were"
+                f" {planned.get(partition, 0):,}",
+            )
+
+
+def _folder(warehouse: Warehouse, restore_id: str) -> Path:
+    return warehouse.root / ".staging" / restore_id
 
 
 def _write(

@@ -15,6 +15,8 @@ CONTROL_TABLES = (
     "topics",
     "restores",
     "offset_maps",
+    "ktable_snapshots",
+    "schemas",
 )
 """The small tables, which all applications of a warehouse share."""
 
@@ -70,6 +72,10 @@ class Warehouse:
     def records(self, application_id: str) -> Path:
         """The records of one application's backups (written by Spark only)."""
         return self.root / "records" / application_id
+
+    def ktable(self, application_id: str, store: str) -> Path:
+        """The snapshots of one store (written by Spark only)."""
+        return self.root / "ktables" / application_id / store
 
     def control(self, table: str) -> Path:
         """A small table written with the deltalake package."""

@@ -174,6 +174,21 @@ def test_source_topic_as_changelog(topology: Topologies) -> None:
     assert "needs confirmation" in _findings(app)[LEFT]
 
 
+@pytest.mark.parametrize("text", ["foreign_key_join", "foreign_key_join_named"])
+def test_source_topics_of_a_foreign_key_join_as_changelogs(topology: Topologies, text: str) -> None:
+    """The answers of the join look the left table up; they are no source of it."""
+    joined = topology(text)
+    orders, products = "orders-STATE-STORE-0000000000", "products-STATE-STORE-0000000003"
+    stores = {orders: "orders", products: "products"}
+    cluster = {topic.name: 1 for topic in application_from_topology("app", joined).topics}
+    for store in stores:
+        del cluster[f"app-{store}-changelog"]
+    app = application_from_topology("app", joined, cluster_topics=cluster)
+    assert {s.name: s.changelog for s in app.stores if s.name in stores} == stores
+    both = {topic.name for topic in app.topics if topic.roles == {IN, LOG}}
+    assert both == {"orders", "products"}
+
+
 def test_missing_changelog_of_an_aggregate_means_logging_disabled(topology: Topologies) -> None:
     """Behind a repartition topic, and straight behind a source: no table reads the topic."""
     for name, store, cluster in (

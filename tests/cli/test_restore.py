@@ -16,6 +16,7 @@ from kstreams_assets.restore.offset_map import OffsetRun
 from kstreams_assets.restore.offset_maps_table import OffsetMapsTable
 from kstreams_assets.restore.plan import Refusal, RestorePlan
 from kstreams_assets.restore.request import (
+    ChangelogSource,
     InputsExtent,
     OriginalHeaders,
     RestoreMode,
@@ -158,6 +159,18 @@ class TestPlan:
         )
         assert fake.requests == [(expected, "other:2")] * 2
 
+    def test_changelogs_from_snapshots(
+        self, program: Program, app_file: Path, fake: _Restore
+    ) -> None:
+        options = ("--changelog-source", "snapshot", "--json")
+        result = program("restore", "plan", "--app", app_file, *options)
+        assert fake.requests[0][0].changelog_source is ChangelogSource.SNAPSHOT
+        found = json.loads(result.out)
+        assert found["changelog_source"] == "snapshot"
+        snapshots = {topic["source"]: topic["snapshot"] for topic in found["topics"]}
+        assert (snapshots[TOTALS]["store"], snapshots[TOTALS]["raw_records"]) == ("totals", 40)
+        assert snapshots[ORDERS] is None
+
     def test_without_options(self, program: Program, app_file: Path, fake: _Restore) -> None:
         program("restore", "plan", "--app", app_file)
         program("restore", "plan", "--app", app_file, "--point", "p-7")
@@ -219,6 +232,27 @@ class TestRun:
         assert found["recovery_point_age_s"] > 3_000_000
         assert found["took_s"].keys() == {"topics", "produce", "verify", "all"}
         assert found["plan"]["restore_id"] == found["restore_id"]
+
+    def test_what_snapshots_gave_stands_beside_the_raw_logs(
+        self, program: Program, app_file: Path, fake: _Restore
+    ) -> None:
+        command = ("restore", "run", "--app", app_file)
+        found = json.loads(program(*command, "--changelog-source", "snapshot", "--json").out)
+        assert found["from_snapshots"] == [
+            {
+                "topic": f"new-{TOTALS}",
+                "store": "totals",
+                "window": "w-7",
+                "records": 9,
+                "bytes": 900,
+                "raw_log_records": 40,
+                "raw_log_bytes": 4100,
+            }
+        ]
+        text = program(*command, "--changelog-source", "snapshot").out
+        assert "9 records, 900 B; raw log 40, about 4.1 kB" in " ".join(text.split())
+        assert json.loads(program(*command, "--json").out)["from_snapshots"] == []
+        assert "raw log" not in program(*command).out
 
     def test_a_difference_exits_1_and_commits_nothing(
         self, program: Program, app_file: Path, fake: _Restore

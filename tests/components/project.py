@@ -75,6 +75,15 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Project
         del sys.modules[name]
 
 
+def messages_of(error: BaseException | None) -> str:
+    """Everything that an error says, with its causes: Dagster wraps errors in its own."""
+    texts: list[str] = []
+    while error is not None:
+        texts.append(str(error))
+        error = error.__cause__ or error.__context__
+    return "\n".join(texts)
+
+
 def specs_of(definitions: dg.Definitions) -> dict[str, dg.AssetSpec]:
     """Every asset by its key in user's notation; loads the whole repository."""
     resources = {"spark": dg.ResourceDefinition.none_resource()}

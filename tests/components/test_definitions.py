@@ -1,4 +1,4 @@
-"""The code location as it is shipped: the worked example, loaded without a broker and a JVM."""
+"""The code location as it is shipped: the examples, loaded without a broker and a JVM."""
 
 import importlib
 import itertools
@@ -29,7 +29,7 @@ from kstreams_assets.definitions import defs
 import dagster as dg
 loaded = defs()
 dg.Definitions.validate_loadable(loaded)
-assert len(list(loaded.resolve_all_asset_specs())) == 17
+assert len({spec.tags["kstreams/app"] for spec in loaded.resolve_all_asset_specs()}) == 7
 commands = []
 for status in pathlib.Path("/proc").glob("[0-9]*/stat"):
     try:
@@ -53,11 +53,13 @@ def definitions() -> Iterator[dg.Definitions]:
 
 
 def _described(definitions: dg.Definitions) -> str:
-    """Every asset with all that the UI shows of it, as text."""
+    """Every asset of the order processor with all that the UI shows of it, as text."""
     graph = definitions.resolve_asset_graph()
     lines: list[str] = []
     for key in sorted(graph.get_all_asset_keys()):
         node = graph.get(key)
+        if node.tags["kstreams/app"] != "order-processor":
+            continue
         lines += [
             key.to_user_string(),
             f"  group     {node.group_name}",
@@ -106,7 +108,7 @@ def test_edges_say_where_data_flows(definitions: dg.Definitions) -> None:
 
 def test_one_step_and_one_jvm_for_all_backups(definitions: dg.Definitions) -> None:
     graph = definitions.resolve_asset_graph()
-    backups = [k for k in graph.get_all_asset_keys() if k.path[0] == "backup"]
+    backups = [k for k in graph.get_all_asset_keys() if k.path[:2] == ["backup", "order-processor"]]
     makers = {id(graph.get(key).assets_def) for key in backups}
     assert len(backups) == 5
     assert len(makers) == 1

@@ -12,36 +12,29 @@ from kstreams_assets.kafka.connection import PasswordSasl
 from kstreams_assets.naming import CollidingNamesError
 from kstreams_assets.restore.request import VerifyExtent
 from kstreams_assets.settings import ApplicationSettings, RecoveryPointSettings, RestoreSettings
-from tests.components.project import Project, attributes, edges, specs_of
+from tests.components.project import Project, attributes, edges, messages_of, specs_of
 
 SECRET = "hunter2-do-not-show"
-
-
-def _messages(error: BaseException | None) -> str:
-    texts: list[str] = []
-    while error is not None:
-        texts.append(str(error))
-        error = error.__cause__ or error.__context__
-    return "\n".join(texts)
 
 
 def _fails(project: Project) -> str:
     """Everything that Dagster says on loading the project."""
     with pytest.raises(Exception) as caught:  # noqa: PT011 - Dagster wraps it in its own errors
         project.graph()
-    return _messages(caught.value)
+    return messages_of(caught.value)
 
 
 class TestAssets:
     """What becomes of an application."""
 
-    def test_every_topic_has_a_backup(self, project: Project) -> None:
+    def test_every_topic_has_a_backup_and_every_store_a_table(self, project: Project) -> None:
         project.write("shop", attributes())
         topics = {"in", "out", "shop-s-changelog"}
         assert set(project.graph()) == {
             "recovery_points/shop",
             *(f"kafka/{topic}" for topic in topics),
             *(f"backup/shop/{topic}" for topic in topics),
+            "ktable/shop/s",
             *(f"restore/shop/{topic}" for topic in topics),
             "restore/shop/group_offsets",
         }
@@ -59,6 +52,7 @@ class TestAssets:
         assert {spec.group_name for spec in specs.values()} == {
             "shop_eu/topics",
             "shop_eu/backups",
+            "shop_eu/ktables",
             "shop_eu/restore",
         }
 

@@ -19,6 +19,7 @@ from kstreams_assets.cli.app_file import load_settings
 from kstreams_assets.cli.main import cli
 from kstreams_assets.components import KafkaStreamsAppComponent
 from kstreams_assets.components.builder import build_application_definitions
+from kstreams_assets.ktables.snapshots_table import SCHEMA as SNAPSHOTS_SCHEMA
 from spark_resources.session import SparkSessionResource
 from tests.docs.documents import CHECKOUT, Block, anchors, blocks, documents, links, prose
 
@@ -153,7 +154,50 @@ def test_sql_examples_run(block: Block, folder: Path) -> None:
     tables = QueryBuilder()
     tables.register("records", DeltaTable(folder / "warehouse/records/order-processor"))
     tables.register("windows", DeltaTable(folder / "warehouse/windows"))
+    for name, path in _KTABLES.items():
+        tables.register(name, DeltaTable(folder / "warehouse" / path))
     assert pa.table(tables.execute(block.text).read_all()).num_rows > 0
+
+
+_KTABLES = {
+    "order_totals": "ktables/order-processor/order-totals",
+    "ktable_snapshots": "ktable_snapshots",
+}
+
+
+def _ktables(folder: Path) -> None:
+    """A snapshot of one store, with a row that does not decode."""
+    window = "2026-11-21-12:44"
+    good = {"decoded_key": "c-1", "decoded_value": {"count": 2, "total_cents": 7}}
+    bad = {"decode_error": "value: no JSON", "decoded_value": None}
+    rows = [
+        {"window": window, "partition": 0, "offset": offset, "key": b"k", "value": b"v"} | row
+        for offset, row in enumerate((good, bad))
+    ]
+    value = pa.struct([("count", pa.int64()), ("total_cents", pa.int64())])
+    schema = pa.schema(
+        [
+            ("window", pa.string()),
+            ("partition", pa.int32()),
+            ("offset", pa.int64()),
+            ("decoded_key", pa.string()),
+            ("decoded_value", value),
+            ("decode_error", pa.string()),
+            ("key", pa.binary()),
+            ("value", pa.binary()),
+        ]
+    )
+    warehouse = folder / "warehouse"
+    table = pa.Table.from_pylist(rows, schema)
+    write_deltalake(warehouse / _KTABLES["order_totals"], table, partition_by=["window"])
+    taken: dict[str, Any] = {
+        field.name: 0 if pa.types.is_integer(field.type) else "x"
+        for field in SNAPSHOTS_SCHEMA
+        if not pa.types.is_nested(field.type)
+    }
+    taken |= {"store": "order-totals", "window": window, "proved": True}
+    snapshots = pa.Table.from_pylist([taken], SNAPSHOTS_SCHEMA)
+    write_deltalake(warehouse / _KTABLES["ktable_snapshots"], snapshots)
 
 
 def _warehouse(folder: Path) -> None:
@@ -190,6 +234,7 @@ def _warehouse(folder: Path) -> None:
         "gaps": [{"cause": "retention", "start": 0, "end": 3, "offsets": 3}],
     }
     write_deltalake(folder / "warehouse/windows", pa.Table.from_pylist([span], WINDOWS_SCHEMA))
+    _ktables(folder)
 
 
 def test_the_store_example_gives_the_newest_record_of_each_key(folder: Path) -> None:

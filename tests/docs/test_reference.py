@@ -47,3 +47,16 @@ def test_nested_blocks_commands_and_columns_are_there() -> None:
     assert "| `closes_window_end_ms` | `int64` |" in texts["tables.md"]
     assert "| `headers` | `array<struct<key: string, value: binary>>` |" in texts["tables.md"]
     assert "`no_source_loss`" in texts["checks.md"]
+
+
+def test_ktables_are_there() -> None:
+    texts = pages()
+    assert "## schema_registry" in texts["yaml.md"]
+    assert "| `key` | text or mapping |" in texts["yaml.md"]
+    assert "| `short` | `smallint` | 2 bytes. |" in texts["yaml.md"]
+    assert "| `session` | `session_start_ms`, `session_end_ms` |" in texts["yaml.md"]
+    assert "## kstreams-assets ktables make" in texts["cli.md"]
+    assert "## kstreams-assets state" in texts["cli.md"]
+    assert "## ktables/<application id>/<store>" in texts["tables.md"]
+    assert "| `sequence_number` | `int` | Only of kind window, join_window." in texts["tables.md"]
+    assert "`every_row_decodes`" in texts["checks.md"]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from confluent_kafka import Producer
 
-from kstreams_assets.app.model import AppTopic, StreamsApplication, TopicRole
+from kstreams_assets.app.model import AppTopic, Store, StreamsApplication, TopicRole
 from kstreams_assets.backup.from_settings import back_up, recorder_of
 from kstreams_assets.backup.run import Spark
 from kstreams_assets.backup.windows import Window
@@ -33,11 +33,15 @@ RECORDS = 400_000
 
 @dataclass(frozen=True, slots=True)
 class KillSource:
-    """Topics with records, backed up to a point at which a group had committed offsets."""
+    """Topics with records, backed up to a point at which a group had committed offsets.
+
+    Every second record of the changelog has another key; `window` is that of the backup.
+    """
 
     settings: ApplicationSettings
     input: str
     changelog: str
+    window: Window
 
     def request(self, application_id: str) -> RestoreRequest:
         """A restore of everything under other names."""
@@ -52,8 +56,9 @@ def make_source(bootstrap_servers: str, folder: Path, spark: Spark) -> KillSourc
         application_id,
         (
             AppTopic(names[0], frozenset({TopicRole.INPUT})),
-            AppTopic(names[1], frozenset({TopicRole.CHANGELOG})),
+            AppTopic(names[1], frozenset({TopicRole.CHANGELOG}), stores=("totals",)),
         ),
+        (Store("totals", names[1]),),
     )
     settings = settings_of(application, bootstrap_servers, folder)
     began_ms = time.time_ns() // 1_000_000
@@ -68,15 +73,16 @@ def make_source(bootstrap_servers: str, folder: Path, spark: Spark) -> KillSourc
             },
         )
         point = recorder_of(settings, cluster).take()
+    window = Window(began_ms, point.taken_at_ms + 1, "w0000")
     back_up(
         settings,
-        [Window(began_ms, point.taken_at_ms + 1, "w0000")],
+        [window],
         topics=settings.topics,
         newest_closed=None,
         spark=spark,
         run_id="source",
     )
-    return KillSource(settings, *names)
+    return KillSource(settings, *names, window)
 
 
 def _produce(bootstrap_servers: str, topics: tuple[str, ...]) -> None:
@@ -89,7 +95,7 @@ def _produce(bootstrap_servers: str, topics: tuple[str, ...]) -> None:
                 producer.produce(
                     topics[number % 2],
                     values[number % 1_000],
-                    str(number).encode(),
+                    str(number % (RECORDS // 2)).encode(),
                     partition=(number // 2) % PARTITIONS,
                 )
                 break

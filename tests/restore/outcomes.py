@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from kstreams_assets.app.model import AppTopic, TopicRole
@@ -10,8 +11,14 @@ from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.kafka.positions import OffsetRange, TopicPartitionId
 from kstreams_assets.recovery.point import GroupOffset
 from kstreams_assets.restore.offset_map import OffsetRun
-from kstreams_assets.restore.plan import PartitionPlan, Refusal, RestorePlan, TopicPlan
-from kstreams_assets.restore.request import RestoreMode, RestoreRequest
+from kstreams_assets.restore.plan import (
+    PartitionPlan,
+    Refusal,
+    RestorePlan,
+    SnapshotSource,
+    TopicPlan,
+)
+from kstreams_assets.restore.request import ChangelogSource, RestoreMode, RestoreRequest
 from kstreams_assets.restore.restores_table import RestoreState, StoredRestore, StoredTopic
 from kstreams_assets.restore.result import Difference, PartitionProduced, PartitionVerified
 from kstreams_assets.restore.run import RestoreResult
@@ -67,13 +74,22 @@ def topic_plan(topic: AppTopic) -> TopicPlan:
     )
 
 
+def from_snapshot(topic: TopicPlan) -> TopicPlan:
+    """The same written from a snapshot of 9 records, whose raw log has 40."""
+    source = SnapshotSource("totals", "w-7", raw_records=40, raw_bytes=4_100)
+    return replace(topic, snapshot=source)
+
+
 def plan(
     request: RestoreRequest,
     *refusals: Refusal,
     topics: Sequence[AppTopic] = TOPICS,
     target: str = TARGET,
 ) -> RestorePlan:
-    """A plan of these topics."""
+    """A plan of these topics; the changelog is written from where the request says."""
+    planned = [topic_plan(topic) for topic in topics]
+    if request.changelog_source is ChangelogSource.SNAPSHOT:
+        planned = [from_snapshot(t) if t.source == TOTALS else t for t in planned]
     return RestorePlan(
         restore_id="point-1-0123abcd",
         application_id="shop",
@@ -83,7 +99,7 @@ def plan(
         request=request,
         point=point(1_760_000_000_000, point_id="point-1"),
         gives=Restores.EXACT,
-        topics=tuple(topic_plan(topic) for topic in topics),
+        topics=tuple(planned),
         refusals=refusals,
     )
 

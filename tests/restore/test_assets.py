@@ -16,7 +16,13 @@ from kstreams_assets.kafka.positions import TopicPartitionId
 from kstreams_assets.naming import CollidingNamesError, group_offsets_key, restore_key
 from kstreams_assets.restore import assets
 from kstreams_assets.restore.plan import Refusal, RestorePlan
-from kstreams_assets.restore.request import InputsExtent, RestoreMode, RestoreRequest, VerifyExtent
+from kstreams_assets.restore.request import (
+    ChangelogSource,
+    InputsExtent,
+    RestoreMode,
+    RestoreRequest,
+    VerifyExtent,
+)
 from kstreams_assets.restore.restores_table import RestoresTable, RestoreState, StoredRestore
 from kstreams_assets.restore.result import Difference
 from kstreams_assets.restore.run import RestoreResult
@@ -245,6 +251,20 @@ class TestRun:
         (offset,) = found["group_offsets"]["offsets"].records
         assert (offset.data["topic"], offset.data["offset"]) == (f"new-{ORDERS}", 70)
         assert "delete `<state.dir>/shop` on **every** instance" in found["group_offsets"]["next"]
+
+    def test_changelogs_from_snapshots(
+        self, settings: ApplicationSettings, fake: _Restore, instance: dg.DagsterInstance
+    ) -> None:
+        done = _materialise(settings, instance, dry_run=False, changelog_source="snapshot")
+        assert done.success
+        assert fake.requests[0][0].changelog_source is ChangelogSource.SNAPSHOT
+        totals, orders = (_materialised(done)[name] for name in (TOTALS, ORDERS))
+        assert totals["changelog_source"] == "KTable snapshot of store totals, window w-7"
+        assert (totals["records"], totals["raw_log_records"]) == (9, 40)
+        assert (totals["bytes"], totals["raw_log_bytes"]) == (900, 4100)
+        assert "9 records, 900 B; raw log 40, about 4.1 kB" in totals["report"]
+        assert "raw_log_records" not in orders
+        assert _observed(done)[TOTALS]["raw_log_records"] == 40
 
     def test_a_difference_is_named_and_no_offsets_are_committed(
         self, settings: ApplicationSettings, fake: _Restore, instance: dg.DagsterInstance

@@ -1,7 +1,8 @@
 """Which recovery point is taken, and what is said when there is none."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import pytest
 
@@ -9,7 +10,7 @@ from kstreams_assets.backup.point_judge import PointStatus, Restores
 from kstreams_assets.recovery.point import Guarantee, Method, iso_time
 from kstreams_assets.recovery.table import PointInstant
 from kstreams_assets.restore.choice import Choice, Unfinished, choose
-from kstreams_assets.restore.request import RestoreMode, RestoreRequest
+from kstreams_assets.restore.request import ChangelogSource, RestoreMode, RestoreRequest
 
 SECOND = 1_000
 E, A, U, N = Restores.EXACT, Restores.AT_LEAST_ONCE, Restores.UNPROVEN, Restores.NOTHING
@@ -22,6 +23,7 @@ class Points:
     gives: Sequence[Restores]
     judged: list[str] = field(default_factory=list)
     closing_late: Mapping[int, int] = field(default_factory=dict)
+    snapshots: "Made | None" = None
 
     def judge(self, ids: Sequence[str]) -> list[PointStatus]:
         """As the coverage would."""
@@ -36,7 +38,13 @@ class Points:
             PointInstant(f"p{i}", i * SECOND, self.closing_late.get(i, i * SECOND))
             for i in range(len(self.gives))
         ]
-        chosen = choose(instants, self.judge, request or RestoreRequest(), unfinished=unfinished)
+        chosen = choose(
+            instants,
+            self.judge,
+            request or RestoreRequest(),
+            unfinished=unfinished,
+            snapshots=self.snapshots,
+        )
         assert (chosen.status is None) == bool(chosen.refusals)
         return chosen
 
@@ -52,6 +60,26 @@ class Points:
             gives=gives,
             reason=f"because of {index}.",
         )
+
+
+@dataclass(frozen=True)
+class Made:
+    """Snapshots of these points; those besides close windows, too, but have none."""
+
+    of: Set[str]
+    closing: Set[str] = frozenset()
+
+    def missing(self, point_id: str) -> str:
+        """As the snapshots' table would."""
+        return "" if point_id in self.of else f"No sums at {point_id}."
+
+    def first_closing(self, point_ids: Iterable[str]) -> str | None:
+        """The first that closes a window."""
+        return next((p for p in point_ids if p in self.of | self.closing), None)
+
+    def remedy(self, point_id: str) -> str:
+        """How to make them."""
+        return f"Make those of {point_id}."
 
 
 def _id(choice: Choice) -> str | None:
@@ -190,6 +218,66 @@ class TestUnfinished:
         chosen = Points([N, E]).choose(unfinished=self.BEGUN)
         assert "recovery point p0: It is not covered" in _refusal(chosen)
         assert "p1 after it" in _refusal(chosen)
+
+
+class TestSnapshots:
+    REQUEST = RestoreRequest(changelog_source=ChangelogSource.SNAPSHOT)
+
+    def _choose(self, made: Made, count: int = 5, **changes: Any) -> Choice:
+        points = Points([E] * count, snapshots=made)
+        return points.choose(replace(self.REQUEST, **changes))
+
+    def test_the_newest_point_that_has_them(self) -> None:
+        chosen = self._choose(Made({"p1", "p2"}))
+        assert _id(chosen) == "p2"
+        assert "2 newer point(s), the last of 1970-01-01T00:00:04.000" in chosen.notes[0]
+        assert "changelog_source raw" in chosen.notes[0]
+
+    def test_no_note_where_nothing_newer_is_passed_over(self) -> None:
+        assert self._choose(Made({"p4"})).notes == ()
+
+    def test_the_newest_at_or_before_a_time(self) -> None:
+        made = Made({"p0", "p2", "p4"})
+        assert _id(self._choose(made, as_of_ms=3_500)) == "p2"
+        assert _id(self._choose(made, as_of_ms=2_000)) == "p2"
+
+    def test_points_without_them_are_not_judged(self) -> None:
+        points = Points([E] * 200, snapshots=Made({"p3"}))
+        assert _id(points.choose(self.REQUEST)) == "p3"
+        assert points.judged == ["p3"]
+
+    def test_one_that_has_them_must_be_covered_still(self) -> None:
+        points = Points([E, N], snapshots=Made({"p0", "p1"}))
+        assert _id(points.choose(self.REQUEST)) == "p0"
+
+    def test_a_named_point_without_them(self) -> None:
+        text = _refusal(self._choose(Made({"p0", "p4"}), point_id="p2"))
+        assert text.startswith("recovery point p2: No sums at p2. Make those of p2.")
+        assert "The nearest that have them: p0 before it" in text
+        assert "p4 after it" in text
+
+    def test_a_named_point_with_them(self) -> None:
+        assert _id(self._choose(Made({"p2"}), point_id="p2")) == "p2"
+
+    def test_none_has_them(self) -> None:
+        text = _refusal(self._choose(Made(set(), closing={"p1", "p3"})))
+        assert "No recovery point has proved KTable snapshots of every store." in text
+        assert "Point p3: No sums at p3. Make those of p3." in text
+
+    def test_none_at_or_before_a_time(self) -> None:
+        text = _refusal(self._choose(Made({"p4"}, closing={"p1"}), as_of_ms=2_000))
+        assert "taken at or before 1970-01-01T00:00:02.000" in text
+        assert "Make those of p1. The nearest that have them: p4 after it" in text
+
+    def test_an_unfinished_restore_goes_on_with_its_point(self) -> None:
+        points = Points([E, E], snapshots=Made({"p0", "p1"}))
+        begun = Unfinished("p0-12345678", "p0")
+        assert _id(points.choose(self.REQUEST, unfinished=begun)) == "p0"
+
+    @pytest.mark.parametrize("mode", [RestoreMode.REBUILD, RestoreMode.INPUTS_UNTIL])
+    def test_not_where_no_changelogs_are_restored(self, mode: RestoreMode) -> None:
+        text = _refusal(self._choose(Made({"p2"}), mode=mode))
+        assert text.startswith(f"mode {mode}: It restores no changelogs")
 
 
 def test_times_are_in_utc() -> None:

@@ -6,8 +6,8 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
@@ -18,6 +18,8 @@ from kstreams_assets.errors import KStreamsAssetsError
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.kafka.local_cluster import LocalCluster
+from kstreams_assets.ktables.from_settings import make_snapshots
+from kstreams_assets.restore.request import ChangelogSource
 from kstreams_assets.restore.restores_table import RestoreState
 from spark_resources.session import SparkSessionResource
 from tests.restore.control import read
@@ -210,6 +212,67 @@ def test_target_broker_killed_at_ten_moments(
             attempts.current.run(spark)
 
             assert_restored(attempts.current, target)
+
+
+def test_a_restore_from_a_ktable_snapshot_is_killed_and_goes_on(
+    source: KillSource, target: KafkaCluster, spark: SparkSessionResource, tmp_path: Path
+) -> None:
+    make_snapshots(source.settings, [source.window], spark=spark, run_id="snapshots")
+    changelog = read(source.settings.connection.bootstrap_servers, [source.changelog])
+    wanted = _newest(changelog[source.changelog])
+    assert len(wanted) == RECORDS // 4
+    restoring = next(
+        (
+            tried
+            for tried in (_from_snapshot(source, tmp_path) for _ in range(5))
+            if 0 < _killed_in_changelog(tried, target) < len(wanted)
+        ),
+        None,
+    )
+    assert restoring is not None, "no kill came in time"
+
+    restoring.run(spark)
+
+    found = read(restoring.target.bootstrap_servers, [restoring.targets[1]])
+    assert _by_partition(found[restoring.targets[1]]) == _by_partition(wanted)
+    assert restoring.state is RestoreState.COMMITTED
+
+
+def _from_snapshot(source: KillSource, folder: Path) -> Restoring:
+    request = source.request(unique_name("s"))
+    request = replace(request, changelog_source=ChangelogSource.SNAPSHOT)
+    return Restoring(source, request, source.settings.connection, folder)
+
+
+def _killed_in_changelog(restoring: Restoring, target: KafkaCluster) -> int:
+    """Kill a restore once it writes its changelog; how many records of that are there."""
+    of_input = RECORDS // 2  # it is written first, for it is larger
+    process = restoring.process()
+    try:
+        await_moment(
+            lambda: restoring.records_there(target) > of_input + RECORDS // 20,
+            ended=partial(_has_ended, process),
+            timeout_s=180,
+        )
+    finally:
+        if not _has_ended(process):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait(20)
+    return restoring.records_there(target) - of_input
+
+
+def _newest(records: Iterable[Record]) -> list[Record]:
+    """Of each key the last record, in order of partitions and offsets."""
+    last = {record.key: record for record in sorted(records, key=_place)}
+    return sorted(last.values(), key=_place)
+
+
+def _by_partition(records: Iterable[Record]) -> dict[int, list[object]]:
+    """The sequences of records, without their places."""
+    found: dict[int, list[object]] = {}
+    for r in sorted(records, key=_place):
+        found.setdefault(r.partition, []).append((r.key, r.value, r.timestamp_ms, r.headers))
+    return found
 
 
 def _cpu_ticks(pid: int) -> int:

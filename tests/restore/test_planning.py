@@ -7,9 +7,10 @@ import pytest
 from kstreams_assets.backup.point_judge import Restores
 from kstreams_assets.kafka.positions import CommittedOffset
 from kstreams_assets.restore.observed import Holding
-from kstreams_assets.restore.plan import Refusal, RestorePlan, TopicPlan
+from kstreams_assets.restore.plan import Refusal, RestorePlan, SnapshotSource, TopicPlan
 from kstreams_assets.restore.planning import Findings, make_plan, plan_topics, restore_id
 from kstreams_assets.restore.request import (
+    ChangelogSource,
     InputsExtent,
     OriginalHeaders,
     RestoreMode,
@@ -86,10 +87,14 @@ class TestRestoreId:
             {"exclude": ("a",)},
             {"original_headers": OriginalHeaders(offset=True)},
             {"original_headers": OriginalHeaders(partition=True)},
+            {"changelog_source": ChangelogSource.SNAPSHOT},
         ],
     )
     def test_another_for_other_records_or_names(self, changes: object) -> None:
         assert self._id(**changes) != self._id()  # pyright: ignore[reportCallIssue]
+
+    def test_those_of_earlier_releases_stay(self) -> None:
+        assert self._id() == "p1-3b7d38c5"
 
     def test_another_for_another_application_point_or_target(self) -> None:
         ids = {
@@ -150,6 +155,12 @@ class TestTopics:
         found = findings(target=target(there("orders", ends=(3,))), stored=begun)
         assert found.of_this_restore("orders") is None
         assert _topics(found)["orders"].partitions[0].base_offset == 3
+
+    def test_one_that_is_written_from_a_snapshot(self) -> None:
+        source = SnapshotSource("sums", "w1", raw_records=9, raw_bytes=90)
+        topics = _topics(findings(snapshots={"shop-sums-changelog": source}))
+        assert topics["shop-sums-changelog"].snapshot == source
+        assert topics["orders"].snapshot is None
 
     @pytest.mark.parametrize(
         ("asked", "brokers", "source", "expected"),

@@ -7,10 +7,15 @@ import pytest
 
 from kstreams_assets.backup.point_judge import Restores
 from kstreams_assets.restore.observed import Holding
-from kstreams_assets.restore.plan import Refusal, RestorePlan
+from kstreams_assets.restore.plan import Refusal, RestorePlan, SnapshotSource
 from kstreams_assets.restore.planning import Findings, make_plan, plan_topics
 from kstreams_assets.restore.report import bytes_text, document, markdown
-from kstreams_assets.restore.request import InputsExtent, RestoreMode, RestoreRequest
+from kstreams_assets.restore.request import (
+    ChangelogSource,
+    InputsExtent,
+    RestoreMode,
+    RestoreRequest,
+)
 from kstreams_assets.restore.selection import Selection
 from tests.restore.planning_samples import findings, partition_of, point, target, there
 
@@ -56,6 +61,15 @@ class TestMarkdown:
         assert "| `orders` | `orders` (is there) | input | 1 | 2 | 5 | 50 B |" in text
         repartition = "| `shop-sums-repartition` | `shop-b-sums-repartition` (new) | repartition"
         assert f"{repartition} | 1 | 0 | 1,200 (1,100 saved with points) | 0 B |" in text
+
+    def test_a_changelog_from_a_snapshot_beside_its_raw_log(self) -> None:
+        request = RestoreRequest(changelog_source=ChangelogSource.SNAPSHOT)
+        source = SnapshotSource("sums", "w1", raw_records=1_200, raw_bytes=5_500)
+        text = _report(findings(request, snapshots={"shop-sums-changelog": source}))
+        assert "| Changelogs | from KTable `snapshot`s, one record of each key |" in text
+        assert "| 5 (raw log: 1,200) | 50 B (raw log: 5.5 kB) |" in text
+        assert text.count("raw log") == 2
+        assert "Changelogs" not in _report()
 
     def test_configs_created_with_and_put_back(self) -> None:
         text = _report()

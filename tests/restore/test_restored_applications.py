@@ -8,20 +8,30 @@ from pathlib import Path
 import pytest
 
 from examples.order_processor.application import create_topics
+from kstreams_assets.app.model import Store
 from kstreams_assets.backup.point_judge import Restores
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.recovery.point import Guarantee, Method, RecoveryPoint
-from kstreams_assets.restore.request import InputsExtent, RestoreRequest
+from kstreams_assets.restore.from_settings import plan_restore
+from kstreams_assets.restore.request import ChangelogSource, InputsExtent, RestoreRequest
 from spark_resources.session import SparkSessionResource
 from tests.restore.control import by_key, differences, newest
 from tests.restore.order_run import IN_FLIGHT, RATE, OrderRun, go_on
-from tests.restore.trial import Restored, Source, SourceRun, own_names, restore, settings_of
+from tests.restore.trial import (
+    Restored,
+    Source,
+    SourceRun,
+    own_names,
+    restore,
+    settings_of,
+    with_snapshots,
+)
 from tests.restore.wide_run import WideRun
 from tests.streams.cluster import unique_name
 from tests.streams.feed import Feed, Record
 from tests.streams.orders import PARTITIONS, OrderTopics, order_processor, orders, totals
-from tests.streams.wide_app import WideApp
+from tests.streams.wide_app import WideApp, WideTopics
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.e2e]
 
@@ -98,6 +108,87 @@ def test_a_wide_application_goes_on_from_half_way(
     waiting = buffered(found)
     assert waiting == buffered(wide_run.source.written[topics.buffer])
     assert waiting
+
+
+def assert_from_snapshots(restored: Restored, changelogs: Sequence[str]) -> None:
+    """These changelogs, and nothing else, hold one record of each key; less than their raw logs."""
+    planned = {topic.source: (topic, source) for topic, source in restored.plan.from_snapshots}
+    assert set(planned) == set(changelogs)
+    for name, records in restored.written(*changelogs).items():
+        topic, source = planned[name]
+        assert len(records) == topic.records == len(newest(records)), name
+        assert topic.records <= source.raw_records
+    less = [topic for topic, source in planned.values() if topic.records < source.raw_records]
+    assert sum(topic.records for topic, _ in planned.values())
+    assert less
+    assert all(t.bytes < s.raw_bytes for t, s in planned.values() if t in less)
+
+
+def test_the_order_processor_goes_on_from_a_ktable_snapshot(
+    order_run: OrderRun,
+    second_cluster: KafkaConnection,
+    spark: SparkSessionResource,
+    tmp_path: Path,
+) -> None:
+    topics = order_run.topics
+    run = with_snapshots(order_run.source, [Store("order-totals", topics.changelog)], spark)
+    closing = run.points["one instance"]
+    request = replace(own_names("snapshot", closing), changelog_source=ChangelogSource.SNAPSHOT)
+    restored = restore(run, second_cluster, spark, replace(request, inputs=InputsExtent.TAIL))
+    assert_from_snapshots(restored, (topics.changelog,))
+    restored.commit()
+
+    go_on(restored, topics, tmp_path / "state")
+
+    assert_as_control(restored, (topics.totals, topics.rejected), (topics.changelog,))
+
+
+def test_a_point_between_windows_has_no_snapshots(
+    order_run: OrderRun, second_cluster: KafkaConnection, spark: SparkSessionResource
+) -> None:
+    stores = (Store("order-totals", order_run.topics.changelog),)
+    run = order_run.source
+    application = replace(run.settings.application, stores=stores)
+    settings = replace(run.settings, application=application)
+    request = replace(
+        own_names("between", run.points["steady"]), changelog_source=ChangelogSource.SNAPSHOT
+    )
+    (refusal,) = plan_restore(settings, request, second_cluster).refusals
+    assert "It closes no window that is backed up" in refusal.problem
+
+
+def test_a_wide_application_goes_on_from_ktable_snapshots(
+    wide_run: WideRun,
+    second_cluster: KafkaConnection,
+    spark: SparkSessionResource,
+    tmp_path: Path,
+) -> None:
+    topics, half = wide_run.topics, wide_run.source.points["half"]
+    changelogs = (*topics.changelogs, topics.buffer)
+    stores = [Store(_store_of(topic, topics.application_id), topic) for topic in changelogs]
+    run = with_snapshots(wide_run.source, stores, spark)
+    request = replace(own_names("snapshot", half), changelog_source=ChangelogSource.SNAPSHOT)
+    restored = restore(run, second_cluster, spark, request)
+    assert_from_snapshots(restored, changelogs)
+    restored.commit()
+    prefix = restored.names[topics.readings].removesuffix("readings")
+    renamed = WideTopics(restored.plan.group, prefix)
+
+    with WideApp(second_cluster.bootstrap_servers, renamed, state_dir=tmp_path / "state"):
+        assert restored.replay() > 0
+        restored.drain()
+
+    assert_as_control(restored, (topics.raised, *topics.outputs), topics.changelogs)
+    # What waits names the topic that it came from, which has another name here.
+    found, control = (
+        {key: value[:8] for key, value in buffered(written[topics.buffer]).items()}
+        for written in (restored.written(topics.buffer), run.written)
+    )
+    assert found == control
+
+
+def _store_of(changelog: str, application_id: str) -> str:
+    return changelog.removeprefix(f"{application_id}-").removesuffix("-changelog")
 
 
 def buffered(records: Sequence[Record]) -> Mapping[bytes | None, bytes]:

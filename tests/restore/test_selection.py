@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kstreams_assets.app.model import Store
 from kstreams_assets.kafka.positions import OffsetRange
 from kstreams_assets.recovery.point import GroupOffset, RecoveryPoint
 from kstreams_assets.restore.request import InputsExtent, RestoreMode, RestoreRequest
@@ -97,6 +98,18 @@ class TestState:
         assert {w.committed for w in wanted.values()} == {None}
         assert {w.ranges for w in wanted.values()} == {WHOLE}
         assert any("1 of 1 partitions of orders had no" in note for note in found.notes)
+
+    @pytest.mark.parametrize(("request_", "told"), [(STATE, True), (REBUILD, False)])
+    def test_a_store_with_logging_disabled_is_told(
+        self, request_: RestoreRequest, told: bool
+    ) -> None:
+        logged, cache = Store("sums", "shop-sums-changelog"), Store("cache", None)
+        names = Store("all-names", None, is_global=True)
+        shop = replace(application(), stores=(cache, logged, names))
+        notes = select(shop, set(ROLES), point(), request_, frozenset()).notes
+        about_stores = [note for note in notes if note.startswith("Store ")]
+        cache_starts_empty = "Store cache has no changelog (logging disabled): it starts empty."
+        assert about_stores == ([cache_starts_empty] if told else [])
 
     def test_an_input_that_serves_as_changelog_is_told(self) -> None:
         assert any("Input names serves as changelog" in note for note in _select().notes)

@@ -1,17 +1,19 @@
 """Restores for real: what a source run leaves behind, and an application restored from it."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from kstreams_assets.app.model import StreamsApplication, TopicRole
+from kstreams_assets.app.model import Store, StreamsApplication, TopicRole
 from kstreams_assets.backup.from_settings import back_up, recorder_of
+from kstreams_assets.backup.ledger import Ledger
 from kstreams_assets.backup.run import Spark
 from kstreams_assets.backup.windows import Window
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.kafka.positions import CommittedOffset, TopicPartitionId
+from kstreams_assets.ktables.from_settings import make_snapshots
 from kstreams_assets.recovery.point import GroupOffset, Guarantee, RecoveryPoint
 from kstreams_assets.restore.from_settings import commit_group_offsets, plan_restore, run_restore
 from kstreams_assets.restore.plan import RestorePlan
@@ -201,6 +203,18 @@ def restore(
     assert [str(problem) for problem in result.problems] == []
     assert result.restore.state is RestoreState.VERIFIED
     return Restored(run, plan, result.restore, target)
+
+
+def with_snapshots(run: SourceRun, stores: Iterable[Store], spark: Spark) -> SourceRun:
+    """The run with these stores declared, and KTable snapshots of all that is backed up."""
+    application = replace(run.settings.application, stores=tuple(stores))
+    settings = replace(run.settings, application=application)
+    topics = {topic.name for topic in settings.topics}
+    windows = sorted(Ledger(settings.warehouse, settings.application_id).done(topics))
+    made = make_snapshots(settings, windows, spark=spark, run_id=unique_name("snapshots"))
+    assert [snapshot.reason for snapshot in made if not snapshot.proved] == []
+    assert {snapshot.store for snapshot in made} == {store.name for store in application.stores}
+    return replace(run, settings=settings)
 
 
 def without(plan: RestorePlan, role: TopicRole) -> RestorePlan:

@@ -91,7 +91,7 @@ def test_relock_writes_the_given_set_and_keeps_the_others(home: Path, tmp_path: 
 def test_the_command_fetches_all_sets_or_says_why_not(home: Path, tmp_path: Path) -> None:
     result = CliRunner().invoke(fetch_jars.main, [])
     assert result.exit_code == 0, result.output
-    assert only(home) == {"spark", "kafka", "kafka39"}
+    assert only(home) == {"spark", "kafka", "kafka39", "registry"}
     fake_java(tmp_path / "java", version="11")
     (home / "kafka" / "a-1.jar").unlink()
     result = CliRunner(env={"PATH": str(tmp_path)}).invoke(fetch_jars.main, ["kafka"])

@@ -98,7 +98,11 @@ def test_a_checkout_keeps_its_jars_and_an_installation_uses_the_cache(
 def test_lock_and_ivy_file_name_the_same_jars(jar_set: JarSet) -> None:
     tree = ET.parse(ROOT / "jars" / f"{jar_set}-ivy.xml")  # noqa: S314 - our own file
     dependencies = tree.findall("dependencies/dependency")
-    listed = {f"{each.attrib['name']}-{each.attrib['rev']}.jar" for each in dependencies}
+    listed = {
+        f"{each.attrib['name']}-{each.attrib['rev']}"
+        f".{'jar' if (archive := each.find('artifact')) is None else archive.attrib['ext']}"
+        for each in dependencies
+    }
     assert {jar.file_name for jar in read_lock(jar_set)} == listed
     assert {each.attrib["transitive"] for each in dependencies} == {"false"}
 

@@ -1,0 +1,1 @@
+"""What browsers do: counts, hopping windows, a left join of streams, a store of its own."""

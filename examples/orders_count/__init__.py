@@ -1,0 +1,1 @@
+"""Counts the orders of each customer; two versions run side by side."""

@@ -1,0 +1,1 @@
+"""Sorts orders by risk, poison records included, and scores customers."""

@@ -1,0 +1,1 @@
+"""What the example applications share: how they are started, fed and asked."""

@@ -1,0 +1,95 @@
+"""Checks with one evaluation for each window, as Dagster's specs and events."""
+
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Protocol
+
+import dagster as dg
+
+from kstreams_assets.backup.partitions import WindowCalendar
+from kstreams_assets.backup.verdicts import Severity
+
+_MOST = 10
+_SEVERITY = {
+    Severity.ERROR: dg.AssetCheckSeverity.ERROR,
+    Severity.WARN: dg.AssetCheckSeverity.WARN,
+}
+
+
+class WindowVerdict(Protocol):
+    """How one check came out in one window, whatever it is a check of."""
+
+    @property
+    def window(self) -> str:
+        """Key of the window."""
+        ...
+
+    @property
+    def passed(self) -> bool:
+        """Whether the claim holds."""
+        ...
+
+    @property
+    def explanation(self) -> str:
+        """What was found; when it failed, also what to do."""
+        ...
+
+    @property
+    def severity(self) -> Severity:
+        """How bad it is when it failed."""
+        ...
+
+    @property
+    def numbers(self) -> Mapping[str, int]:
+        """What was counted."""
+        ...
+
+
+def window_check_specs(
+    checks: Mapping[dg.AssetKey, Mapping[str, str]], calendar: WindowCalendar
+) -> list[dg.AssetCheckSpec]:
+    """The specs of checks, given by asset as name -> claim."""
+    with warnings.catch_warnings():
+        # Partitions of checks are a preview in this Dagster; it is pinned, and tests cover them.
+        warnings.simplefilter("ignore", dg.PreviewWarning)
+        return [
+            dg.AssetCheckSpec(name, asset=key, description=text, partitions_def=calendar.partitions)
+            for key, of_asset in checks.items()
+            for name, text in of_asset.items()
+        ]
+
+
+def window_check_events(
+    context: dg.AssetExecutionContext,
+    key: dg.AssetKey,
+    check: str,
+    verdicts: Sequence[WindowVerdict],
+) -> Iterator[dg.AssetCheckResult | dg.AssetCheckEvaluation]:
+    """One evaluation for each window; for a range also the summary that Dagster demands."""
+    if not context.has_partition_key:
+        for verdict in verdicts:
+            yield dg.AssetCheckEvaluation(
+                asset_key=key,
+                check_name=check,
+                partition=verdict.window,
+                passed=verdict.passed,
+                severity=_SEVERITY[verdict.severity],
+                description=verdict.explanation,
+                metadata=metadata_numbers(verdict.numbers),
+            )
+    failed = [verdict for verdict in verdicts if not verdict.passed]
+    worst = any(verdict.severity is Severity.ERROR for verdict in failed)
+    text = "\n\n".join(f"{verdict.window}: {verdict.explanation}" for verdict in failed[:_MOST])
+    yield dg.AssetCheckResult(
+        asset_key=key,
+        check_name=check,
+        passed=not failed,
+        severity=dg.AssetCheckSeverity.ERROR if worst or not failed else dg.AssetCheckSeverity.WARN,
+        description=text or verdicts[-1].explanation,
+        metadata={"windows": len(verdicts), "failed_windows": len(failed)},
+    )
+
+
+def metadata_numbers(numbers: Mapping[str, int]) -> dict[str, dg.MetadataValue]:
+    """Numbers as metadata, which the UI plots."""
+    return {name: dg.MetadataValue.int(value) for name, value in numbers.items()}

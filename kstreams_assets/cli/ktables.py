@@ -1,0 +1,217 @@
+"""`kstreams-assets ktables`: state stores as tables, one snapshot for each window."""
+
+import sys
+import uuid
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from kstreams_assets.backup.due import window_statuses
+from kstreams_assets.backup.partitions import WindowCalendar
+from kstreams_assets.backup.verdicts import Severity
+from kstreams_assets.backup.windows import Window
+from kstreams_assets.cli import exit_codes
+from kstreams_assets.cli.options import app_options
+from kstreams_assets.cli.output import print_json, print_table
+from kstreams_assets.errors import ConfigurationError
+from kstreams_assets.ktables.assets import judge_all
+from kstreams_assets.ktables.checks import StoreVerdict
+from kstreams_assets.ktables.from_settings import make_snapshots, table_stores
+from kstreams_assets.ktables.snapshot import Snapshot, TableStore
+from kstreams_assets.ktables.snapshots_table import SnapshotsTable
+from kstreams_assets.ktables.state import require_store
+from kstreams_assets.recovery.point import iso_time
+from kstreams_assets.settings import ApplicationSettings
+
+
+@click.group("ktables")
+def ktables() -> None:
+    """Make and list snapshots of state stores: Delta tables, one for each window."""
+
+
+@ktables.command()
+@app_options
+@click.option("--store", "names", multiple=True, help="Only this store; repeat for more.")
+@click.option("--window", "keys", multiple=True, help="A window; repeat for more.")
+@click.option(
+    "--last",
+    default=1,
+    show_default=True,
+    help="Without --window: of how many backed-up windows, newest first.",
+)
+def make(
+    settings: ApplicationSettings,
+    as_json: bool,
+    names: tuple[str, ...],
+    keys: tuple[str, ...],
+    last: int,
+) -> None:
+    """Make tables of the state stores of windows that are backed up. Needs no broker.
+
+    Exits 1 when a check failed: a row cannot be decoded, or compaction may have taken records.
+
+    \f
+    Raises ConfigurationError for an unknown store or window.
+    """
+    stores = _stores(settings, names)
+    calendar = WindowCalendar(settings.windows)
+    windows = calendar.windows(keys) if keys else _newest(settings, stores, last)
+    snapshots = _run(settings, stores, windows) if stores and windows else []
+    verdicts = judge_all(settings, snapshots)
+    _report(settings, snapshots, verdicts, as_json=as_json)
+    if not windows:
+        click.echo("NOTE No window is backed up yet: run kstreams-assets backup first.", err=True)
+    if any(not v.passed and v.severity is Severity.ERROR for v in verdicts):
+        sys.exit(exit_codes.CHECK_FAILED)
+
+
+@ktables.command("list")
+@app_options
+@click.option("--store", "names", multiple=True, help="Only this store; repeat for more.")
+@click.option("--last", default=20, show_default=True, help="How many, newest first.")
+def list_snapshots(
+    settings: ApplicationSettings, as_json: bool, names: tuple[str, ...], last: int
+) -> None:
+    """The snapshots that there are, newest windows first. Needs no broker.
+
+    \f
+    Raises UnknownStoreError.
+    """
+    for name in names:
+        require_store(settings, name)
+    found = SnapshotsTable(settings.warehouse).of(settings.application_id, stores=names or None)
+    found = sorted(found, key=lambda s: (-s.window.start_ms, s.store))[:last]
+    verdicts = judge_all(settings, found)
+    if as_json:
+        print_json({"snapshots": [_document(s, verdicts) for s in found]})
+        return
+    _print(f"KTables of {settings.application_id}, newest windows first", found, verdicts)
+
+
+def _stores(settings: ApplicationSettings, names: Sequence[str]) -> list[TableStore]:
+    for name in names:
+        require_store(settings, name)
+    stores = table_stores(settings)
+    unknown = sorted(set(names) - {store.store for store in stores})
+    if unknown:
+        raise ConfigurationError(
+            f"The log of store {', '.join(unknown)} is not backed up.",
+            remedy=f"Stores with a backup: {', '.join(s.store for s in stores) or 'none'}; see"
+            " include and exclude in the YAML.",
+        )
+    return [store for store in stores if not names or store.store in names]
+
+
+def _newest(
+    settings: ApplicationSettings, stores: Sequence[TableStore], count: int
+) -> list[Window]:
+    topics = {store.topic for store in stores}
+    done = [status.window for status in window_statuses(settings) if topics <= status.done]
+    return done[-count:] if count > 0 else []
+
+
+def _run(
+    settings: ApplicationSettings, stores: Sequence[TableStore], windows: Sequence[Window]
+) -> list[Snapshot]:
+    from spark_resources.session import SparkSessionResource
+
+    spark = SparkSessionResource()
+    try:
+        return make_snapshots(
+            settings,
+            windows,
+            stores=[store.store for store in stores],
+            spark=spark,
+            run_id=f"cli-{uuid.uuid4()}",
+        )
+    finally:
+        spark.stop()
+
+
+def _report(
+    settings: ApplicationSettings,
+    snapshots: Sequence[Snapshot],
+    verdicts: Sequence[StoreVerdict],
+    *,
+    as_json: bool,
+) -> None:
+    if as_json:
+        passed = all(v.passed or v.severity is Severity.WARN for v in verdicts)
+        print_json(
+            {
+                "application_id": settings.application_id,
+                "warehouse": str(settings.warehouse.root),
+                "passed": passed,
+                "snapshots": [_document(snapshot, verdicts) for snapshot in snapshots],
+            }
+        )
+        return
+    title = f"{settings.application_id}: {len(snapshots)} snapshots in {settings.warehouse.root}"
+    _print(title, snapshots, verdicts)
+    for verdict in verdicts:
+        if not verdict.passed:
+            click.echo(
+                f"{verdict.severity.value.upper()} {verdict.window} {verdict.store}"
+                f" {verdict.check}: {verdict.explanation}",
+                err=True,
+            )
+
+
+def _print(title: str, snapshots: Sequence[Snapshot], verdicts: Sequence[StoreVerdict]) -> None:
+    print_table(
+        title,
+        ["window", "store", "rows", "bytes", "recovery point", "base", "read", "checks"],
+        [
+            [
+                snapshot.window.key,
+                snapshot.store,
+                snapshot.rows,
+                snapshot.bytes,
+                iso_time(snapshot.taken_at_ms),
+                snapshot.base_window or "",
+                snapshot.records,
+                _checks(_of(snapshot, verdicts)),
+            ]
+            for snapshot in snapshots
+        ],
+    )
+
+
+def _of(snapshot: Snapshot, verdicts: Sequence[StoreVerdict]) -> list[StoreVerdict]:
+    of_it = (snapshot.window.key, snapshot.store)
+    return [verdict for verdict in verdicts if (verdict.window, verdict.store) == of_it]
+
+
+def _checks(verdicts: Sequence[StoreVerdict]) -> str:
+    failed = [v for v in verdicts if not v.passed]
+    texts = [f"{'RED' if v.severity is Severity.ERROR else 'WARN'}: {v.check}" for v in failed]
+    return ", ".join(texts) or f"{len(verdicts)} passed"
+
+
+def _document(snapshot: Snapshot, verdicts: Sequence[StoreVerdict]) -> dict[str, Any]:
+    return {
+        "window": snapshot.window.key,
+        "store": snapshot.store,
+        "topic": snapshot.topic,
+        "recovery_point": snapshot.point_id,
+        "taken_at": iso_time(snapshot.taken_at_ms),
+        "proved": snapshot.proved,
+        "reason": snapshot.reason,
+        "rows": snapshot.rows,
+        "bytes": snapshot.bytes,
+        "base_window": snapshot.base_window,
+        "records_read": snapshot.records,
+        "problem_rows": snapshot.problem_rows,
+        "delta_version": snapshot.delta_version,
+        "took_ms": snapshot.took_ms,
+        "checks": [
+            {
+                "check": verdict.check,
+                "passed": verdict.passed,
+                "severity": verdict.severity.value,
+                "explanation": verdict.explanation,
+            }
+            for verdict in _of(snapshot, verdicts)
+        ],
+    }

@@ -1,0 +1,102 @@
+"""What the table of a store holds, read from Delta's log and its files (no JVM)."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from urllib.parse import unquote
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from deltalake import DeltaTable
+from deltalake.exceptions import TableNotFoundError
+
+from kstreams_assets.ktables.snapshot import RowProblem
+from kstreams_assets.ktables.work import PartitionContent
+from kstreams_assets.warehouse.layout import check_layout
+
+FEW_PROBLEMS = 20
+"""How many of the rows with a problem are named."""
+
+_PAYLOAD_COLUMNS = ("key", "value", "headers")
+
+
+def open_table(path: Path) -> DeltaTable | None:
+    """The table of a store as deltalake reads it, None while nothing was written.
+
+    Raises:
+        NewerLayoutError: A newer release wrote it.
+    """
+    try:
+        table = DeltaTable(path)
+    except TableNotFoundError:
+        return None
+    check_layout(f"ktables/{path.parent.name}/{path.name}", table.metadata().configuration)
+    return table
+
+
+def window_files(table: DeltaTable | None, path: Path) -> dict[str, list[tuple[Path, int]]]:
+    """The files of each window, with how many rows they have."""
+    if table is None:
+        return {}
+    added = pa.table(table.get_add_actions(flatten=True))
+    found: dict[str, list[tuple[Path, int]]] = {}
+    if added.num_rows == 0:
+        return found
+    columns = added.select(["partition.window", "path", "num_records"]).to_pylist()
+    for row in sorted(columns, key=lambda r: r["path"]):
+        file = (path / unquote(row["path"]), row["num_records"])
+        found.setdefault(row["partition.window"], []).append(file)
+    return found
+
+
+def rows_by_partition(files: list[Path]) -> Mapping[int, PartitionContent]:
+    """How many rows of how many bytes some files hold; of the payload only footers are read.
+
+    The bytes of a row group (keys, values, headers) are shared out by rows.
+    """
+    rows: dict[int, int] = {}
+    sizes: dict[int, float] = {}
+    for path in files:
+        with pq.ParquetFile(path) as file:
+            for number in range(file.num_row_groups):
+                group = file.metadata.row_group(number)
+                partitions = file.read_row_group(number, columns=["partition"])["partition"]
+                mean = _payload_bytes(group) / max(group.num_rows, 1)
+                values, counts = np.unique(partitions.to_numpy(), return_counts=True)
+                for value, count in zip(values.tolist(), counts.tolist(), strict=True):
+                    rows[value] = rows.get(value, 0) + count
+                    sizes[value] = sizes.get(value, 0.0) + mean * count
+    return {number: PartitionContent(rows[number], round(sizes[number])) for number in rows}
+
+
+def problems_in(files: list[Path]) -> tuple[int, tuple[RowProblem, ...]]:
+    """How many rows have a problem, and the first of them by partition and offset."""
+    count = 0
+    found: list[RowProblem] = []
+    for path in files:
+        with pq.ParquetFile(path) as file:
+            for number in range(file.num_row_groups):
+                errors = file.read_row_group(number, columns=["decode_error"])["decode_error"]
+                if errors.null_count == len(errors):
+                    continue
+                bad = pc.is_valid(errors)  # pyright: ignore[reportAttributeAccessIssue]
+                rows = file.read_row_group(number, columns=["partition", "offset", "decode_error"])
+                rows = rows.filter(bad)
+                count += rows.num_rows
+                rows = rows.sort_by([("partition", "ascending"), ("offset", "ascending")])
+                found += [
+                    RowProblem(row["partition"], row["offset"], row["decode_error"])
+                    for row in rows.slice(0, FEW_PROBLEMS).to_pylist()
+                ]
+    found.sort(key=lambda p: (p.partition, p.offset))
+    return count, tuple(found[:FEW_PROBLEMS])
+
+
+def _payload_bytes(group: pq.RowGroupMetaData) -> int:
+    chunks = (group.column(index) for index in range(group.num_columns))
+    return sum(
+        chunk.total_uncompressed_size
+        for chunk in chunks
+        if chunk.path_in_schema.split(".")[0] in _PAYLOAD_COLUMNS
+    )

@@ -1,0 +1,147 @@
+"""Whether a snapshot is exactly what the store held at the recovery point. Pure.
+
+`PointJudge` says whether a restore of the point would be exact. For a table, and for what is added
+here, one thing more counts: a deletion that compaction removed (`delete.retention.ms`) before it
+was backed up. Nothing takes its place in the log, so a key that an earlier backup holds would live
+on. Kafka keeps a deletion for that time from the first cleaning on, and this cleaning removes the
+key's earlier records; so only backups that are further apart than that can have missed one.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from kstreams_assets.app.model import TopicRole
+from kstreams_assets.backup.chains import Chain, PartitionLife, Ranges, StoredSpan
+from kstreams_assets.backup.point_judge import PointJudge, Restores
+from kstreams_assets.backup.windows import Window
+from kstreams_assets.kafka.positions import OffsetRange
+from kstreams_assets.recovery.point import PartitionCut, RecoveryPoint
+from kstreams_assets.restore.selection import outside
+
+DELETE_RETENTION_MS = 86_400_000
+"""Kafka's default of `delete.retention.ms`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """Whether a state is proved; `missing` is set when windows of it are not backed up at all."""
+
+    proved: bool
+    reason: str
+    missing: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ProofFacts:
+    """What is known of one topic: its backups, the windows, how long deletions stay in its log."""
+
+    topic: str
+    chains: Mapping[PartitionLife, Chain]
+    windows: Sequence[Window]
+    delete_retention_ms: int = DELETE_RETENTION_MS
+
+    def chain(self, cut: PartitionCut) -> Chain | None:
+        """The backups of a partition in the life of its topic that a cut saw."""
+        return self.chains.get((cut.topic, cut.partition, cut.topic_id))
+
+
+def prove(
+    facts: ProofFacts,
+    point: RecoveryPoint,
+    cuts: Sequence[PartitionCut],
+    sealed: Iterable[RecoveryPoint],
+) -> Proof:
+    """Judge the state of one topic at a point.
+
+    Args:
+        facts: Of the topic.
+        point: The point.
+        cuts: Where the state stands in each partition (see `plan.state_cuts`).
+        sealed: Sealed points whose saved records are used where backups have holes.
+    """
+    judged = replace(point, partitions=tuple(cuts))
+    judge = PointJudge(
+        facts.chains, roles={}, backed_up={facts.topic}, closed=sorted(facts.windows)
+    )
+    status = judge.judge([judged])[0]
+    if any(_is_missing(cut, facts.chain(cut)) for cut in cuts):
+        return Proof(False, status.reason, missing=True)
+    if status.gives is not Restores.EXACT:
+        return Proof(False, status.reason)
+    points = [*sealed, point] if point.sealed else list(sealed)
+    for cut in cuts:
+        chain = facts.chain(cut)
+        doubt = _global_doubt(cut, chain, point) or (
+            _deletion_doubt(cut, chain, points, facts.delete_retention_ms) if chain else ""
+        )
+        if doubt:
+            return Proof(False, doubt)
+    return Proof(True, status.reason)
+
+
+def thinned_spans(chain: Chain | None, ranges: Sequence[OffsetRange]) -> list[StoredSpan]:
+    """Spans that meet the ranges at or above their first hole."""
+    return [
+        span
+        for span in (chain.spans if chain else ())
+        if span.first_hole is not None
+        and any(r.start < span.end and span.first_hole < r.end for r in ranges)
+    ]
+
+
+def _is_missing(cut: PartitionCut, chain: Chain | None) -> bool:
+    """Whether some window of `[log start, end)` is not backed up; lost records do not count."""
+    end = cut.end if cut.saved_from is None else min(cut.saved_from, cut.end)
+    if cut.log_start >= end:
+        return False
+    if chain is None:
+        return True
+    return chain.recorded.reach(max(cut.log_start, min(chain.begin, end))) < end
+
+
+def _global_doubt(cut: PartitionCut, chain: Chain | None, point: RecoveryPoint) -> str:
+    """The judge does not look at holes of topics that are not changelogs."""
+    if TopicRole.CHANGELOG in cut.roles or chain is None:
+        return ""
+    hole = chain.hole_read_after(cut.log_start, cut.end, point.taken_at_ms)
+    if hole is None:
+        return ""
+    return (
+        f"{cut.topic}-{cut.partition}: compaction may have taken records of the point before they"
+        f" were read, the log did not hold all offsets from {hole} on."
+    )
+
+
+def _deletion_doubt(
+    cut: PartitionCut, chain: Chain, sealed: Iterable[RecoveryPoint], delete_retention_ms: int
+) -> str:
+    whole = _saved_whole(cut, sealed)
+    read_at_ms: int | None = None
+    for span in chain.spans:
+        if span.start >= cut.end or span.end <= cut.log_start:
+            continue
+        hole = span.first_hole
+        if hole is not None and hole < cut.end and read_at_ms is not None:
+            apart_ms = span.recorded_at_ms - read_at_ms
+            # The read itself took time before it was recorded: half of the time must be left.
+            late = 2 * apart_ms >= delete_retention_ms
+            if late and whole.reach(max(hole, cut.log_start)) < min(span.end, cut.end):
+                return (
+                    f"{cut.topic}-{cut.partition}: compaction may have taken deletions before they"
+                    f" were backed up with window {span.window.key}: the log did not hold offset"
+                    f" {max(hole, cut.log_start)} any more (delete.retention.ms is"
+                    f" {delete_retention_ms})."
+                )
+        if span.start < span.end:
+            read_at_ms = min(span.recorded_at_ms, read_at_ms or span.recorded_at_ms)
+    return ""
+
+
+def _saved_whole(cut: PartitionCut, sealed: Iterable[RecoveryPoint]) -> Ranges:
+    """Offsets of which sealed points have saved every record."""
+    ranges: list[OffsetRange] = []
+    for point in sealed:
+        other = point.cut(cut.id)
+        if other and other.topic_id == cut.topic_id and other.saved_from is not None:
+            ranges += outside(other.saved_from, other.end, other.excluded)
+    return Ranges(ranges)

@@ -1,0 +1,174 @@
+"""Makes snapshots of an application's stores: one Delta transaction each, then their ledger."""
+
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from kstreams_assets.app.model import StreamsApplication
+from kstreams_assets.backup.content import open_records
+from kstreams_assets.backup.run import Spark
+from kstreams_assets.backup.windows import Window
+from kstreams_assets.errors import KTableJobError
+from kstreams_assets.ktables.content import open_table, window_files
+from kstreams_assets.ktables.plan import SnapshotPlan
+from kstreams_assets.ktables.planner import SnapshotPlanner
+from kstreams_assets.ktables.snapshot import Snapshot, SnapshotPartition, TableStore
+from kstreams_assets.ktables.snapshots_table import SnapshotsTable
+from kstreams_assets.ktables.staging import staged_saved_records
+from kstreams_assets.ktables.work import (
+    PartitionContent,
+    SnapshotContent,
+    SnapshotWork,
+    work_of,
+)
+from kstreams_assets.settings import BackupSettings
+from kstreams_assets.warehouse.control_table import refuse_newer_tables
+from kstreams_assets.warehouse.layout import Warehouse
+from kstreams_assets.warehouse.lock import LockHandle, warehouse_lock
+
+if TYPE_CHECKING:
+    from kstreams_assets.ktables.schemas import RegisteredSchema
+
+_log = logging.getLogger(__name__)
+_NOTHING = PartitionContent()
+
+
+@dataclass(frozen=True, slots=True)
+class KTableRun:
+    """One run over stores and windows of one application; knows no Dagster.
+
+    `schemas` are those of Avro and Protobuf records, by id. `log` takes lines on the progress.
+    """
+
+    application: StreamsApplication
+    warehouse: Warehouse
+    spark: Spark
+    run_id: str
+    settings: BackupSettings = field(default_factory=BackupSettings)
+    schemas: "Mapping[int, RegisteredSchema]" = field(default_factory=dict)
+    log: Callable[[str], None] = _log.info
+
+    def execute(self, stores: Sequence[TableStore], windows: Sequence[Window]) -> list[Snapshot]:
+        """Make the snapshots of these windows, in order of time.
+
+        Each builds on the nearest earlier one that fits. A snapshot that is there is made again,
+        with the same rows. No broker is needed.
+
+        Raises:
+            KTableWindowError: A window that is needed is not backed up; nothing was made.
+            KTableColumnsError: A table has columns of other types than are declared now.
+            KTableJobError: Spark failed; snapshots that were made before it stay.
+            WarehouseLockedError: Another run holds the application's lock.
+            NewerLayoutError: A newer release wrote the warehouse; nothing was changed.
+        """
+        name = self.application.application_id
+        with warehouse_lock(
+            self.warehouse.lock_file(name),
+            purpose=f"KTable run {self.run_id}",
+            wait_s=self.settings.lock_wait_s,
+        ) as lock:
+            self._refuse_newer(stores)
+            plans = SnapshotPlanner(self.application, self.warehouse, stores).plan(windows)
+            return _Execution(self, lock).make(plans)
+
+    def _refuse_newer(self, stores: Sequence[TableStore]) -> None:
+        """A newer layout is refused before anything is touched."""
+        name = self.application.application_id
+        open_records(self.warehouse.records(name))
+        refuse_newer_tables(self.warehouse)
+        for store in stores:
+            open_table(self.warehouse.ktable(name, store.store))
+
+
+@dataclass(frozen=True, slots=True)
+class _Execution:
+    """The snapshots of one run, one after the other."""
+
+    run: KTableRun
+    lock: LockHandle
+
+    def make(self, plans: Sequence[SnapshotPlan]) -> list[Snapshot]:
+        table = SnapshotsTable(self.run.warehouse)
+        made: dict[tuple[str, str], Snapshot] = {}
+        for number, plan in enumerate(plans, 1):
+            base = plan.base
+            if base is not None:
+                base = made.get((base.store, base.window.key), base)
+            snapshot = self._make(plan, base)
+            table.record([snapshot])
+            made[snapshot.store, snapshot.window.key] = snapshot
+            self.run.log(_progress(snapshot, number, len(plans)))
+        return list(made.values())
+
+    def _make(self, plan: SnapshotPlan, base: Snapshot | None) -> Snapshot:
+        began = time.monotonic()
+        name = self.run.application.application_id
+        with staged_saved_records(self.run.warehouse, name, plan) as (saved, count):
+            saved_file = str(saved) if saved else None
+            work = work_of(plan, base, self._base_files(base), saved_file, count)
+            content = self._write(plan, work)
+        promised = plan.promised(name)
+        return replace(
+            promised,
+            partitions=tuple(_filled(part, content) for part in promised.partitions),
+            records=plan.records + count,
+            problem_rows=content.problem_rows,
+            problems=content.problems,
+            delta_version=content.delta_version,
+            took_ms=round(1000 * (time.monotonic() - began)),
+            run_id=self.run.run_id,
+        )
+
+    def _base_files(self, base: Snapshot | None) -> list[str]:
+        if base is None:
+            return []
+        path = self.run.warehouse.ktable(base.application_id, base.store)
+        files = window_files(open_table(path), path)
+        return [str(file) for file, _ in files.get(base.window.key, [])]
+
+    def _write(self, plan: SnapshotPlan, work: SnapshotWork) -> SnapshotContent:
+        from spark_resources.backup_job import SparkJobError
+        from spark_resources.ktable_job import write_snapshot
+
+        run, name = self.run, self.run.application.application_id
+        self.lock.note_writer(run.spark.jvm_pid())
+        try:
+            return write_snapshot(
+                run.spark.spark_session,
+                run.warehouse.ktable(name, plan.store.store),
+                work,
+                schemas=run.schemas,
+                provenance={
+                    "run_id": run.run_id,
+                    "application_id": name,
+                    "recovery_point_id": plan.point.id,
+                    "fingerprint": plan.store.format.fingerprint,
+                },
+                compression=run.settings.compression,
+                compression_level=run.settings.compression_level,
+            )
+        except SparkJobError as error:
+            raise KTableJobError(
+                store=plan.store.store, window=plan.window.key, reason=str(error).rstrip(".")
+            ) from error
+
+
+def _filled(part: SnapshotPartition, content: SnapshotContent) -> SnapshotPartition:
+    found = content.partitions.get(part.partition, _NOTHING)
+    return replace(
+        part,
+        rows=found.rows,
+        bytes=found.bytes,
+        stream_time_ms=content.stream_times.get(part.partition),
+    )
+
+
+def _progress(snapshot: Snapshot, number: int, total: int) -> str:
+    base = f" on {snapshot.base_window}" if snapshot.base_window else ""
+    return (
+        f"Snapshot {number} of {total}: {snapshot.store}, window {snapshot.window.key}{base}:"
+        f" {snapshot.rows:,} rows from {snapshot.records:,} records,"
+        f" {snapshot.took_ms / 1000:.1f} s{'' if snapshot.proved else ', not proved'}."
+    )

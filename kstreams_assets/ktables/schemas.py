@@ -1,0 +1,201 @@
+"""The table `schemas`: what the registry said, so that tables can be read when it is gone."""
+
+import logging
+import time
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from kstreams_assets.errors import KStreamsAssetsError, SchemaNotFoundError
+from kstreams_assets.ktables.registry import RegistryClient, RegistryEntry
+from kstreams_assets.ktables.store_format import Encoding
+from kstreams_assets.settings import ApplicationSettings
+from kstreams_assets.warehouse.control_table import ControlTable
+from kstreams_assets.warehouse.layout import Warehouse
+
+SCHEMA = pa.schema(
+    [
+        pa.field("application_id", pa.string(), nullable=False),
+        pa.field("id", pa.int64(), nullable=False),
+        pa.field("kind", pa.string(), nullable=False),
+        pa.field("text", pa.string(), nullable=False),
+        pa.field(
+            "references",
+            pa.list_(pa.struct([("name", pa.string()), ("text", pa.string())])),
+            nullable=False,
+        ),
+        pa.field("saved_at_ms", pa.int64(), nullable=False),
+    ]
+)
+
+_KINDS = {"AVRO": Encoding.AVRO, "PROTOBUF": Encoding.PROTOBUF}
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ReferencedSchema:
+    """A schema that others import, under the name that they use."""
+
+    name: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class RegisteredSchema:
+    """A schema with everything that is needed to read records by it.
+
+    `kind` is AVRO or PROTOBUF. `references` are all schemas that it imports, also indirectly, each
+    behind those that it needs itself. The text of a Protobuf schema is a .proto file, or a
+    FileDescriptorProto in base64, as some clients register it.
+    """
+
+    id: int
+    kind: Encoding
+    text: str
+    references: tuple[ReferencedSchema, ...] = ()
+
+
+class SchemasTable:
+    """The schemas of all applications; one that is stored never changes."""
+
+    def __init__(self, warehouse: Warehouse) -> None:
+        self._table = ControlTable(
+            warehouse.control("schemas"), SCHEMA, grows_along="saved_at_ms", statistics=("id",)
+        )
+
+    def of(self, application_id: str) -> dict[int, RegisteredSchema]:
+        """The schemas of one application by their ids."""
+        rows = self._table.read(application_id=application_id).to_pylist()
+        return {
+            row["id"]: RegisteredSchema(
+                id=row["id"],
+                kind=Encoding(row["kind"]),
+                text=row["text"],
+                references=tuple(
+                    ReferencedSchema(found["name"], found["text"]) for found in row["references"]
+                ),
+            )
+            # Two processes may have stored a schema at once; then the earlier row counts.
+            for row in sorted(rows, key=lambda row: (row["id"], -row["saved_at_ms"]))
+        }
+
+    def add(self, application_id: str, schemas: Iterable[RegisteredSchema]) -> None:
+        """Store schemas, in one commit."""
+        saved_at_ms = int(time.time() * 1000)
+        rows = [
+            {
+                "application_id": application_id,
+                "id": schema.id,
+                "kind": str(schema.kind),
+                "text": schema.text,
+                "references": [
+                    {"name": found.name, "text": found.text} for found in schema.references
+                ],
+                "saved_at_ms": saved_at_ms,
+            }
+            for schema in schemas
+        ]
+        if rows:
+            self._table.append(rows)
+
+
+def schemas_of(warehouse: Warehouse, application_id: str) -> Mapping[int, RegisteredSchema]:
+    """The stored Avro and Protobuf schemas of an application by their ids; no registry is asked."""
+    return SchemasTable(warehouse).of(application_id)
+
+
+def save_schemas(settings: ApplicationSettings, *, ids: Collection[int] = ()) -> tuple[int, ...]:
+    """Copy every schema of the registry that is not stored yet; the new ids.
+
+    `ids` are ids seen in data; those that the registry does not list are asked for one by one.
+    Nothing happens without a registry. JSON schemas are left out. What was read before an error
+    is stored.
+
+    Raises:
+        RegistryError: The registry did not answer or refused.
+        SecretNotFoundError: User name or password are not there.
+    """
+    if settings.registry is None:
+        return ()
+    table = SchemasTable(settings.warehouse)
+    known = table.of(settings.application_id)
+    found: dict[int, RegisteredSchema] = {}
+    with RegistryClient(settings.registry) as client:
+        copier = _Copier(client, known, found)
+        try:
+            for entry in client.entries():
+                copier.take(entry)
+            for schema_id in sorted(set(ids) - known.keys() - found.keys()):
+                copier.take_by_id(schema_id)
+        finally:
+            table.add(settings.application_id, found.values())
+    return tuple(sorted(found))
+
+
+def try_to_save_schemas(settings: ApplicationSettings, *, ids: Collection[int] = ()) -> bool:
+    """The same, but what goes wrong is logged as a warning; whether it went well."""
+    try:
+        save_schemas(settings, ids=ids)
+    except KStreamsAssetsError as error:
+        _log.warning("Schemas of %s are not all stored: %s", settings.application_id, error)
+        return False
+    return True
+
+
+class _Copier:
+    """Takes schemas out of the registry, with all they refer to."""
+
+    def __init__(
+        self,
+        client: RegistryClient,
+        known: Mapping[int, RegisteredSchema],
+        found: dict[int, RegisteredSchema],
+    ) -> None:
+        self._client = client
+        self._known = known
+        self._found = found
+        self._versions: dict[tuple[str, int], RegistryEntry] = {}
+
+    def take(self, entry: RegistryEntry) -> None:
+        stored = self._known.get(entry.id)
+        if stored is not None and stored.text != entry.text:
+            _log.warning(
+                "Schema %d is stored with another text than the registry has now: was the registry"
+                " replaced? The stored one stays in use.",
+                entry.id,
+            )
+        kind = _KINDS.get(entry.kind)
+        if kind is None or entry.id in self._known or entry.id in self._found:
+            return
+        references: dict[str, ReferencedSchema] = {}
+        try:
+            self._resolve(entry, references)
+        except SchemaNotFoundError as error:
+            _log.warning(
+                "Schema %d is not stored, it refers to one that is gone: %s", entry.id, error
+            )
+            return
+        self._found[entry.id] = RegisteredSchema(
+            entry.id, kind, entry.text, tuple(references.values())
+        )
+
+    def take_by_id(self, schema_id: int) -> None:
+        try:
+            entry = self._client.entry(schema_id)
+        except SchemaNotFoundError as error:
+            _log.warning("%s", error)  # the rows say it too
+            return
+        self.take(entry)
+
+    def _resolve(self, entry: RegistryEntry, into: dict[str, ReferencedSchema]) -> None:
+        """Add what an entry refers to, each behind what it refers to itself."""
+        for reference in entry.references:
+            if reference.name in into:
+                continue
+            key = (reference.subject, reference.version)
+            if key not in self._versions:
+                self._versions[key] = self._client.version(*key)
+            found = self._versions[key]
+            self._resolve(found, into)
+            into[reference.name] = ReferencedSchema(reference.name, found.text)

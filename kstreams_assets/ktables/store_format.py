@@ -1,0 +1,133 @@
+"""How the bytes of a store's changelog are to be read, as the user declares it. Pure."""
+
+import hashlib
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from kstreams_assets.errors import ConfigurationError
+
+
+class StoreKind(StrEnum):
+    """The kind of a store: it decides how changelog keys are built and when rows end.
+
+    `key_value`: key. `window`: key, i64 start, i32 sequence number. `join_window`: the same with
+    duplicates retained (stream-stream joins). `session`: key, i64 end, i64 start. `versioned`: key,
+    the record timestamp begins the validity (KIP-889). `suppress`, `join_buffer`, `subscription`
+    and `outer_join` are buffers of the DSL that no query reaches; their structure is decoded.
+    """
+
+    KEY_VALUE = "key_value"
+    WINDOW = "window"
+    JOIN_WINDOW = "join_window"
+    SESSION = "session"
+    VERSIONED = "versioned"
+    SUPPRESS = "suppress"
+    JOIN_BUFFER = "join_buffer"
+    SUBSCRIPTION = "subscription"
+    OUTER_JOIN = "outer_join"
+
+
+class Encoding(StrEnum):
+    """How a key or a value is written; numbers as Kafka's own serializers do (big-endian).
+
+    `avro` and `protobuf` have Confluent's framing: schema ids refer to a schema registry.
+    """
+
+    BYTES = "bytes"
+    STRING = "string"
+    LONG = "long"
+    INT = "int"
+    SHORT = "short"
+    DOUBLE = "double"
+    FLOAT = "float"
+    UUID = "uuid"
+    JSON = "json"
+    AVRO = "avro"
+    PROTOBUF = "protobuf"
+
+
+FRAMED = frozenset({Encoding.AVRO, Encoding.PROTOBUF})
+"""Encodings whose schemas live in a registry."""
+
+WINDOWED = frozenset({StoreKind.WINDOW, StoreKind.JOIN_WINDOW})
+
+_HAVE_RETENTION = frozenset(
+    {StoreKind.WINDOW, StoreKind.JOIN_WINDOW, StoreKind.SESSION, StoreKind.VERSIONED}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """How a key or a value is read; `schema` are the fields of JSON in DDL (`a BIGINT, b STRING`).
+
+    For Avro and Protobuf the column has the shape of the newest schema seen.
+    """
+
+    encoding: Encoding = Encoding.BYTES
+    schema: str | None = None
+
+    def __post_init__(self) -> None:
+        if (self.schema is not None) != (self.encoding is Encoding.JSON):
+            raise ConfigurationError(
+                f"Format {self.encoding} has {'a' if self.schema else 'no'} schema.",
+                remedy="Give json a schema such as 'count BIGINT, total DOUBLE', others none.",
+            )
+
+
+BYTES = Format()
+
+
+@dataclass(frozen=True, slots=True)
+class StoreFormat:
+    """How a store is read; times in milliseconds.
+
+    `window_size_ms` gives windows their end. `retention_ms` is the store's retention (windows,
+    sessions) or history retention (versioned): rows that it has passed are left out; without it
+    nothing expires. `windowed_keys` says what the keys of a suppress or join buffer are.
+    `lineage` maps a decoded field (`total_cents`, or `` for the whole value) to the `topic.field`s
+    that it is computed from. `undeclared`: nothing was said, everything is bytes.
+    """
+
+    kind: StoreKind = StoreKind.KEY_VALUE
+    key: Format = BYTES
+    value: Format = BYTES
+    window_size_ms: int | None = None
+    retention_ms: int | None = None
+    windowed_keys: StoreKind = StoreKind.KEY_VALUE
+    lineage: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    undeclared: bool = field(default=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if self.window_size_ms is not None and self.kind not in WINDOWED | {StoreKind.SUPPRESS}:
+            raise ConfigurationError(
+                f"A store of kind {self.kind} has a window size.",
+                remedy="Leave window_size_ms out, or give the kind window.",
+            )
+        if self.retention_ms is not None and self.kind not in _HAVE_RETENTION:
+            raise ConfigurationError(
+                f"A store of kind {self.kind} has a retention.",
+                remedy="Leave retention_ms out: only windows, sessions and versions expire.",
+            )
+        for name, value in (
+            ("window_size_ms", self.window_size_ms),
+            ("retention_ms", self.retention_ms),
+        ):
+            if value is not None and value <= 0:
+                raise ConfigurationError(
+                    f"{name} is {value}.", remedy="Give a positive number of milliseconds."
+                )
+
+    @property
+    def needs_registry(self) -> bool:
+        """Whether schemas of a registry are needed to read it."""
+        return bool({self.key.encoding, self.value.encoding} & FRAMED)
+
+    @property
+    def fingerprint(self) -> str:
+        """The same for formats that give the same rows; snapshots build only on their own kind."""
+        said = (self.kind, self.key, self.value, self.window_size_ms, self.retention_ms)
+        text = repr((*said, self.windowed_keys))
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+UNDECLARED = StoreFormat(undeclared=True)

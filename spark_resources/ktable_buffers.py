@@ -1,0 +1,156 @@
+"""Rows of the DSL's buffers (suppress, joins): their structure, with the payloads decoded in it.
+
+Which of the declared formats is meant: `key` is the format of the record's key, of a foreign-key
+subscription that of the primary key; `value` that of the record's value, of a foreign-key
+subscription that of the foreign key. In an outer join's lists it is taken for both sides; values
+with schemas of a registry stay bytes there.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+
+from kstreams_assets.ktables.schemas import RegisteredSchema
+from kstreams_assets.ktables.store_format import BYTES, FRAMED, Format, StoreFormat, StoreKind
+from spark_resources import ktable_structures as structures
+from spark_resources.ktable_keys import parts_of
+from spark_resources.ktable_structures import Structure, taken_apart
+from spark_resources.ktable_values import Decoded, decoded
+
+Schemas = Mapping[int, RegisteredSchema]
+
+_VERSION_HEADER: Final = "v"
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """How the keys and values of one kind of buffer are read.
+
+    `key` and `value` get the column that `key_apart` and `value_apart` make; a column of its own,
+    so that Python takes each row apart once.
+    """
+
+    key_apart: Callable[[Column], Column]
+    value_apart: Callable[[Column, Column], Column]
+    key: Callable[[Column, StoreFormat, Schemas], Decoded]
+    value: Callable[[Column, StoreFormat, Schemas], Decoded]
+
+
+def _assembled(
+    apart: Column,
+    structure: Structure,
+    payloads: Mapping[str, Decoded],
+    behind: Mapping[str, Sequence[Column]] | None = None,
+) -> Decoded:
+    """The structure with decoded payloads; `behind` are further fields that follow a payload."""
+    found = apart["found"]
+    fields: list[Column] = []
+    for name in structure.type.names:
+        fields.append((payloads[name].value if name in payloads else found[name]).alias(name))
+        fields += (behind or {}).get(name, ())
+    inner = F.concat_ws("; ", *(each.named(name).problem for name, each in payloads.items()))
+    problem = F.coalesce(apart["problem"], F.when(inner != "", inner))
+    return Decoded(F.when(found.isNotNull() & problem.isNull(), F.struct(*fields)), problem)
+
+
+def _keyed(
+    store: StoreFormat, column: Column, schemas: Schemas
+) -> tuple[Decoded, tuple[Column, ...]]:
+    """A record's key inside a buffer, perhaps with a window behind it, and the window's columns."""
+    parts = parts_of(column, store.windowed_keys, store.window_size_ms, in_store=False)
+    key = parts.around(decoded(parts.inner, store.key, schemas))
+    return key, tuple(part.alias(name) for name, part in parts.columns.items())
+
+
+def _suppress_key(column: Column, store: StoreFormat, schemas: Schemas) -> Decoded:
+    key, window = _keyed(store, column, schemas)
+    whole = F.struct(key.value.alias("key"), *window)
+    return Decoded(F.when(column.isNotNull() & key.problem.isNull(), whole), key.problem)
+
+
+def _join_buffer_key(apart: Column, store: StoreFormat, schemas: Schemas) -> Decoded:
+    key, window = _keyed(store, apart["found"]["key"], schemas)
+    return _assembled(apart, structures.JOIN_BUFFER_KEY, {"key": key}, {"key": window})
+
+
+def _buffer_value(apart: Column, store: StoreFormat, schemas: Schemas) -> Decoded:
+    found = apart["found"]
+    payloads = {
+        name: decoded(found[name], store.value, schemas) for name in ("prior", "old", "new")
+    }
+    return _assembled(apart, structures.SUPPRESS_VALUE, payloads)
+
+
+def _payloads(
+    structure: Structure, formats: Callable[[StoreFormat], Mapping[str, Format]]
+) -> Callable[[Column, StoreFormat, Schemas], Decoded]:
+    def assemble(apart: Column, store: StoreFormat, schemas: Schemas) -> Decoded:
+        payloads = {
+            name: decoded(apart["found"][name], format_, schemas)
+            for name, format_ in formats(store).items()
+        }
+        return _assembled(apart, structure, payloads)
+
+    return assemble
+
+
+def _outer_join_value(apart: Column, store: StoreFormat, schemas: Schemas) -> Decoded:
+    # No Python function works on the elements of a list.
+    if store.value == BYTES or store.value.encoding in FRAMED:
+        return _assembled(apart, structures.OUTER_JOIN_VALUE, {})
+    elements = apart["found"]["values"]
+
+    def value(element: Column) -> Column:
+        read = decoded(element["value"], store.value, schemas)
+        sided = F.struct(element["side"].alias("side"), read.value.alias("value"))
+        return F.when(element.isNotNull(), sided)
+
+    def problem(element: Column) -> Column:
+        return decoded(element["value"], store.value, schemas).problem
+
+    problems = F.filter(F.transform(elements, problem), lambda text: text.isNotNull())
+    first = F.try_element_at(problems, F.lit(1))
+    payload = Decoded(F.transform(elements, value), first)
+    return _assembled(apart, structures.OUTER_JOIN_VALUE, {"values": payload})
+
+
+def _version(headers: Column) -> Column:
+    """The last header of this name counts, as for Kafka Streams."""
+    named = F.filter(headers, lambda header: header["key"] == _VERSION_HEADER)
+    return F.try_element_at(named, F.lit(-1))["value"]
+
+
+BUFFERS: Final[Mapping[StoreKind, Buffer]] = {
+    StoreKind.SUPPRESS: Buffer(
+        key_apart=lambda key: key,
+        value_apart=lambda value, headers: taken_apart(
+            value, structures.SUPPRESS_VALUE, _version(headers)
+        ),
+        key=_suppress_key,
+        value=_buffer_value,
+    ),
+    StoreKind.JOIN_BUFFER: Buffer(
+        key_apart=lambda key: taken_apart(key, structures.JOIN_BUFFER_KEY),
+        value_apart=lambda value, _: taken_apart(value, structures.JOIN_BUFFER_VALUE),
+        key=_join_buffer_key,
+        value=_buffer_value,
+    ),
+    StoreKind.SUBSCRIPTION: Buffer(
+        key_apart=lambda key: taken_apart(key, structures.SUBSCRIPTION_KEY),
+        value_apart=lambda value, _: taken_apart(value, structures.SUBSCRIPTION_VALUE),
+        key=_payloads(
+            structures.SUBSCRIPTION_KEY,
+            lambda store: {"foreign_key": store.value, "primary_key": store.key},
+        ),
+        value=_payloads(structures.SUBSCRIPTION_VALUE, lambda store: {"primary_key": store.key}),
+    ),
+    StoreKind.OUTER_JOIN: Buffer(
+        key_apart=lambda key: taken_apart(key, structures.OUTER_JOIN_KEY),
+        value_apart=lambda value, _: taken_apart(value, structures.OUTER_JOIN_VALUE),
+        key=_payloads(structures.OUTER_JOIN_KEY, lambda store: {"key": store.key}),
+        value=_outer_join_value,
+    ),
+}

@@ -1,0 +1,89 @@
+"""The columns that decoding adds to the rows of a KTable, for every kind of store.
+
+Rows come with `partition, offset, timestamp_ms, headers, key, value` as in the table of records.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from kstreams_assets.ktables.schemas import RegisteredSchema
+from kstreams_assets.ktables.store_format import StoreFormat, StoreKind
+from spark_resources.confluent_framing import SchemasOfRows
+from spark_resources.ktable_buffers import BUFFERS
+from spark_resources.ktable_keys import parts_of
+from spark_resources.ktable_values import Decoded, decoded
+
+NULL_KEY: Final = "null key"
+"""What `decode_error` says of a record without a key."""
+_KEY_APART, _VALUE_APART = "_key_apart", "_value_apart"
+
+
+def with_key_parts(rows: DataFrame, store: StoreFormat) -> DataFrame:
+    """Add what the keys of this kind of store hold beside the key itself.
+
+    Windows: `window_start_ms`, `window_end_ms` (NULL without a declared size), `sequence_number`;
+    sessions: `session_start_ms`, `session_end_ms` (inclusive); versioned stores: `valid_from_ms`,
+    the record's timestamp. NULL where the key is too short. Other kinds have none.
+    """
+    if store.kind is StoreKind.VERSIONED:
+        return rows.withColumn("valid_from_ms", F.col("timestamp_ms"))
+    if store.kind in BUFFERS:
+        return rows
+    parts = parts_of(F.col("key"), store.kind, store.window_size_ms)
+    return rows.withColumns(parts.columns) if parts.columns else rows
+
+
+def with_decoded_columns(
+    rows: DataFrame, store: StoreFormat, schemas: Mapping[int, RegisteredSchema]
+) -> DataFrame:
+    """Add the key parts, then `decoded_key`, `decoded_value` and `decode_error`.
+
+    No row ever fails the job. Of a row that does not decode, what was not understood (key, value
+    or both) is NULL, and `decode_error` says why: `key: 7 bytes where a long has 8`. It is NULL
+    where all is well.
+    """
+    rows = with_key_parts(rows, store)
+    if store.kind in BUFFERS:
+        buffer, headers = BUFFERS[store.kind], F.col("headers")
+        rows = rows.withColumns(
+            {
+                _KEY_APART: buffer.key_apart(F.col("key")),
+                _VALUE_APART: buffer.value_apart(F.col("value"), headers),
+            }
+        )
+        schemas = _of_rows(rows, store, schemas)
+        key = buffer.key(F.col(_KEY_APART), store, schemas)
+        value = buffer.value(F.col(_VALUE_APART), store, schemas)
+    else:
+        schemas = _of_rows(rows, store, schemas)
+        key = _key(store, schemas)
+        value = decoded(F.col("value"), store.value, schemas, schema_header="__value_schema_id")
+    return _with(rows, key, value).drop(_KEY_APART, _VALUE_APART)
+
+
+def _key(store: StoreFormat, schemas: Mapping[int, RegisteredSchema]) -> Decoded:
+    parts = parts_of(F.col("key"), store.kind, store.window_size_ms)
+    inner = decoded(parts.inner, store.key, schemas, schema_header="__key_schema_id")
+    return parts.around(inner)
+
+
+def _of_rows(
+    rows: DataFrame, store: StoreFormat, schemas: Mapping[int, RegisteredSchema]
+) -> Mapping[int, RegisteredSchema]:
+    """Keys and values each take the shape of a schema of their own, which their rows tell."""
+    return SchemasOfRows(rows, schemas) if store.needs_registry else schemas
+
+
+def _with(rows: DataFrame, key: Decoded, value: Decoded) -> DataFrame:
+    null_key: Column = F.when(F.col("key").isNull(), F.lit(NULL_KEY))
+    problems = F.concat_ws("; ", null_key, key.named("key").problem, value.named("value").problem)
+    return rows.withColumns(
+        {
+            "decoded_key": key.value,
+            "decoded_value": value.value,
+            "decode_error": F.when(problems != "", problems),
+        }
+    )

@@ -1,0 +1,206 @@
+"""Keys and values of the common serializers as columns: built-in functions only.
+
+Spark's ANSI mode raises where a value does not fit; nothing here may: bytes that are not what was
+declared give NULL and a text that says what was found instead, never with the bytes themselves.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+
+from kstreams_assets.ktables.schemas import RegisteredSchema
+from kstreams_assets.ktables.store_format import FRAMED, Encoding, Format
+from spark_resources.confluent_framing import framed
+
+_BYTES_OF: Final = {
+    Encoding.LONG: 8,
+    Encoding.INT: 4,
+    Encoding.SHORT: 2,
+    Encoding.DOUBLE: 8,
+    Encoding.FLOAT: 4,
+}
+_ARTICLE: Final = {Encoding.INT: "an"}
+_UUID: Final = "^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$"
+_UUID_BYTES: Final = 36
+_JSON_OPTIONS: Final = {"columnNameOfCorruptRecord": "corrupt", "allowSingleQuotes": "false"}
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """A decoded column, and a text where the bytes are not what was declared; NULL gives neither.
+
+    `value` is NULL wherever `problem` is not.
+    """
+
+    value: Column
+    problem: Column
+
+    def named(self, name: str) -> "Decoded":
+        """The same with `name: ` in front of the problem."""
+        return Decoded(self.value, F.concat(F.lit(f"{name}: "), self.problem))
+
+
+def decoded(
+    column: Column,
+    format_: Format,
+    schemas: Mapping[int, RegisteredSchema],
+    *,
+    schema_header: str | None = None,
+) -> Decoded:
+    """What the bytes of a column stand for, by their declared format.
+
+    Numbers have exactly the length that Kafka's serializers give them, text is valid UTF-8, a UUID
+    the text that `UUIDSerializer` writes. JSON is one object; fields that are missing are NULL.
+    Avro and Protobuf are read by the registry's `schemas`, by id; `schema_header` is the record's
+    header that can name a schema in another way.
+    """
+    encoding = format_.encoding
+    if encoding is Encoding.BYTES:
+        return Decoded(column, F.lit(None).cast("string"))
+    if encoding in FRAMED:
+        if schema_header is None:
+            return Decoded(*framed(column, encoding, schemas))
+        headers = F.col("headers")
+        return Decoded(*framed(column, encoding, schemas, headers=headers, header=schema_header))
+    if encoding is Encoding.STRING:
+        return _text(column, F.try_validate_utf8(column), "not UTF-8, where a string is")
+    if encoding is Encoding.UUID:
+        return _uuid(column)
+    if encoding is Encoding.JSON:
+        return _json(column, format_.schema or "")
+    return _number(column, encoding)
+
+
+def long_at(column: Column, position: int | Column) -> Column:
+    """The eight bytes at a position (from 1; negative: from the end) as a signed number.
+
+    NULL where there are none; the caller looks at the length first.
+    """
+    # Base -10 is the signed one; base 10 would be unsigned and overflow. conv of at most 16 digits
+    # never does.
+    eight = F.substring(column, position, 8)
+    return F.conv(F.hex(eight), 16, -10).try_cast("bigint")
+
+
+def int_at(column: Column, position: int | Column, *, size: int = 4) -> Column:
+    """The four (or two) bytes at a position as a signed number (BIGINT); see `long_at`."""
+    found = F.conv(F.hex(F.substring(column, position, size)), 16, 10).try_cast("bigint")
+    bits = 8 * size
+    return F.when(found >= 1 << (bits - 1), found - (1 << bits)).otherwise(found)
+
+
+def size_text(column: Column) -> Column:
+    """`7 bytes`."""
+    size = F.length(column)
+    return F.concat(size.cast("string"), F.when(size == 1, F.lit(" byte")).otherwise(" bytes"))
+
+
+def problem_when(condition: Column, *texts: Column | str) -> Column:
+    """The texts together where the condition holds, else NULL."""
+    parts = [F.lit(text) if isinstance(text, str) else text for text in texts]
+    return F.when(condition, F.concat(*parts))
+
+
+def _text(column: Column, value: Column, found: str) -> Decoded:
+    wrong = column.isNotNull() & value.isNull()
+    return Decoded(value, problem_when(wrong, size_text(column), f", {found} declared"))
+
+
+def _uuid(column: Column) -> Decoded:
+    text = F.try_validate_utf8(column)
+    # The length is asked for too: `$` also matches before a line feed at the end.
+    is_uuid = (F.length(column) == _UUID_BYTES) & F.coalesce(text.rlike(_UUID), F.lit(False))
+    found = "no UUID in 36 characters, where one is"
+    return _text(column, F.when(is_uuid, F.lower(text)), found)
+
+
+def _json(column: Column, schema: str) -> Decoded:
+    """`from_json` alone ignores what follows an object, and takes the object out of `[{...}]`.
+
+    So the text is read as the first of two elements of a list: whatever is not exactly one object
+    breaks the list or changes its length.
+    """
+    text = F.try_validate_utf8(column)
+    listed = F.from_json(
+        F.concat(F.lit('{"list":['), text, F.lit(",{}]}")),
+        f"list ARRAY<STRUCT<{schema}>>, corrupt STRING",
+        _JSON_OPTIONS,
+    )
+    judged = _once(listed, _judged)
+    value = judged["value"]
+    why = (
+        F.when(
+            text.isNull(), F.concat(size_text(column), F.lit(", not UTF-8, where JSON is declared"))
+        )
+        .when(~judged["is_object"], F.concat(size_text(column), F.lit(", not one JSON object")))
+        .otherwise(F.lit("a JSON object with a field of another type than declared"))
+    )
+    return Decoded(value, F.when(column.isNotNull() & value.isNull(), why))
+
+
+def _judged(listed: Column) -> Column:
+    first = F.try_element_at(listed["list"], F.lit(1))
+    is_object = (F.coalesce(F.size(listed["list"]), F.lit(0)) == 2) & first.isNotNull()
+    value = F.when(is_object & listed["corrupt"].isNull(), first)
+    return F.struct(value.alias("value"), is_object.alias("is_object"))
+
+
+def _once(column: Column, use: Callable[[Column], Column]) -> Column:
+    """What `use` makes of a column; Spark would compute the column anew wherever it stands."""
+    return F.transform(F.array(column), use)[0]
+
+
+def _number(column: Column, encoding: Encoding) -> Decoded:
+    size = _BYTES_OF[encoding]
+    fits = F.length(column) == size
+    value = F.when(fits, _NUMBERS[encoding](column))
+    expected = f" where {_ARTICLE.get(encoding, 'a')} {encoding} has {size}"
+    return Decoded(value, problem_when(~fits, size_text(column), expected))
+
+
+def _double(bits: Column) -> Column:
+    exponent = F.shiftrightunsigned(bits, 52).bitwiseAND(F.lit(0x7FF).cast("bigint"))
+    fraction = bits.bitwiseAND(F.lit((1 << 52) - 1))
+    return _floating(bits < 0, exponent, fraction, fraction_bits=52, exponent_bits=11)
+
+
+def _float(bits: Column) -> Column:
+    exponent = F.shiftright(bits, 23).bitwiseAND(F.lit(0xFF).cast("bigint"))
+    fraction = bits.bitwiseAND(F.lit((1 << 23) - 1).cast("bigint"))
+    number = _floating(bits < 0, exponent, fraction, fraction_bits=23, exponent_bits=8)
+    return number.cast("float")
+
+
+def _floating(
+    negative: Column,
+    exponent: Column,
+    fraction: Column,
+    *,
+    fraction_bits: int,
+    exponent_bits: int,
+) -> Column:
+    """IEEE 754 put together; products with powers of two are exact, subnormal numbers too."""
+    sign = F.when(negative, F.lit(-1.0)).otherwise(F.lit(1.0))
+    least = 2 - (1 << (exponent_bits - 1)) - fraction_bits
+    two = F.lit(2.0)
+    special = F.when(fraction == 0, sign * F.lit(float("inf"))).otherwise(F.lit(float("nan")))
+    tiny = sign * fraction.cast("double") * F.pow(two, F.lit(float(least)))
+    power = F.pow(two, (exponent + F.lit(least - 1)).cast("double"))
+    normal = sign * (fraction + F.lit(1 << fraction_bits)).cast("double") * power
+    return (
+        F.when(exponent == (1 << exponent_bits) - 1, special)
+        .when(exponent == 0, tiny)
+        .otherwise(normal)
+    )
+
+
+_NUMBERS: Final[Mapping[Encoding, Callable[[Column], Column]]] = {
+    Encoding.LONG: lambda column: long_at(column, 1),
+    Encoding.INT: lambda column: int_at(column, 1).cast("int"),
+    Encoding.SHORT: lambda column: int_at(column, 1, size=2).cast("smallint"),
+    Encoding.DOUBLE: lambda column: _once(long_at(column, 1), _double),
+    Encoding.FLOAT: lambda column: _once(int_at(column, 1), _float),
+}

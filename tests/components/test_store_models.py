@@ -1,0 +1,195 @@
+"""The block `stores`: what rebuilds a store, how it is read, and what is said when it is wrong."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kstreams_assets.components import KafkaStreamsAppComponent
+from kstreams_assets.components.builder import build_application_definitions
+from kstreams_assets.errors import ConfigurationError, DeclaredNotFoundError
+from kstreams_assets.ktables.registry import RegistryConnection
+from kstreams_assets.ktables.store_format import Encoding, Format, StoreFormat, StoreKind
+from kstreams_assets.settings import ApplicationSettings
+from tests.components.project import Project, attributes, messages_of, specs_of
+
+OUTER_SHARED = "KSTREAM-OUTERSHARED-0000000004-store"
+
+
+def _settings(
+    store: dict[str, Any] | None = None, *, name: str = "s", **more: Any
+) -> ApplicationSettings:
+    said = attributes(stores={} if store is None else {name: store}, **more)
+    said["topics"][f"shop-{name}-changelog"] = {"roles": ["changelog"]}
+    return KafkaStreamsAppComponent.resolve_from_dict(said).settings(Path.cwd())
+
+
+def _format(store: dict[str, Any], *, name: str = "s") -> StoreFormat:
+    return _settings(store, name=name).store_formats[name]
+
+
+def test_nothing_declared() -> None:
+    settings = _settings()
+    assert settings.store_formats == {}
+    assert settings.without_ktable == frozenset()
+    assert settings.registry is None
+
+
+@pytest.mark.parametrize("encoding", [each for each in Encoding if each is not Encoding.JSON])
+def test_every_format_by_its_name(encoding: Encoding) -> None:
+    assert _format({"key": encoding.value, "value": {"format": encoding.value}}) == StoreFormat(
+        key=Format(encoding), value=Format(encoding)
+    )
+
+
+def test_json_with_its_schema(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SCHEMA", "count BIGINT, total STRUCT<cents: BIGINT>")
+    said = {
+        "value": {"format": "json", "schema": "{{ env('SCHEMA') }}"},
+        "lineage": {"total.cents": ["in.cents", "orders.v1.cents"], "": ["in"]},
+    }
+    assert _format(said) == StoreFormat(
+        value=Format(Encoding.JSON, "count BIGINT, total STRUCT<cents: BIGINT>"),
+        lineage=(("", ("in",)), ("total.cents", ("in.cents", "orders.v1.cents"))),
+    )
+
+
+def test_kinds_with_their_times() -> None:
+    window = {"kind": "window", "key": "string", "window_size_ms": 5_000, "retention_ms": 60_000}
+    assert _format(window) == StoreFormat(
+        kind=StoreKind.WINDOW,
+        key=Format(Encoding.STRING),
+        window_size_ms=5_000,
+        retention_ms=60_000,
+    )
+    suppress = {"kind": "suppress", "windowed_keys": "session", "value": "long"}
+    assert _format(suppress) == StoreFormat(
+        kind=StoreKind.SUPPRESS,
+        value=Format(Encoding.LONG),
+        windowed_keys=StoreKind.SESSION,
+    )
+
+
+def test_a_generated_name_tells_the_kind_unless_it_is_declared() -> None:
+    assert _format({"key": "string"}, name=OUTER_SHARED).kind is StoreKind.OUTER_JOIN
+    assert _format({"kind": "key_value"}, name=OUTER_SHARED).kind is StoreKind.KEY_VALUE
+
+
+def test_what_rebuilds_a_store_is_no_format() -> None:
+    settings = _settings({"changelog": "elsewhere"})
+    assert settings.store_formats == {}
+    assert [s.changelog for s in settings.application.stores if s.name == "s"] == ["elsewhere"]
+
+
+def test_a_format_leaves_the_rules_to_find_the_changelog() -> None:
+    settings = _settings({"key": "string"})
+    assert [s.changelog for s in settings.application.stores] == ["shop-s-changelog"]
+
+
+def test_both_are_taken() -> None:
+    settings = _settings({"source_topic": "in", "value": "long"})
+    assert settings.store_formats == {"s": StoreFormat(value=Format(Encoding.LONG))}
+    assert [s.changelog for s in settings.application.stores if s.name == "s"] == ["in"]
+
+
+def test_a_store_without_a_table() -> None:
+    settings = _settings({"ktable": False})
+    assert settings.without_ktable == {"s"}
+    assert settings.store_formats == {}
+
+
+class TestRegistry:
+    """The block `schema_registry`."""
+
+    def test_where_and_who(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("REGISTRY", "http://127.0.0.1:8081")
+        said = {
+            "url": "{{ env('REGISTRY') }}",
+            "username": {"env": "U"},
+            "password": {"env": "P"},
+        }
+        settings = _settings(schema_registry=said)
+        expected = RegistryConnection.model_validate(said | {"url": "http://127.0.0.1:8081"})
+        assert settings.registry == expected
+        assert expected.password is not None
+        assert expected.password.env == "P"
+
+    def test_a_secret_in_clear_is_refused_and_not_repeated(self, project: Project) -> None:
+        said = {"url": "http://127.0.0.1:8081", "username": "me", "password": "hunter2-hidden"}
+        project.write("shop", attributes(schema_registry=said))
+        with pytest.raises(Exception) as caught:  # noqa: PT011 - Dagster wraps it
+            project.graph()
+        text = messages_of(caught.value)
+        assert "A secret is given as a plain str" in text
+        assert "hunter2" not in text
+
+    def test_unknown_key(self) -> None:
+        with pytest.raises(ConfigurationError, match=r"schema_registry: .*uri: Extra inputs"):
+            _settings(schema_registry={"uri": "http://127.0.0.1:8081"})
+
+
+@pytest.mark.parametrize(
+    ("store", "text"),
+    [
+        ({}, "Nothing is said about store 's'"),
+        ({"changelog": "a", "source_topic": "b"}, "Store 's': A declared store has 2 of changelog"),
+        ({"key": "text"}, "The key of store 's' has format 'text'. Give one of bytes, string"),
+        ({"value": {"schema": "a INT"}}, "The value of store 's' has no key 'format'"),
+        ({"value": {"format": "json", "scheme": "a INT"}}, "of store 's' has unknown key 'scheme'"),
+        ({"value": "json"}, "The value of store 's': Format json has no schema. Give json"),
+        ({"key": {"format": "long", "schema": "a INT"}}, "The key of store 's': Format long has a"),
+        (
+            {"value": {"format": "json", "schema": "a BIGNIT"}},
+            "The schema of the value of store 's' is not understood: column 3 has 'BIGNIT'",
+        ),
+        ({"value": {"format": "json", "schema": ""}}, "value of store 's' is not understood: col"),
+        ({"key": "string", "window_size_ms": 5}, "Store 's': A store of kind key_value has a win"),
+        ({"kind": "window", "retention_ms": 0}, "Store 's': retention_ms is 0."),
+        (
+            {"kind": "window", "windowed_keys": "window"},
+            "Store 's' has windowed_keys, and is of kind window.",
+        ),
+        (
+            {"kind": "suppress", "windowed_keys": "versioned"},
+            "Store 's': windowed_keys is versioned. Give one of key_value, window, session.",
+        ),
+        (
+            {"value": {"format": "json", "schema": "cents INT"}, "lineage": {"cent": ["in.x"]}},
+            "lineage field 'cent' is not in the value of store 's' (near: cents)",
+        ),
+        ({"value": "long", "lineage": {"x": ["in.x"]}}, "lineage field 'x' is not in the value"),
+        ({"value": "long", "lineage": {"": []}}, "Store 's': the lineage of '' is []."),
+        ({"value": "long", "lineage": {"": ["."]}}, "Store 's': the lineage of '' is ['.']."),
+    ],
+)
+def test_wrong_values(store: dict[str, Any], text: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        _settings(store)
+    assert text in str(caught.value)
+
+
+def test_a_store_that_the_application_does_not_have() -> None:
+    said = attributes(stores={"order-total": {"key": "string"}})
+    said["topics"] |= {"shop-order-totals-changelog": {"roles": ["changelog"]}}
+    with pytest.raises(DeclaredNotFoundError) as caught:
+        KafkaStreamsAppComponent.resolve_from_dict(said).settings(Path.cwd())
+    assert "The declared store 'order-total' is not in application shop" in str(caught.value)
+    assert caught.value.near == ("order-totals",)
+
+
+@pytest.mark.parametrize(
+    "store", [{"keys": "string"}, {"kind": "windows"}, {"ktable": "maybe"}, {"retention_ms": "x"}]
+)
+def test_unknown_keys_and_wrong_types(project: Project, store: dict[str, Any]) -> None:
+    project.write("shop", attributes(stores={"s": store}))
+    with pytest.raises(Exception) as caught:  # noqa: PT011 - Dagster wraps it
+        project.graph()
+    text = messages_of(caught.value)
+    assert next(iter(store)) in text
+    assert "stores" in text
+    assert "defs.yaml" in text
+
+
+def test_definitions_are_built_from_declared_stores() -> None:
+    definitions = build_application_definitions(_settings({"key": "string", "value": "long"}))
+    assert "backup/shop/shop-s-changelog" in specs_of(definitions)
