@@ -6,11 +6,15 @@ lives have nothing to do with each other.
 
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from kstreams_assets.backup.windows import Window
 from kstreams_assets.kafka.positions import OffsetRange, TopicPartitionId
+
+DELETE_RETENTION_MS: Final = 86_400_000
+"""Kafka's default of `delete.retention.ms`."""
 
 PartitionLife = tuple[str, int, str]
 """Topic, partition, topic id."""
@@ -79,6 +83,7 @@ class Chain:
     """Offsets whose records, as far as the log held them, are in the backup."""
     _ends: list[int] = field(init=False)
     _thinned: "_Thinned | None" = field(init=False, default=None)
+    _late: "dict[int, tuple[LateHole, ...]]" = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         self.spans = sorted(self.spans, key=lambda s: (s.start, s.end, s.window))
@@ -123,6 +128,54 @@ class Chain:
         if self._thinned is None:
             self._thinned = _Thinned(self.spans)
         return self._thinned.hole(start, end, instant_ms)
+
+    def late_holes(self, delete_retention_ms: int) -> tuple["LateHole", ...]:
+        """Where a deletion may have been removed before it was backed up, in order of offsets.
+
+        Nothing takes the place of a deletion in the log, so a key that an earlier span holds would
+        live on. Kafka keeps a deletion for `delete.retention.ms` from the first cleaning on, and
+        this cleaning removes the key's earlier records (KIP-534): only spans that were read further
+        apart than that can have missed one. Of that time half must be left, since a span is
+        recorded some time after it was read.
+        """
+        if delete_retention_ms not in self._late:
+            self._late[delete_retention_ms] = tuple(self._find_late(delete_retention_ms))
+        return self._late[delete_retention_ms]
+
+    def _find_late(self, delete_retention_ms: int) -> Iterator["LateHole"]:
+        read_at_ms: int | None = None
+        for span in self.spans:
+            hole = span.first_hole
+            apart_ms = 0 if read_at_ms is None else span.recorded_at_ms - read_at_ms
+            if hole is not None and read_at_ms is not None and 2 * apart_ms >= delete_retention_ms:
+                yield LateHole(hole, span.end, span.window.key)
+            if span.start < span.end:
+                read_at_ms = min(span.recorded_at_ms, read_at_ms or span.recorded_at_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class LateHole:
+    """Offsets `[start, end)` of a window's span that may have held deletions."""
+
+    start: int
+    end: int
+    window: str
+
+    def doubt(
+        self, partition: TopicPartitionId, start: int, end: int, saved: Ranges, retention_ms: int
+    ) -> str | None:
+        """Why a state that is made of `[start, end)` is not proved; None where it is.
+
+        `saved` are the offsets of which every record was saved with recovery points.
+        """
+        low, high = max(self.start, start), min(self.end, end)
+        if low >= high or saved.reach(low) >= high:
+            return None
+        return (
+            f"{partition}: compaction may have taken deletions before they were backed up with"
+            f" window {self.window}: the log did not hold offset {low} any more"
+            f" (delete.retention.ms is {retention_ms})"
+        )
 
 
 class _Thinned:

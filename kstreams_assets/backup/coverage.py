@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from kstreams_assets.backup.chains import chains_of
+from kstreams_assets.backup.facts import TopicFactsTable
 from kstreams_assets.backup.ledger import Ledger
 from kstreams_assets.backup.partitions import WindowCalendar
 from kstreams_assets.backup.point_judge import PointJudge, PointStatus, Restores
@@ -59,11 +60,10 @@ class Coverage:
         self._backed_up = {topic.name for topic in settings.topics}
         # The ledger is read once: later backups do not show in this object.
         ledger = Ledger(settings.warehouse, settings.application_id)
-        self._chains = chains_of(
-            ledger.stored_spans(
-                self._backed_up | {topic.name for topic in settings.application.topics}
-            )
-        )
+        topics = self._backed_up | {topic.name for topic in settings.application.topics}
+        self._chains = chains_of(ledger.stored_spans(topics))
+        facts = TopicFactsTable(settings.warehouse, settings.application_id)
+        self._delete_retention_ms = facts.delete_retention_ms(topics)
 
     def statuses(self, points: Sequence[RecoveryPoint]) -> list[PointStatus]:
         """What a restore of each of these points would give, in the order given."""
@@ -75,6 +75,7 @@ class Coverage:
             roles={topic.name: topic.roles for topic in self._settings.application.topics},
             backed_up=self._backed_up,
             closed=WindowCalendar(self._settings.windows).closed_since(oldest_ms),
+            delete_retention_ms=self._delete_retention_ms,
         )
         return judge.judge(points)
 

@@ -1,6 +1,6 @@
 """The table `topics`: how each topic was described when a window was backed up."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -56,6 +56,16 @@ class TopicFactsTable:
         pairs = windows_and_topics(WindowTopic(b.window.key, b.topic) for b in backups)
         application = sql_string(self._application_id)
         self._table.replace(rows, where=f"application_id = {application} AND ({pairs})")
+
+    def delete_retention_ms(self, topics: Collection[str]) -> Mapping[str, int]:
+        """The shortest time for which topics were ever set to keep deletions, where it is set."""
+        rows = self.rows(topics)
+        told = pc.map_lookup(  # pyright: ignore[reportAttributeAccessIssue] (made at run time)
+            rows["configs"], pa.scalar("delete.retention.ms"), "first"
+        )
+        table = pa.table({"topic": rows["topic"], "ms": told.cast(pa.int64())})
+        least = table.filter(pc.field("ms").is_valid()).group_by("topic").aggregate([("ms", "min")])
+        return dict(zip(least["topic"].to_pylist(), least["ms_min"].to_pylist(), strict=True))
 
     def before(self, instant_ms: int) -> Mapping[str, TopicFacts]:
         """Of each topic, what was noted at the last window that ended at or before an instant."""

@@ -9,6 +9,9 @@ been removed before it was read because its successor lies at or above the end. 
 was read after the cut must have been contiguous up to the end: a hole below it may stem from such a
 successor. Spans read before the cut are free of this: what was removed then had its successor below
 the end. The same hole would make a point lose state, so it also takes `at_least_once` away.
+
+Deletions have no successor: where one may have been removed before it was backed up
+(`Chain.late_holes`) and was not saved with the point, no point is proved, sealed or not.
 """
 
 from bisect import bisect_right
@@ -17,11 +20,13 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from kstreams_assets.app.model import TopicRole
-from kstreams_assets.backup.chains import Chain, PartitionLife
+from kstreams_assets.backup.chains import DELETE_RETENTION_MS, Chain, PartitionLife, Ranges
 from kstreams_assets.backup.windows import Window
+from kstreams_assets.kafka.positions import outside
 from kstreams_assets.recovery.point import Guarantee, Method, PartitionCut, RecoveryPoint
 
 _FEW = 3
+_DEFAULTS: Mapping[str, int] = {}
 _IN_FLIGHT_ONLY = frozenset({TopicRole.REPARTITION})
 _WRITTEN_ONLY = frozenset({TopicRole.OUTPUT})
 _SOURCES = frozenset({TopicRole.INPUT, TopicRole.GLOBAL})
@@ -88,6 +93,8 @@ class PointJudge:
         backed_up: Topics that are selected for backup; the others are not judged, but for
             repartition topics, whose records are saved with the point.
         closed: Closed windows in order, from the one on in which the oldest point was taken.
+        delete_retention_ms: `delete.retention.ms` of topics where it is not Kafka's default; None
+            leaves deletions to the caller.
     """
 
     def __init__(
@@ -97,8 +104,10 @@ class PointJudge:
         roles: Mapping[str, frozenset[TopicRole]],
         backed_up: Set[str],
         closed: Sequence[Window],
+        delete_retention_ms: Mapping[str, int] | None = _DEFAULTS,
     ) -> None:
         self._chains = chains
+        self._delete_retention_ms = delete_retention_ms
         self._roles = roles
         self._backed_up = backed_up
         self._closed = closed
@@ -159,6 +168,8 @@ class PointJudge:
                 if missing is None and (is_source or not point.sealed):
                     end = cut.end if offset is None or not is_source else min(cut.end, offset)
                     found.doubts += _doubts(cut, chain, end, point.taken_at_ms)
+                if missing is None and chain is not None:
+                    found.doubts += self._deletion_doubts(cut, chain, sealed=point.sealed)
             else:
                 needed_from = cut.end if roles == _WRITTEN_ONLY else max(offset or 0, cut.log_start)
                 missing = _first_missing(cut, chain, needed_from, cut.end)
@@ -167,6 +178,19 @@ class PointJudge:
             if missing is not None:
                 found.missing.append(missing)
         return found
+
+    def _deletion_doubts(self, cut: PartitionCut, chain: Chain, *, sealed: bool) -> list[str]:
+        """Where keys would live on that the application had deleted."""
+        if self._delete_retention_ms is None:
+            return []
+        retention_ms = self._delete_retention_ms.get(cut.topic, DELETE_RETENTION_MS)
+        is_saved = sealed and cut.saved_from is not None
+        saved = outside(cut.saved_from or 0, cut.end, cut.excluded) if is_saved else ()
+        doubts = (
+            hole.doubt(cut.id, cut.log_start, cut.end, Ranges(saved), retention_ms)
+            for hole in chain.late_holes(retention_ms)
+        )
+        return [doubt for doubt in doubts if doubt][:1]
 
     def _in_flight(
         self, cut: PartitionCut, chain: Chain | None, committed: int | None

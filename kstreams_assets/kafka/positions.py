@@ -1,6 +1,6 @@
 """Partitions and positions in them, without any Kafka client."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 
@@ -42,3 +42,15 @@ class CommittedOffset:
     offset: int
     metadata: str
     leader_epoch: int | None = None
+
+
+def outside(start: int, end: int, excluded: Iterable[OffsetRange]) -> tuple[OffsetRange, ...]:
+    """`[start, end)` without the excluded ranges (in order)."""
+    found = []
+    for bad in excluded:
+        if start < min(bad.start, end):
+            found.append(OffsetRange(start, min(bad.start, end)))
+        start = max(start, bad.end)
+    if start < end:
+        found.append(OffsetRange(start, end))
+    return tuple(found)

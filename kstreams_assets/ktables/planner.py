@@ -1,11 +1,11 @@
 """Plans snapshots from what the warehouse holds: no broker, no JVM, nothing is written."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from kstreams_assets.app.model import StreamsApplication, TopicRole
-from kstreams_assets.backup.chains import StoredSpan, chains_of
-from kstreams_assets.backup.facts import TopicFactsTable, facts_in
+from kstreams_assets.backup.chains import DELETE_RETENTION_MS, StoredSpan, chains_of
+from kstreams_assets.backup.facts import TopicFactsTable
 from kstreams_assets.backup.ledger import Ledger
 from kstreams_assets.backup.plan import GapCause
 from kstreams_assets.backup.windows import Window
@@ -20,13 +20,7 @@ from kstreams_assets.ktables.plan import (
     state_cuts,
     with_saved,
 )
-from kstreams_assets.ktables.proof import (
-    DELETE_RETENTION_MS,
-    Proof,
-    ProofFacts,
-    prove,
-    thinned_spans,
-)
+from kstreams_assets.ktables.proof import Proof, ProofFacts, prove, thinned_spans
 from kstreams_assets.ktables.snapshot import Snapshot, TableStore
 from kstreams_assets.ktables.snapshots_table import SnapshotsTable
 from kstreams_assets.recovery.point import PartitionCut, RecoveryPoint
@@ -34,8 +28,6 @@ from kstreams_assets.recovery.table import RecoveryPointTable
 from kstreams_assets.restore.inventory import Inventory
 from kstreams_assets.restore.selection import WantedPartition, WantedTopic
 from kstreams_assets.warehouse.layout import Warehouse
-
-_DELETE_RETENTION = "delete.retention.ms"
 
 
 class SnapshotPlanner:
@@ -181,7 +173,7 @@ class SnapshotPlanner:
         by_topic: dict[str, list[StoredSpan]] = {topic: [] for topic in topics}
         for span in spans:
             by_topic[span.partition.topic].append(span)
-        kept = self._delete_retention(topics)
+        kept = TopicFactsTable(self._warehouse, self._application_id).delete_retention_ms(topics)
         return {
             topic: ProofFacts(
                 topic=topic,
@@ -191,16 +183,6 @@ class SnapshotPlanner:
             )
             for topic, of_topic in by_topic.items()
         }
-
-    def _delete_retention(self, topics: Sequence[str]) -> Mapping[str, int]:
-        """The shortest time for which each topic was ever set to keep deletions."""
-        rows = TopicFactsTable(self._warehouse, self._application_id).rows(topics).to_pylist()
-        kept: dict[str, int] = {}
-        for row in rows:
-            text = dict(facts_in(row).configs).get(_DELETE_RETENTION)
-            if text is not None:
-                kept[row["topic"]] = min(int(text), kept.get(row["topic"], int(text)))
-        return kept
 
 
 def _with_holes(

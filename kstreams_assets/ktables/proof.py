@@ -1,25 +1,25 @@
 """Whether a snapshot is exactly what the store held at the recovery point. Pure.
 
-`PointJudge` says whether a restore of the point would be exact. For a table, and for what is added
-here, one thing more counts: a deletion that compaction removed (`delete.retention.ms`) before it
-was backed up. Nothing takes its place in the log, so a key that an earlier backup holds would live
-on. Kafka keeps a deletion for that time from the first cleaning on, and this cleaning removes the
-key's earlier records; so only backups that are further apart than that can have missed one.
+`PointJudge` says whether a restore of the point would be exact. A table differs in one thing: where
+a deletion may be missing in the backup (`Chain.late_holes`), it also looks up the records that
+earlier sealed points have saved.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from kstreams_assets.app.model import TopicRole
-from kstreams_assets.backup.chains import Chain, PartitionLife, Ranges, StoredSpan
+from kstreams_assets.backup.chains import (
+    DELETE_RETENTION_MS,
+    Chain,
+    PartitionLife,
+    Ranges,
+    StoredSpan,
+)
 from kstreams_assets.backup.point_judge import PointJudge, Restores
 from kstreams_assets.backup.windows import Window
-from kstreams_assets.kafka.positions import OffsetRange
+from kstreams_assets.kafka.positions import OffsetRange, outside
 from kstreams_assets.recovery.point import PartitionCut, RecoveryPoint
-from kstreams_assets.restore.selection import outside
-
-DELETE_RETENTION_MS = 86_400_000
-"""Kafka's default of `delete.retention.ms`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,11 @@ def prove(
     """
     judged = replace(point, partitions=tuple(cuts))
     judge = PointJudge(
-        facts.chains, roles={}, backed_up={facts.topic}, closed=sorted(facts.windows)
+        facts.chains,
+        roles={},
+        backed_up={facts.topic},
+        closed=sorted(facts.windows),
+        delete_retention_ms=None,
     )
     status = judge.judge([judged])[0]
     if any(_is_missing(cut, facts.chain(cut)) for cut in cuts):
@@ -116,25 +120,11 @@ def _deletion_doubt(
     cut: PartitionCut, chain: Chain, sealed: Iterable[RecoveryPoint], delete_retention_ms: int
 ) -> str:
     whole = _saved_whole(cut, sealed)
-    read_at_ms: int | None = None
-    for span in chain.spans:
-        if span.start >= cut.end or span.end <= cut.log_start:
-            continue
-        hole = span.first_hole
-        if hole is not None and hole < cut.end and read_at_ms is not None:
-            apart_ms = span.recorded_at_ms - read_at_ms
-            # The read itself took time before it was recorded: half of the time must be left.
-            late = 2 * apart_ms >= delete_retention_ms
-            if late and whole.reach(max(hole, cut.log_start)) < min(span.end, cut.end):
-                return (
-                    f"{cut.topic}-{cut.partition}: compaction may have taken deletions before they"
-                    f" were backed up with window {span.window.key}: the log did not hold offset"
-                    f" {max(hole, cut.log_start)} any more (delete.retention.ms is"
-                    f" {delete_retention_ms})."
-                )
-        if span.start < span.end:
-            read_at_ms = min(span.recorded_at_ms, read_at_ms or span.recorded_at_ms)
-    return ""
+    doubts = (
+        hole.doubt(cut.id, cut.log_start, cut.end, whole, delete_retention_ms)
+        for hole in chain.late_holes(delete_retention_ms)
+    )
+    return next((f"{doubt}." for doubt in doubts if doubt), "")
 
 
 def _saved_whole(cut: PartitionCut, sealed: Iterable[RecoveryPoint]) -> Ranges:

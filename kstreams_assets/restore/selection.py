@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, replace
 
 from kstreams_assets.app.model import StreamsApplication, TopicRole
-from kstreams_assets.kafka.positions import OffsetRange, TopicPartitionId
+from kstreams_assets.kafka.positions import OffsetRange, TopicPartitionId, outside
 from kstreams_assets.recovery.point import GroupOffset, PartitionCut, RecoveryPoint
 from kstreams_assets.restore.plan import Refusal
 from kstreams_assets.restore.request import InputsExtent, RestoreMode, RestoreRequest
@@ -120,18 +120,6 @@ def select(
         *_without_changelog(application, request),
     ]
     return Selection(topics, tuple(refusals), tuple(notes))
-
-
-def outside(start: int, end: int, excluded: Iterable[OffsetRange]) -> tuple[OffsetRange, ...]:
-    """`[start, end)` without the excluded ranges (in order)."""
-    found = []
-    for bad in excluded:
-        if start < min(bad.start, end):
-            found.append(OffsetRange(start, min(bad.start, end)))
-        start = max(start, bad.end)
-    if start < end:
-        found.append(OffsetRange(start, end))
-    return tuple(found)
 
 
 def _topic(

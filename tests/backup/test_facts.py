@@ -67,3 +67,13 @@ def test_configs_are_kept_in_order(table: TopicFactsTable) -> None:
     )
     table.record([backup(index=0, facts=facts)])
     assert table.before(10**15) == {"t": facts}
+
+
+def test_the_shortest_time_for_which_deletions_were_kept(table: TopicFactsTable) -> None:
+    assert table.delete_retention_ms(["t", "u"]) == {}
+    for index, kept in enumerate(["700", "500", "600"]):
+        configs = (("cleanup.policy", "compact"), ("delete.retention.ms", kept))
+        table.record([backup(index=index, facts=replace(FACTS, configs=configs))])
+    table.record([backup(index=0, topic="u")])
+    assert table.delete_retention_ms(["t", "u"]) == {"t": 500}
+    assert table.delete_retention_ms(["u"]) == {}

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kstreams_assets.app.model import TopicRole
-from kstreams_assets.backup.chains import StoredSpan, chains_of
+from kstreams_assets.backup.chains import DELETE_RETENTION_MS, StoredSpan, chains_of
 from kstreams_assets.backup.point_judge import PointJudge, PointStatus, Restores
 from kstreams_assets.backup.windows import Window
 from kstreams_assets.kafka.positions import TopicPartitionId
@@ -221,6 +221,52 @@ class TestProof:
     def test_at_least_once_could_lose_keys_to_the_same_hole(self) -> None:
         taken = replace(exact(cut(41)), guarantee=Guarantee.AT_LEAST_ONCE)
         assert judged(taken, THINNED).gives is Restores.UNPROVEN
+
+
+class TestDeletions:
+    """A deletion that compaction removed has no successor: the key lives on in an earlier span."""
+
+    EARLIER = stored_span(0, 100, continues=False, recorded_at_ms=15)
+    LATE = stored_span(100, 200, index=1, first_hole=140, recorded_at_ms=15 + DELETE_RETENTION_MS)
+
+    def test_a_hole_read_long_after_the_span_before_it(self) -> None:
+        for taken in (
+            exact(cut(250, saved_from=200), at_ms=DELETE_RETENTION_MS + 30, sealed=True),
+            exact(cut(200), at_ms=DELETE_RETENTION_MS + 30),
+        ):
+            status = judged(taken, self.EARLIER, self.LATE)
+            assert status.gives is Restores.UNPROVEN
+            assert "t-0: compaction may have taken deletions before they" in status.reason
+            assert "window w0001" in status.reason
+            assert "offset 140" in status.reason
+
+    def test_not_below_the_hole(self) -> None:
+        taken = exact(cut(140, saved_from=130), at_ms=DELETE_RETENTION_MS + 30, sealed=True)
+        assert judged(taken, self.EARLIER, self.LATE).gives is Restores.EXACT
+
+    def test_not_where_the_point_saved_all_of_it(self) -> None:
+        taken = exact(cut(200, saved_from=100), at_ms=16, sealed=True)
+        assert judged(taken, self.EARLIER, self.LATE).gives is Restores.EXACT
+
+    def test_not_within_the_time_for_which_deletions_are_kept(self) -> None:
+        soon = replace(self.LATE, recorded_at_ms=14 + DELETE_RETENTION_MS // 2)
+        taken = exact(cut(250, saved_from=200), at_ms=DELETE_RETENTION_MS + 30, sealed=True)
+        assert judged(taken, self.EARLIER, soon).gives is Restores.EXACT
+
+    def test_the_topic_s_own_retention_counts(self) -> None:
+        taken = exact(cut(250, saved_from=200), at_ms=DELETE_RETENTION_MS + 30, sealed=True)
+        for retention_ms, gives in (
+            (2 * DELETE_RETENTION_MS + 1, Restores.EXACT),
+            (2 * DELETE_RETENTION_MS, Restores.UNPROVEN),
+        ):
+            judge = PointJudge(
+                chains_of([self.EARLIER, self.LATE]),
+                roles={},
+                backed_up={"t"},
+                closed=[window(index) for index in range(9)],
+                delete_retention_ms={"t": retention_ms},
+            )
+            assert judge.judge([taken])[0].gives is gives
 
 
 class TestInFlight:

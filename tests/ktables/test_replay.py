@@ -153,3 +153,18 @@ def test_every_snapshot_is_the_replay(name: str, spark: SparkSessionResource) ->
                     assert _found(log, window) == expected, (seed, order, window)
 
     check()
+
+
+def test_the_edge_of_the_history_retention(tmp_path: Path, spark: SparkSessionResource) -> None:
+    """A version as old as the retention is still taken; what ended so long ago has gone."""
+    log = StoredLog(Warehouse(tmp_path), spark, FORMATS["versioned"])
+    times = [(b"a", 100), (b"a", 55), (b"a", 54), (b"b", 30), (b"c", 56)]
+    changes = [Change(offset, key, b"v", at) for offset, (key, at) in enumerate(times)]
+    ended = [Change(5, b"c", b"w", 57), Change(6, b"c", None, 58), Change(7, b"d", b"v", 103)]
+    log.point(0, {0: 5})
+    log.back_up(0, {0: (0, 5)}, changes)
+    log.point(1, {0: 8})
+    log.back_up(1, {0: (5, 8)}, ended)
+    log.snapshot(0, 1)
+    found = [[(offset, valid_to) for _, offset, _, _, valid_to in _found(log, w)] for w in (0, 1)]
+    assert found == [[(0, None), (1, 100), (4, None)], [(0, None), (1, 100), (7, None)]]

@@ -17,13 +17,13 @@ from kstreams_assets.backup.facts import TopicFactsTable
 from kstreams_assets.backup.ledger import Ledger
 from kstreams_assets.backup.plan import Gap, GapCause
 from kstreams_assets.backup.result import SpanContent, SpanResult, TopicFacts
-from kstreams_assets.kafka.positions import OffsetRange, TopicPartitionId
+from kstreams_assets.kafka.positions import OffsetRange, TopicPartitionId, outside
 from kstreams_assets.kafka.raw_record import RawRecord
 from kstreams_assets.recovery.point import PartitionCut, RecoveryPoint
 from kstreams_assets.recovery.saved_records import SavedRecordsTable, SavedTail
 from kstreams_assets.restore.inventory import Inventory
 from kstreams_assets.restore.observed import Holding
-from kstreams_assets.restore.selection import WantedPartition, WantedTopic, outside
+from kstreams_assets.restore.selection import WantedPartition, WantedTopic
 from kstreams_assets.warehouse.layout import Warehouse
 from tests.backup.samples import APPLICATION_ID, STEP_MS, backup, point, span, window
 

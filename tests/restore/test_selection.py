@@ -7,13 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kstreams_assets.app.model import Store
-from kstreams_assets.kafka.positions import OffsetRange
+from kstreams_assets.kafka.positions import OffsetRange, outside
 from kstreams_assets.recovery.point import GroupOffset, RecoveryPoint
 from kstreams_assets.restore.request import InputsExtent, RestoreMode, RestoreRequest
 from kstreams_assets.restore.selection import (
     Selection,
     WantedPartition,
-    outside,
     reduced,
     roles_at,
     select,
