@@ -2,19 +2,18 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final
 
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
+from examples.streams.application import LAUNCHER, Guarantee
 from kstreams_assets.kafka.streams_process import StreamsProcess
 from spark_resources.java_program import JavaProgram
 
-Guarantee = Literal["exactly_once_v2", "at_least_once"]
-
 TOPICS: Final = ("orders", "customer-totals", "orders-rejected")
-PROGRAM: Final = JavaProgram(Path(__file__).with_name("OrderProcessor.java"))
+PROGRAM: Final = JavaProgram(Path(__file__).with_name("OrderProcessor.java"), also=(LAUNCHER,))
 
 _DESCRIBE_TIMEOUT_S: Final = 60.0
 _ADMIN_TIMEOUT_S: Final = 30.0

@@ -175,6 +175,7 @@ def _paused_in_transaction(
     """Stop an instance while one of its transactions is open and has written state."""
     partitions = [TopicPartitionId(topics.changelog, number) for number in range(PARTITIONS)]
     deadline = time.monotonic() + _TIMEOUT_S
+    runs_s = 0.13
     while time.monotonic() < deadline:
         with _paused(instance):
             stable = source.cluster.last_stable_offsets(partitions)
@@ -184,7 +185,8 @@ def _paused_in_transaction(
             if any(stable[p] == later[p] < ends[p] for p in partitions):
                 yield
                 return
-        time.sleep(0.13)
+        time.sleep(runs_s)
+        runs_s *= 1.3  # on a busy machine it needs longer to begin one
     raise AssertionError("the instance was never in a transaction when it was stopped")
 
 
