@@ -14,6 +14,7 @@ from kstreams_assets.recovery.point import RecoveryPoint
 from kstreams_assets.recovery.table import RecoveryPointTable
 from kstreams_assets.restore.choice import Choice, Unfinished, choose
 from kstreams_assets.restore.inventory import Inventory
+from kstreams_assets.restore.join_buffers import misread_buffers
 from kstreams_assets.restore.names import TargetNames, target_names
 from kstreams_assets.restore.obstacles import refusals
 from kstreams_assets.restore.plan import RestorePlan, TopicPlan
@@ -124,7 +125,18 @@ class _Planner:
         )
         holdings = inventory.holdings(point, selection.topics)
         facts = inventory.facts(point, selection.topics)
-        return replace(found, selection=selection, holdings=holdings, facts=facts)
+        notes = misread_buffers(
+            self._settings.application.stores,
+            self._settings.store_formats,
+            {topic.source for topic in selection.topics},
+        )
+        return replace(
+            found,
+            selection=selection,
+            holdings=holdings,
+            facts=facts,
+            notes=(*found.notes, *notes),
+        )
 
     def _with_snapshots(
         self, found: Findings, point: RecoveryPoint, state: SnapshotState

@@ -19,10 +19,15 @@ def differences_from_control(
 ) -> list[str]:
     """What differs in outputs (every record of every key, or the last) and in changelogs.
 
-    Changelogs are compared by what their stores hold, but for stores that are `not_compared`.
+    Changelogs are compared by what their stores hold. Stores and outputs that are `not_compared`
+    are left out.
     """
     settings, control = restored.run.settings, restored.run.written
-    outputs = [topic.name for topic in settings.application.with_role(TopicRole.OUTPUT)]
+    outputs = [
+        topic.name
+        for topic in settings.application.with_role(TopicRole.OUTPUT)
+        if topic.name not in not_compared
+    ]
     changelogs = [
         topic
         for topic in settings.application.with_role(TopicRole.CHANGELOG)

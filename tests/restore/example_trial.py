@@ -72,8 +72,9 @@ class InputFeed:
 class ExampleTrial:
     """How an example is run.
 
-    `before` are records produced before the application starts, by topic without prefix. `config`
-    are further Streams properties. `closing` are produced when the feeds have ended, such as
+    `before` are records produced before the application starts, by topic without prefix. `awaited`
+    are topics that hold something when the first point is taken. `config` are further Streams
+    properties. `closing` are produced when the feeds have ended, such as
     records that move stream time on. `not_compared` are changelogs, by store, whose content no
     restore can give back.
     """
@@ -81,6 +82,7 @@ class ExampleTrial:
     definition: Definition
     feeds: Sequence[InputFeed]
     before: Mapping[str, Sequence[Record]] = field(default_factory=dict)
+    awaited: Sequence[str] = ()
     closing: Mapping[str, Sequence[Record]] = field(default_factory=dict)
     config: Mapping[str, str] = field(default_factory=dict)
     not_compared: frozenset[str] = frozenset()
@@ -225,7 +227,9 @@ def _live_points(trial: ExampleTrial, source: Source, prefix: str) -> dict[str, 
             stack.enter_context(Feed(servers, prefix + f.topic, f.record, rate=f.rate))
             for f in trial.feeds
         ]
-        _await_first_results(source)
+        _await_results(source, named(source.settings.application, TopicRole.CHANGELOG))
+        for topic in trial.awaited:
+            _await_results(source, [prefix + topic])
         time.sleep(_FIRST_S)
         for label in LIVE:
             time.sleep(_BETWEEN_S)
@@ -236,13 +240,12 @@ def _live_points(trial: ExampleTrial, source: Source, prefix: str) -> dict[str, 
     return points
 
 
-def _await_first_results(source: Source) -> None:
+def _await_results(source: Source, topics: Sequence[str]) -> None:
     """Points of an application that has not done anything yet would prove nothing."""
-    changelogs = named(source.settings.application, TopicRole.CHANGELOG)
-    partitions = [TopicPartitionId(t, n) for t in changelogs for n in range(PARTITIONS)]
+    partitions = [TopicPartitionId(topic, n) for topic in topics for n in range(PARTITIONS)]
     deadline = time.monotonic() + _START_S
     while not any(source.cluster.last_stable_offsets(partitions).values()):
-        assert time.monotonic() < deadline, "nothing was processed"
+        assert time.monotonic() < deadline, f"nothing is in any of {topics}"
         time.sleep(0.1)
 
 

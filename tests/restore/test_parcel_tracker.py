@@ -13,19 +13,21 @@ from kstreams_assets.app.model import TopicRole
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.kafka.positions import TopicPartitionId
 from spark_resources.session import SparkSessionResource
+from tests.restore import parcel_postage as postage
 from tests.restore.control import by_key, differences, newest
 from tests.restore.example_comparison import differences_from_control
 from tests.restore.example_expectations import assert_live_and_exact, retention_differences
 from tests.restore.example_snapshots import assert_snapshots_equal_queries
 from tests.restore.example_trial import LIVE, ExampleRun, run_example
+from tests.restore.parcel_postage import changelog, held
 from tests.restore.parcel_run import (
+    BUFFER_LEFT_OUT,
     LOOKED_AT,
     NOT_COMPARED,
     GoneOn,
     Version,
-    changelog,
     go_on,
-    held,
+    in_any_order_at_one_time,
     trial,
     versions,
 )
@@ -67,22 +69,22 @@ def test_outputs_and_state_equal_the_control_run(
     run: ExampleRun, gone_on: Mapping[str, GoneOn]
 ) -> None:
     """Where two input topics meet, the last record of each key; else every record of every key."""
-    ordered = [run.prefix + topic for topic in OUTPUTS if topic not in BY_LAST]
+    whole = {run.prefix + topic for topic in OUTPUTS if topic not in BY_LAST}
+    ordered, reports = whole - {run.prefix + postage.TOPIC}, run.prefix + "handover-reports"
     wrong: dict[str, list[str]] = {}
     for label, gone in gone_on.items():
-        found = gone.restored.written(*ordered)
-        wrong[label] = [
-            *differences_from_control(gone.restored, not_compared=NOT_COMPARED, by_last=True),
-            *(
-                f"{topic}: {text}"
-                for topic in ordered
-                for text in differences(by_key(run.source.written[topic]), by_key(found[topic]))
-            ),
-        ]
+        not_compared = NOT_COMPARED | whole
+        texts = differences_from_control(gone.restored, not_compared=not_compared, by_last=True)
+        for topic, found in gone.restored.written(*ordered).items():
+            logs = run.source.written[topic], found
+            if topic == reports:
+                logs = in_any_order_at_one_time(logs[0]), in_any_order_at_one_time(logs[1])
+            texts += [f"{topic}: {text}" for text in differences(*map(by_key, logs))]
+        wrong[label] = texts
     assert {label: texts for label, texts in wrong.items() if texts} == {}
 
 
-@pytest.mark.parametrize("store", sorted(NOT_COMPARED))
+@pytest.mark.parametrize("store", sorted(NOT_COMPARED - {postage.BUFFER}))
 def test_joins_and_buffers_hold_the_same_in_the_end(
     store: str, run: ExampleRun, gone_on: Mapping[str, GoneOn]
 ) -> None:
@@ -98,10 +100,34 @@ def _rows_of(store: str, records: Sequence[Record]) -> Counter[tuple[bytes, byte
     rows = newest(records)
     if store == "closed-windows-store":
         return Counter((key or b"", None) for key in rows)
-    is_buffer = store == "priced-Buffer"
-    return Counter(
-        ((key or b"")[:-_SEQUENCE], None if is_buffer else row.value) for key, row in rows.items()
-    )
+    return Counter(((key or b"")[:-_SEQUENCE], row.value) for key, row in rows.items())
+
+
+def test_a_join_buffer_that_kafka_streams_misreads_is_told_and_can_be_left_out(
+    run: ExampleRun, gone_on: Mapping[str, GoneOn]
+) -> None:
+    """Its log is restored as it was, and of no use; without it nothing is lost."""
+    buffer = changelog(run, postage.BUFFER)
+    for label, gone in gone_on.items():
+        told = gone.written(run.prefix + postage.TOPIC)
+        waited = postage.weighings(postage.waiting(run, gone.point))
+        noted = any(n.startswith(f"Store {postage.BUFFER} ") for n in gone.restored.plan.notes)
+        assert waited, label
+        if label == BUFFER_LEFT_OUT:
+            late = postage.too_late(run, gone.point)
+            assert postage.unexplained(run, told, late) == []
+            assert not noted
+            assert not any(map(postage.is_closing, told))
+            assert postage.weighings(told) == postage.fed(run)
+        else:
+            # Once a release reads the log back right, this fails: the plan's note has to go, too.
+            log = gone.written(buffer)
+            assert noted, label
+            assert postage.unexplained(run, told) == [], label
+            assert postage.begins_with(log, held(run, buffer, gone.point)), label
+            assert any(map(postage.is_closing, told)), label
+            assert postage.weighings(told) == postage.fed(run) - waited, label
+            assert postage.in_buffer(log) == waited, label
 
 
 def test_snapshots_equal_what_every_queryable_store_answers(
@@ -112,7 +138,7 @@ def test_snapshots_equal_what_every_queryable_store_answers(
         *("scans-per-window", "scans-at-close", "tariffs"),
     }
     assert all(run.answers.values())
-    assert_snapshots_equal_queries(run, spark)
+    assert_snapshots_equal_queries(run, spark, sampled=True)
 
 
 def test_the_plan_says_what_cannot_come_back(
@@ -128,7 +154,7 @@ def test_the_plan_says_what_cannot_come_back(
     then = {_postcode(r) for r in scans if r.offset >= committed[r.partition]}
     cached = {entry["key"] for entry in gone.asked["regions"]}
     assert cached == then
-    assert len(cached) < len({*map(_postcode, scans)}) / 2
+    assert cached < {*map(_postcode, scans)}
 
 
 def _postcode(record: Record) -> str:
@@ -181,7 +207,7 @@ def test_versions_out_of_order_and_deleted_in_the_past_come_back(
     asked = gone_on[LOOKED_AT].asked
     assert asked is not None
     # The ledger's records that the point holds are processed by then.
-    ledger = [r for r in held(run, run.prefix + "ledger", point) if not _is_weighing(r)]
+    ledger = [r for r in held(run, run.prefix + "ledger", point) if not postage.is_weighing(r)]
     entries = [r._replace(value=r.value and int(r.value).to_bytes(4)) for r in ledger]
     history_ms = run.settings.store_formats["tariffs"].retention_ms
     assert history_ms is not None
@@ -189,10 +215,6 @@ def test_versions_out_of_order_and_deleted_in_the_past_come_back(
     answered = {Version(e["key"], e["value"], e["from"], e.get("to")) for e in asked["tariffs"]}
     assert expected <= answered
     assert {v for v in answered - expected if v.end is None} == set()
-
-
-def _is_weighing(record: Record) -> bool:
-    return record.value is not None and record.value.startswith(b"weighed ")
 
 
 def test_a_suppressed_window_is_told_once_though_restored_half_way(
@@ -205,14 +227,10 @@ def test_a_suppressed_window_is_told_once_though_restored_half_way(
         told = Counter(record.key for record in gone.written(output))
         assert set(told.values()) == {1}, label
         before = {record.key for record in held(run, output, gone.point)}
-        names = {_window_name(key or b"") for key in waiting}
+        names = {b"%b@%d" % (key[:-8], int.from_bytes(key[-8:])) for key in waiting if key}
         assert names, label
         assert not names & before
         assert names <= told.keys()
-
-
-def _window_name(key: bytes) -> bytes:
-    return key[:-8] + b"@%d" % int.from_bytes(key[-8:])
 
 
 def test_a_foreign_key_join_goes_on_with_subscriptions_in_flight(

@@ -9,7 +9,14 @@ from click.testing import CliRunner
 
 from examples.parcel_tracker.application import EXAMPLE, INPUTS
 from examples.parcel_tracker.load import main
-from examples.parcel_tracker.records import CLOSING, CLOSING_AFTER_MS, RATES, TICKS, ParcelRecords
+from examples.parcel_tracker.records import (
+    CLOSING,
+    CLOSING_AFTER_MS,
+    CUSTOMERS,
+    RATES,
+    TICKS,
+    ParcelRecords,
+)
 from examples.streams.load import Event
 from tests.restore.example_expectations import partition_of
 
@@ -74,9 +81,15 @@ def test_only_tariffs_are_told_for_the_past() -> None:
 
 
 def test_tables_get_rows_and_deletions() -> None:
-    for topic in ("customers", "parcels", "slots"):
+    for topic in ("parcels", "slots"):
         deleted = sum(event.value is None for event in _records(topic))
         assert 40 < deleted < 160, topic
+
+
+def test_every_customer_comes_first_and_stays() -> None:
+    events = _records("customers")
+    assert len({event.key for event in events[:CUSTOMERS]}) == CUSTOMERS
+    assert all(event.value is not None for event in events)
 
 
 def test_a_parcel_s_customers_live_in_one_partition() -> None:
