@@ -10,6 +10,7 @@ from typing import Final
 from kstreams_assets.backup.run import Spark
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.local_cluster import LocalCluster
+from kstreams_assets.kafka.positions import TopicPartitionId
 from tests.restore.trial import Source, SourceRun, connection_to, settings_of
 from tests.streams.cluster import unique_name
 from tests.streams.feed import Feed, Record
@@ -21,6 +22,7 @@ _HALF_S: Final = 4.0
 _SENSORS: Final = 5
 _STEP_MS: Final = 250
 _HOUR_MS: Final = 3_600_000
+_CLOSED_S: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +46,22 @@ def run_wide_app(folder: Path, spark: Spark) -> WideRun:
         with WideApp(local.bootstrap_servers, topics, state_dir=folder / "state"):
             with Feed(local.bootstrap_servers, topics.readings, readings(), rate=_RATE) as feed:
                 time.sleep(_HALF_S)
+                _await_closed_windows(source, topics)
                 half = source.take()
                 time.sleep(_HALF_S)
                 feed.stop()
             source.drain()
         source.back_up(half, spark)
         return WideRun(source.ended({"half": half}), topics)
+
+
+def _await_closed_windows(source: Source, topics: WideTopics) -> None:
+    """A busy machine needs longer until there is something that lost metadata would repeat."""
+    partitions = [TopicPartitionId(topics.closed, number) for number in range(_PARTITIONS)]
+    deadline = time.monotonic() + _CLOSED_S
+    while not all(source.cluster.last_stable_offsets(partitions).values()):
+        assert time.monotonic() < deadline, "no window was closed in time"
+        time.sleep(0.1)
 
 
 def readings() -> Callable[[int], Record]:
