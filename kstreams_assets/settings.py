@@ -4,7 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from kstreams_assets.app.model import AppTopic, StreamsApplication
+from kstreams_assets.completeness.recomputation import Recomputation, TopicFormat
+from kstreams_assets.completeness.rule import CompletenessRule
+from kstreams_assets.drill.settings import DrillSettings
 from kstreams_assets.errors import ConfigurationError
+from kstreams_assets.governance.declaration import Governance
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.ktables.registry import RegistryConnection
 from kstreams_assets.ktables.store_format import StoreFormat
@@ -118,6 +122,14 @@ class ApplicationSettings:
     """How stores are read, by name, for those of which the user says something."""
     without_ktable: frozenset[str] = frozenset()
     """Stores of which no tables are made."""
+    topic_formats: Mapping[str, TopicFormat] = field(default_factory=dict)
+    """How records of topics are read, by topic, for those of which the user says something."""
+    completeness: tuple[CompletenessRule, ...] = ()
+    """The rules by which the business knows that nothing is lost."""
+    recomputed: tuple[Recomputation, ...] = ()
+    """Stores that are recomputed from their inputs and compared."""
+    governance: Governance = field(default_factory=Governance)
+    drill: DrillSettings = field(default_factory=DrillSettings)
     registry: RegistryConnection | None = None
     """The schema registry of the application's Avro and Protobuf records."""
     sensors_running: bool = False

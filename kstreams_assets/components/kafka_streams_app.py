@@ -11,6 +11,9 @@ from kstreams_assets.app.roles import application_from_declarations, application
 from kstreams_assets.app.selection import select_topics
 from kstreams_assets.app.topology import parse_topology
 from kstreams_assets.components.builder import build_application_definitions
+from kstreams_assets.components.completeness_models import RuleModel
+from kstreams_assets.components.drill_models import DrillModel
+from kstreams_assets.components.governance_models import GovernanceModel
 from kstreams_assets.components.models import (
     BackupModel,
     RecoveryPointsModel,
@@ -26,6 +29,7 @@ from kstreams_assets.components.models import (
 )
 from kstreams_assets.components.store_models import StoreModel, require_stores, store_formats
 from kstreams_assets.errors import ConfigurationError
+from kstreams_assets.governance.declaration import Governance
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.ktables.registry import RegistryConnection
 from kstreams_assets.settings import ApplicationSettings
@@ -65,6 +69,13 @@ class KafkaStreamsAppComponent(dg.Component, dg.Resolvable, dg.Model):
     stores: dict[str, StoreModel] = Field(
         default={}, description="How stores are read as tables, and what rebuilds them."
     )
+    completeness: list[RuleModel] = Field(
+        default=[], description="Rules by which the business knows that nothing is lost."
+    )
+    governance: GovernanceModel | None = Field(
+        default=None, description="What is declared of the application, compared with the cluster."
+    )
+    drill: DrillModel = Field(default=DrillModel(), description="How restore drills go.")
     schema_registry: Annotated[
         RegistryConnection | WrongRegistry | None,
         dg.Resolver(
@@ -123,6 +134,8 @@ class KafkaStreamsAppComponent(dg.Component, dg.Resolvable, dg.Model):
             restore=self.restore.settings(),
             store_formats=store_formats(self.stores),
             without_ktable=frozenset(n for n, model in self.stores.items() if not model.ktable),
+            governance=self.governance.settings() if self.governance else Governance(),
+            drill=self.drill.settings(),
             registry=checked_registry(self.schema_registry),
             sensors_running=self.sensors is SensorStatus.RUNNING,
             owners=tuple(self.owners),

@@ -102,9 +102,27 @@ class WindowsModel(dg.Resolvable, dg.Model):
 
 
 class TopicModel(dg.Resolvable, dg.Model):
-    """What is said about one topic, against what names and topology tell."""
+    """What is said about one topic: its roles, against what names and topology tell; its format.
 
-    roles: list[TopicRole] = Field(description="input, global, repartition, changelog, output.")
+    `key` and `value` are as those of a store.
+    """
+
+    roles: list[TopicRole] = Field(
+        default=[], description="input, global, repartition, changelog, output."
+    )
+    key: str | dict[str, Any] | None = Field(
+        default=None, description="Format of the keys, for completeness rules.", examples=["string"]
+    )
+    value: str | dict[str, Any] | None = Field(
+        default=None,
+        description="Format of the values, for completeness rules.",
+        examples=[{"format": "json", "schema": "customer_id STRING, amount_cents BIGINT"}],
+    )
+
+    @property
+    def says_how_to_read(self) -> bool:
+        """Whether anything is said about how its records are read."""
+        return self.key is not None or self.value is not None
 
 
 class BackupModel(dg.Resolvable, dg.Model):
@@ -253,7 +271,11 @@ def declarations(
 ) -> Declarations:
     """What the YAML says about topics and stores; raises ConfigurationError."""
     return Declarations(
-        topic_roles={name: frozenset(model.roles) for name, model in topics.items()},
+        topic_roles={
+            name: frozenset(model.roles)
+            for name, model in topics.items()
+            if model.roles or not model.says_how_to_read
+        },
         stores={
             name: declared
             for name, model in stores.items()

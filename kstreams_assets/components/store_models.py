@@ -8,22 +8,15 @@ from pydantic import Field
 
 from kstreams_assets.app.declarations import StoreDeclaration, require_known
 from kstreams_assets.app.model import StreamsApplication
+from kstreams_assets.components.completeness_models import RecomputeModel
+from kstreams_assets.components.format_models import read_format
 from kstreams_assets.errors import ConfigurationError
-from kstreams_assets.ktables.ddl import SchemaTextError, parse_schema
+from kstreams_assets.ktables.ddl import parse_schema
 from kstreams_assets.ktables.declared import kind_by_name
-from kstreams_assets.ktables.store_format import (
-    BYTES,
-    FRAMED,
-    Encoding,
-    Format,
-    StoreFormat,
-    StoreKind,
-)
+from kstreams_assets.ktables.store_format import FRAMED, Format, StoreFormat, StoreKind
 
 _HAVE_WINDOWED_KEYS: Final = (StoreKind.SUPPRESS, StoreKind.JOIN_BUFFER)
 _WINDOWED_KEYS: Final = (StoreKind.KEY_VALUE, StoreKind.WINDOW, StoreKind.SESSION)
-_FORMAT_KEYS: Final = ("format", "schema")
-_ENCODINGS: Final = ", ".join(Encoding)
 
 
 class StoreModel(dg.Resolvable, dg.Model):
@@ -73,6 +66,9 @@ class StoreModel(dg.Resolvable, dg.Model):
         examples=[{"total": ["orders.amount"]}],
     )
     ktable: bool = Field(default=True, description="Whether tables are made of the store.")
+    recompute: RecomputeModel | None = Field(
+        default=None, description="How a store of counts or sums follows from an input."
+    )
 
     def declaration(self, store: str) -> StoreDeclaration | None:
         """What rebuilds the store, None if the rules are to find it; raises ConfigurationError."""
@@ -102,18 +98,19 @@ class StoreModel(dg.Resolvable, dg.Model):
             source_topic=self.source_topic,
             logging_disabled=self.logging_disabled,
             ktable=self.ktable,
+            recompute=self.recompute,
         )
         return self != rebuilt
 
     def format(self, store: str) -> StoreFormat:
         """How the store is read; raises ConfigurationError, which names the store."""
         self._check_windowed_keys(store)
-        value = _format(store, "value", self.value)
+        value = read_format(f"the value of store {store!r}", self.value)
         self._check_lineage(store, value)
         try:
             return StoreFormat(
                 kind=self.kind or kind_by_name(store) or StoreKind.KEY_VALUE,
-                key=_format(store, "key", self.key),
+                key=read_format(f"the key of store {store!r}", self.key),
                 value=value,
                 window_size_ms=self.window_size_ms,
                 retention_ms=self.retention_ms,
@@ -166,39 +163,3 @@ def require_stores(stores: Mapping[str, StoreModel], application: StreamsApplica
     """Raise DeclaredNotFoundError for the first store that the application does not have."""
     known = {store.name for store in application.stores}
     require_known("store", stores.keys(), known, f"application {application.application_id}")
-
-
-def _format(store: str, side: str, said: str | dict[str, Any] | None) -> Format:
-    """`string`, or {format, schema}; nothing said means bytes."""
-    if said is None:
-        return BYTES
-    block = {"format": said} if isinstance(said, str) else said
-    unknown = sorted(block.keys() - set(_FORMAT_KEYS))
-    if unknown or "format" not in block:
-        found = f"unknown key {unknown[0]!r}" if unknown else "no key 'format'"
-        raise ConfigurationError(
-            f"The {side} of store {store!r} has {found}.",
-            remedy=f"Give one of {_ENCODINGS}, or {{format, schema}}.",
-        )
-    if block["format"] not in tuple(Encoding):
-        raise ConfigurationError(
-            f"The {side} of store {store!r} has format {block['format']!r}.",
-            remedy=f"Give one of {_ENCODINGS}.",
-        )
-    return _checked(store, side, Encoding(block["format"]), block.get("schema"))
-
-
-def _checked(store: str, side: str, encoding: Encoding, schema: object) -> Format:
-    try:
-        if schema is not None:
-            parse_schema(str(schema))
-        return Format(encoding, None if schema is None else str(schema))
-    except SchemaTextError as error:
-        raise ConfigurationError(
-            f"The schema of the {side} of store {store!r} is not understood: {error}.",
-            remedy="Write it as Spark's DDL: 'a BIGINT, b STRUCT<c: STRING>'.",
-        ) from error
-    except ConfigurationError as error:
-        raise ConfigurationError(
-            f"The {side} of store {store!r}: {error.problem}", remedy=error.remedy
-        ) from error

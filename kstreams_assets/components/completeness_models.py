@@ -1,0 +1,72 @@
+"""The blocks `completeness` and `stores.<name>.recompute` of the YAML."""
+
+import dagster as dg
+from pydantic import Field
+
+from kstreams_assets.backup.verdicts import Severity
+from kstreams_assets.completeness.rule import Place, Scope
+
+
+class RuleModel(dg.Resolvable, dg.Model):
+    """One completeness rule: `sql`, or `balance` as its short form.
+
+    `sql` returns the rows in violation; it is Spark SQL over views that are named after topics and
+    stores. `balance` is an equation of counts (`a.v1`), sums (`sum(a.v1.amount)`) and records in
+    flight (`in_flight(a)`).
+    """
+
+    name: str = Field(description="Name of the rule, and of its asset check.")
+    sql: str | None = Field(default=None, description="Returns the rows in violation.")
+    balance: str | None = Field(
+        default=None,
+        description="Left side == right side, of topics and stores joined by + and -.",
+        examples=["orders.created.v1 == orders.risk-candidates.v1 + orders.error.v1"],
+    )
+    per: str | None = Field(
+        default=None,
+        description="Balance for each value of this column (_key for the record key); in total"
+        " without it.",
+    )
+    scope: Scope = Field(
+        default=Scope.EVERYTHING,
+        description="Whether everything up to the point counts, or what is new since the window"
+        " before.",
+    )
+    severity: Severity = Field(default=Severity.ERROR, description="error or warn.")
+    blocking: bool = Field(
+        default=True,
+        description="Whether a violation on a restored cluster keeps the group offsets away.",
+    )
+    on: list[Place] = Field(
+        default=list(Place), description="Where it is evaluated: backup, ktables, restore."
+    )
+    description: str = Field(default="", description="What it says, in words.")
+
+
+class WindowedByModel(dg.Resolvable, dg.Model):
+    """Tumbling or hopping windows of a recomputed store."""
+
+    size_ms: int = Field(description="Length of a window.")
+    advance_ms: int | None = Field(default=None, description="Of hopping windows; else the length.")
+    grace_ms: int = Field(default=0, description="How late records may be.")
+
+
+class RecomputeModel(dg.Resolvable, dg.Model):
+    """How a store of counts or sums follows from one input topic."""
+
+    source: str = Field(description="The input topic.")
+    key: str = Field(
+        default="_key", description="SQL expression over its view that gives the store's key."
+    )
+    values: str | dict[str, str] = Field(
+        default="count(*)",
+        description="count(*) or sum(...); by field where the value has several.",
+        examples=[{"count": "count(*)", "total_cents": "sum(amount_cents)"}],
+    )
+    where: str = Field(default="", description="SQL condition: which records count.")
+    through: str | None = Field(
+        default=None, description="The repartition topic between the two, if there is one."
+    )
+    windowed_by: WindowedByModel | None = Field(
+        default=None, description="Windows of a windowed store."
+    )

@@ -1,0 +1,1 @@
+"""Restore drills: an application restored into a throwaway cluster, started and judged."""

@@ -1,0 +1,1 @@
+"""What is declared of an application, compared with its cluster; each finding says what to do."""

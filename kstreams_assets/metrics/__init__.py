@@ -1,0 +1,1 @@
+"""What a dashboard needs to know of an application, for Prometheus."""
