@@ -10,7 +10,7 @@ SLOW := spark or kafka or e2e
 export VIRTUAL_ENV := $(CURDIR)/$(VENV)
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: help setup jdk jars test-jars demo dev test check bench clean
+.PHONY: help setup jdk jars test-jars demo dev test drills check bench clean
 
 help: ## Say what can be made
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -40,9 +40,13 @@ demo: setup ## Run a broker, an application and its backup; two minutes of order
 dev: setup ## Open the Dagster UI on 127.0.0.1:3000 on a live example, with its daemon
 	$(BIN)/python -m examples.demo.ui
 
-test: setup test-jars ## Run every test: the pure ones, then those with brokers and Spark
+test: setup test-jars ## Run the tests: the pure ones, then those with brokers and Spark
 	$(BIN)/python -m pytest -q -n 2 -m "not ($(SLOW))"
-	$(BIN)/python -m pytest -q -m "$(SLOW)"
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m "($(SLOW)) and not drill"
+
+drills: setup test-jars ## Run the tests of minutes: kills, exact cuts, restored applications, drills
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m "drill and not alone"
+	$(BIN)/python -m pytest -q -m "drill and alone"
 
 check: setup ## Run ruff, pyright and dg check defs
 	$(BIN)/ruff check .

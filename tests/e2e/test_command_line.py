@@ -91,6 +91,7 @@ def app_file(kafka_cluster: LocalCluster, application_id: str, tmp_path: Path) -
     return file
 
 
+@pytest.mark.drill
 def test_a_live_application_is_discovered_and_backed_up(
     kafka_cluster: LocalCluster, application_id: str, app_file: Path, tmp_path: Path
 ) -> None:

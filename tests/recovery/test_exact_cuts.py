@@ -23,7 +23,7 @@ from tests.recovery.trial import (
 )
 from tests.streams.oracle_app import OracleApp
 
-pytestmark = pytest.mark.kafka
+pytestmark = [pytest.mark.kafka, pytest.mark.drill, pytest.mark.alone]
 
 CONFIG = {**QUICK_SESSIONS, **NO_PURGE}
 

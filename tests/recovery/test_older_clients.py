@@ -23,7 +23,7 @@ from tests.recovery.trial import (
     wrong_points,
 )
 
-pytestmark = pytest.mark.kafka
+pytestmark = [pytest.mark.kafka, pytest.mark.drill]
 
 CONFIG = {**QUICK_SESSIONS, **NO_PURGE}
 

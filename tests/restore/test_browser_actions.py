@@ -51,7 +51,7 @@ from tests.restore.example_trial import (
 )
 from tests.streams.feed import Record
 
-pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.e2e]
+pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.e2e, pytest.mark.drill]
 
 RATE: Final = 300
 CAPTCHA_RATE: Final = 50

@@ -34,7 +34,7 @@ from tests.restore.example_trial import (
 )
 from tests.streams.feed import Record
 
-pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.e2e]
+pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.e2e, pytest.mark.drill]
 
 RATE: Final = 800
 STEP_MS: Final = 900

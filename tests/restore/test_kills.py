@@ -34,7 +34,7 @@ from tests.restore.killing import (
 from tests.streams.cluster import unique_name
 from tests.streams.feed import Record
 
-pytestmark = [pytest.mark.kafka, pytest.mark.spark]
+pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.drill]
 
 _SHARES = (0.01, 0.05, 0.12, 0.2, 0.3, 0.4, 0.5, 0.65, 0.8, 0.95)
 

@@ -23,7 +23,13 @@ from tests.restore.wide_run import WideRun
 from tests.streams.orders import totals
 from tests.streams.wide_app import WideApp, WideTopics
 
-pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.e2e]
+pytestmark = [
+    pytest.mark.kafka,
+    pytest.mark.spark,
+    pytest.mark.e2e,
+    pytest.mark.drill,
+    pytest.mark.alone,
+]
 
 
 def orders_counted(run: OrderRun, restored: Restored | None = None) -> int:

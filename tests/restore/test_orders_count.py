@@ -48,7 +48,7 @@ from tests.restore.trial import Source, SourceRun, own_names, restore
 from tests.streams.cluster import unique_name
 from tests.streams.feed import Feed, Record
 
-pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.e2e]
+pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.e2e, pytest.mark.drill]
 
 RATE: Final = 600
 FIRST: Final = ExampleTrial(

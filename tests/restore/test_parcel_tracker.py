@@ -33,7 +33,7 @@ from tests.restore.parcel_run import (
 )
 from tests.streams.feed import Record
 
-pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.e2e]
+pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.e2e, pytest.mark.drill]
 
 # Two input topics meet in these: what comes first changes what is said in between.
 BY_LAST: Final = frozenset({"schedule", "labels"})

@@ -33,7 +33,13 @@ from tests.streams.feed import Feed, Record
 from tests.streams.orders import PARTITIONS, OrderTopics, order_processor, orders, totals
 from tests.streams.wide_app import WideApp, WideTopics
 
-pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.e2e]
+pytestmark = [
+    pytest.mark.kafka,
+    pytest.mark.spark,
+    pytest.mark.e2e,
+    pytest.mark.drill,
+    pytest.mark.alone,
+]
 
 
 def assert_as_control(
