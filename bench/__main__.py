@@ -1,8 +1,8 @@
-"""`python -m bench [windows|backup|points|cuts|restore|ktables]`: all without an argument."""
+"""`python -m bench [windows|backup|points|cuts|restore|ktables|drill]`: all without an argument."""
 
 import sys
 
-from bench import backup, cuts, ktables, points, restore, windows
+from bench import backup, cuts, drill, ktables, points, restore, windows
 
 _BENCHMARKS = {
     "windows": windows.main,
@@ -11,6 +11,7 @@ _BENCHMARKS = {
     "cuts": cuts.main,
     "restore": restore.main,
     "ktables": ktables.main,
+    "drill": drill.main,
 }
 
 

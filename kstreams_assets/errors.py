@@ -84,6 +84,35 @@ class TopicPatternUnmatchedError(ConfigurationError):
         )
 
 
+class RuleSqlError(ConfigurationError):
+    """A completeness rule, or the recomputation of a store, cannot be what was meant.
+
+    `rule` is its name (of a recomputation `recompute_<store>`), `line` where it begins in `file`,
+    `problem_line` the line of the YAML with the problem; None where that is not known.
+    """
+
+    def __init__(
+        self,
+        *,
+        rule: str,
+        problem: str,
+        remedy: str,
+        file: Path | None = None,
+        line: int | None = None,
+        problem_line: int | None = None,
+    ) -> None:
+        self.rule = rule
+        self.rule_problem = problem
+        self.file = file
+        self.line = line
+        self.problem_line = problem_line
+        of = "" if file is None else f" of {file}"
+        at = "" if line is None else f", line {line}"
+        if problem_line is not None and problem_line != line:
+            at += f" (the problem is in line {problem_line})"
+        super().__init__(f"Completeness rule {rule!r}{of}{at}: {problem}.", remedy=remedy)
+
+
 class ApplicationNotFoundError(ConfigurationError):
     """Nothing on the cluster belongs to this application id."""
 
@@ -383,6 +412,44 @@ class TargetTopicChangedError(RestoreError):
         self.found = found
 
 
+class RestoredTopicsChangedError(RestoreError):
+    """Records were added to restored topics, or deleted from them, after they were verified."""
+
+    def __init__(self, *, restore_id: str, partitions: Iterable[str]) -> None:
+        self.restore_id = restore_id
+        self.partitions = tuple(partitions)
+        super().__init__(
+            f"Since restore {restore_id} was verified its topics have changed:"
+            f" {'; '.join(self.partitions)}. No group offset was committed.",
+            remedy="Stop whatever writes or deletes there, delete the restored topics and run the"
+            " restore again; where the application has run since, leave its offsets as they are.",
+        )
+
+
+class RestoreIncompleteError(RestoreError):
+    """Blocking completeness rules do not hold on a restored cluster, or were not evaluated there.
+
+    `violated` are rules in violation, or that could not be evaluated, with what was found;
+    `not_evaluated` are rules of which no evaluation of this restore is stored.
+    """
+
+    def __init__(
+        self, *, restore_id: str, violated: Mapping[str, str], not_evaluated: Iterable[str]
+    ) -> None:
+        self.restore_id = restore_id
+        self.violated = dict(violated)
+        self.not_evaluated = tuple(not_evaluated)
+        told = [f"rule {rule}: {what}" for rule, what in self.violated.items()]
+        told += [f"rule {rule} was not evaluated on it" for rule in self.not_evaluated]
+        super().__init__(
+            f"Restore {restore_id} is not known to be complete: {'; '.join(told)}. No group offset"
+            " was committed.",
+            remedy="Find out what is missing, or restore another point; correct the rule if it is"
+            " the rule that is wrong. To go on all the same, run the restore again with"
+            " --skip-completeness (in Dagster: skip_completeness: true).",
+        )
+
+
 class GroupOffsetsDifferError(RestoreError):
     """Committed offsets of the target's group are not what they must be."""
 
@@ -677,6 +744,35 @@ class KeyNotInStoreError(KTableError):
 # --- the schema registry -----------------------------------------------------------------------
 
 
+class CompletenessError(KStreamsAssetsError):
+    """Completeness rules cannot be evaluated as asked."""
+
+
+class UnknownRuleError(CompletenessError):
+    """The application has no completeness rule of this name."""
+
+    def __init__(self, *, application_id: str, rule: str, known: Iterable[str]) -> None:
+        self.application_id = application_id
+        self.rule = rule
+        self.known = tuple(known)
+        super().__init__(
+            f"{application_id} has no completeness rule {rule!r}.",
+            remedy=f"Its rules are: {', '.join(self.known) or 'none'}.",
+        )
+
+
+class UnknownPointError(CompletenessError):
+    """There is no recovery point with this id."""
+
+    def __init__(self, *, application_id: str, point_id: str) -> None:
+        self.application_id = application_id
+        self.point_id = point_id
+        super().__init__(
+            f"{application_id} has no recovery point {point_id!r}.",
+            remedy="Look ids up: kstreams-assets recovery-points list.",
+        )
+
+
 class RegistryError(KTableError):
     """A schema registry did not give what was asked of it."""
 
@@ -736,3 +832,35 @@ class SchemaUnusableError(RegistryError):
         self.schema_id = schema_id
         self.kind = kind
         self.reason = reason
+
+
+# --- drills -------------------------------------------------------------------------------------
+
+
+class DrillError(KStreamsAssetsError):
+    """A restore drill could not begin."""
+
+
+class DrillNotDeclaredError(DrillError):
+    """The YAML does not say how the application is started."""
+
+    def __init__(self, *, application_id: str) -> None:
+        super().__init__(
+            f"Nothing says how {application_id} is started in a drill.",
+            remedy="Give drill.command in the YAML: program and arguments, with"
+            " {bootstrap_servers} and {state_dir} where they belong.",
+        )
+        self.application_id = application_id
+
+
+class DrillCommandNotFoundError(DrillError):
+    """The program of the drill's command, or its working directory, is not there."""
+
+    def __init__(self, *, program: str, problem: str) -> None:
+        super().__init__(
+            f"The drill cannot start {program!r}: {problem}.",
+            remedy="Correct drill.command (or drill.working_directory) in the YAML; nothing was"
+            " restored.",
+        )
+        self.program = program
+        self.problem = problem

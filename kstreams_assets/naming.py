@@ -10,6 +10,10 @@ from kstreams_assets.errors import ConfigurationError
 
 GROUP_OFFSETS: Final = "group_offsets"
 """Stands among the topics of a restore."""
+COMPLETENESS: Final = "completeness"
+"""Stands among the topics of a restore where there are completeness rules."""
+DRILL_POOL: Final = "kstreams_drills"
+"""The pool (size 1) of all drills: side by side they would measure each other."""
 
 
 class CollidingNamesError(ConfigurationError):
@@ -75,6 +79,26 @@ def group_offsets_key(application_id: str) -> dg.AssetKey:
     return dg.AssetKey(["restore", application_id, GROUP_OFFSETS])
 
 
+def governance_key(application_id: str) -> dg.AssetKey:
+    """What an application's cluster shows, compared with what is declared."""
+    return dg.AssetKey(["governance", application_id])
+
+
+def completeness_key(application_id: str) -> dg.AssetKey:
+    """The completeness rules of an application, evaluated at each window."""
+    return dg.AssetKey([COMPLETENESS, application_id])
+
+
+def restore_completeness_key(application_id: str) -> dg.AssetKey:
+    """The completeness rules of an application, evaluated on a restored cluster."""
+    return dg.AssetKey(["restore", application_id, COMPLETENESS])
+
+
+def drill_key(application_id: str) -> dg.AssetKey:
+    """The restore drills of an application."""
+    return dg.AssetKey(["drill", application_id])
+
+
 def group(application_id: str, part: str) -> str:
     """The group of an application's topics, backups and so on."""
     return f"{folded(application_id)}/{part}"
@@ -88,6 +112,16 @@ def pool(application_id: str) -> str:
 def restore_pool(application_id: str) -> str:
     """The pool (size 1) that keeps an application to one restore at a time."""
     return f"kstreams_restore_{folded(application_id)}"
+
+
+def completeness_pool(application_id: str) -> str:
+    """The pool (size 1) that keeps an application to one evaluation of its rules at a time."""
+    return f"kstreams_completeness_{folded(application_id)}"
+
+
+def drill_schedule(application_id: str) -> str:
+    """The schedule of an application's restore drills."""
+    return f"{folded(application_id)}_drill"
 
 
 def recovery_points_sensor(application_id: str) -> str:

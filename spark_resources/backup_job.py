@@ -46,7 +46,7 @@ def write_spans(
         NewerLayoutError: A newer release wrote the table.
     """
     try:
-        _set_properties(spark, system_properties or {})
+        set_properties(spark, system_properties or {})
         ensure_records(spark, path)
         if reads:
             records = read_spans(
@@ -72,7 +72,7 @@ def write_spans(
         raise SparkJobError(innermost_cause(str(error))) from error
 
 
-def _set_properties(spark: SparkSession, properties: Mapping[str, str]) -> None:
+def set_properties(spark: SparkSession, properties: Mapping[str, str]) -> None:
     """JVM properties of the driver; a Connect server or a cluster has them in its own options."""
     jvm = getattr(spark, "_jvm", None)
     if jvm is not None:

@@ -64,6 +64,16 @@ def with_decoded_columns(
     return _with(rows, key, value).drop(_KEY_APART, _VALUE_APART)
 
 
+def with_decoded_record(
+    rows: DataFrame, read: StoreFormat, schemas: Mapping[int, RegisteredSchema]
+) -> DataFrame:
+    """The same columns for records of a topic that need be no state: a key may be missing."""
+    schemas = _of_rows(rows, read, schemas)
+    key = decoded(F.col("key"), read.key, schemas, schema_header="__key_schema_id")
+    value = decoded(F.col("value"), read.value, schemas, schema_header="__value_schema_id")
+    return _with(rows, key, value, needs_key=False)
+
+
 def _key(store: StoreFormat, schemas: Mapping[int, RegisteredSchema]) -> Decoded:
     parts = parts_of(F.col("key"), store.kind, store.window_size_ms)
     inner = decoded(parts.inner, store.key, schemas, schema_header="__key_schema_id")
@@ -77,9 +87,10 @@ def _of_rows(
     return SchemasOfRows(rows, schemas) if store.needs_registry else schemas
 
 
-def _with(rows: DataFrame, key: Decoded, value: Decoded) -> DataFrame:
+def _with(rows: DataFrame, key: Decoded, value: Decoded, *, needs_key: bool = True) -> DataFrame:
     null_key: Column = F.when(F.col("key").isNull(), F.lit(NULL_KEY))
-    problems = F.concat_ws("; ", null_key, key.named("key").problem, value.named("value").problem)
+    wrong = [key.named("key").problem, value.named("value").problem]
+    problems = F.concat_ws("; ", *([null_key] if needs_key else []), *wrong)
     return rows.withColumns(
         {
             "decoded_key": key.value,

@@ -26,7 +26,7 @@ from kstreams_assets.ktables.store_format import StoreFormat
 from kstreams_assets.ktables.work import SnapshotContent, SnapshotWork
 from spark_resources.backup_job import SparkJobError, innermost_cause
 from spark_resources.ktable_columns import with_decoded_columns
-from spark_resources.ktable_newest import Newest, newest_rows
+from spark_resources.ktable_newest import Newest, chosen_rows, newest_rows
 from spark_resources.ktable_source import read_source
 from spark_resources.ktable_table import write_window
 
@@ -36,8 +36,6 @@ if TYPE_CHECKING:
 _FILE_BYTES: Final = 128 * 1024 * 1024
 _TASK_BYTES: Final = 32 * 1024 * 1024
 """Below so many bytes for each core, fewer files are written than there are cores."""
-_BROADCAST_ROWS: Final = 4_000_000
-"""So many chosen rows, 70 bytes each, are sent to every task; beyond, Spark may sort instead."""
 
 
 def write_snapshot(
@@ -60,7 +58,7 @@ def write_snapshot(
     try:
         source = read_source(spark, work)
         with _persisted(newest_rows(source, work)) as newest:
-            rows = _chosen(source, newest)
+            rows = chosen_rows(source, newest)
             rows = _with_columns(rows, work, schemas)
             version = write_window(
                 _laid_out(rows, newest.count, work),
@@ -89,16 +87,6 @@ def _persisted(newest: Newest) -> Iterator[Newest]:
         yield newest
     finally:
         newest.unpersist()
-
-
-def _chosen(source: DataFrame, newest: Newest) -> DataFrame:
-    """The records that were chosen, whole; deletions go now, after they have done their work."""
-    chosen = F.broadcast(newest.rows) if newest.count <= _BROADCAST_ROWS else newest.rows
-    rows = source.join(chosen, "row", "inner" if newest.keeps_deletions else "left_semi")
-    if newest.keeps_deletions:
-        # A deletion is needed as long as a late version may come before it.
-        return rows.where(F.col("value").isNotNull() | ~F.col("is_past"))
-    return rows.where(F.col("value").isNotNull() | F.col("key").isNull())
 
 
 def _with_columns(

@@ -23,6 +23,8 @@ _EXPIRES_BY = {
     StoreKind.SESSION: "session_end_ms",
 }
 
+_BROADCAST_ROWS = 4_000_000
+"""So many chosen rows, 70 bytes each, are sent to every task; beyond, Spark may sort instead."""
 _FEW_RECORDS = 50_000
 """Of so few, those that are kept are not counted first: a Spark job takes longer."""
 
@@ -57,6 +59,16 @@ def newest_rows(source: DataFrame, work: SnapshotWork) -> Newest:
             return Newest(newest.select("row"), work.records)
         return _kept(newest.select("row"))
     return _not_expired(newest, work, time, work.format.retention_ms)
+
+
+def chosen_rows(source: DataFrame, newest: Newest) -> DataFrame:
+    """The records that were chosen, whole; deletions go now, after they have done their work."""
+    chosen = F.broadcast(newest.rows) if newest.count <= _BROADCAST_ROWS else newest.rows
+    rows = source.join(chosen, "row", "inner" if newest.keeps_deletions else "left_semi")
+    if newest.keeps_deletions:
+        # A deletion is needed as long as a late version may come before it.
+        return rows.where(F.col("value").isNotNull() | ~F.col("is_past"))
+    return rows.where(F.col("value").isNotNull() | F.col("key").isNull())
 
 
 def _not_expired(newest: DataFrame, work: SnapshotWork, time: str, retention_ms: int) -> Newest:

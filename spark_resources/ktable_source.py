@@ -1,6 +1,6 @@
 """The records and earlier rows that a snapshot is made from, as one frame."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from functools import reduce
 from typing import Final
 
@@ -8,9 +8,9 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from kstreams_assets.kafka.positions import OffsetRange
 from kstreams_assets.ktables.store_format import StoreKind
 from kstreams_assets.ktables.work import SnapshotWork
+from spark_resources.offset_filter import rows_inside
 
 _RECORD: Final = (
     "partition INT, offset BIGINT, timestamp_ms BIGINT, "
@@ -33,15 +33,15 @@ def read_source(spark: SparkSession, work: SnapshotWork) -> DataFrame:
         base_files, whole_files = (), (*base_files, *whole_files)
     frames = [
         _base(spark, work) if base_files else None,
-        _numbered(_read(spark, whole_files), work) if whole_files else None,
-        _numbered(_inside(_read(spark, work.cut_files), work.ranges), work)
+        numbered(_read(spark, whole_files), work) if whole_files else None,
+        numbered(rows_inside(_read(spark, work.cut_files), work.ranges), work)
         if work.cut_files
         else None,
-        _numbered(_read(spark, (work.saved_file,)), work, saved=True) if work.saved_file else None,
+        numbered(_read(spark, (work.saved_file,)), work, saved=True) if work.saved_file else None,
     ]
     there = [frame for frame in frames if frame is not None]
     if not there:
-        there = [_numbered(spark.createDataFrame([], _RECORD), work)]
+        there = [numbered(spark.createDataFrame([], _RECORD), work)]
     return reduce(DataFrame.unionByName, there)
 
 
@@ -59,45 +59,21 @@ def by_partition(spark: SparkSession, values: Mapping[int, int], name: str) -> D
 def _base(spark: SparkSession, work: SnapshotWork) -> DataFrame:
     rows = _read(spark, work.base_files)
     if work.base_ranges is not None:
-        rows = _inside(rows, work.base_ranges)
-    return _numbered(rows, work, in_base=True)
+        rows = rows_inside(rows, work.base_ranges)
+    return numbered(rows, work, in_base=True)
 
 
 def _read(spark: SparkSession, files: Iterable[str]) -> DataFrame:
     return spark.read.schema(_RECORD).parquet(*files)
 
 
-def _inside(rows: DataFrame, ranges: Mapping[int, Sequence[OffsetRange]]) -> DataFrame:
-    """The rows whose offsets lie in the ranges of their partition."""
-    flat = [(number, r.start, r.end) for number, of_it in ranges.items() for r in of_it]
-    table = pa.table(
-        {
-            "partition": pa.array([number for number, _, _ in flat], pa.int32()),
-            "start": pa.array([start for _, start, _ in flat], pa.int64()),
-            "end": pa.array([end for _, _, end in flat], pa.int64()),
-        }
-    )
-    wanted = F.broadcast(rows.sparkSession.createDataFrame(table)).alias("wanted")
-    within = F.expr(
-        "rows.partition = wanted.partition"
-        " AND rows.offset >= wanted.start AND rows.offset < wanted.end"
-    )
-    return rows.alias("rows").join(wanted, within, "left_semi")
-
-
-def _numbered(
+def numbered(
     rows: DataFrame, work: SnapshotWork, *, saved: bool = False, in_base: bool = False
 ) -> DataFrame:
-    """One number for partition and offset: a join on one long is the cheapest there is."""
+    """The rows with `in_base` and `row`, see `read_source`.
+
+    One number for partition and offset: a join on one long is the cheapest there is.
+    """
     stride = max(work.partitions, default=0) + 1
     number = (F.col("offset") * 2 + F.lit(0 if saved else 1)) * F.lit(stride) + F.col("partition")
-    return rows.select(
-        "partition",
-        "offset",
-        "timestamp_ms",
-        "headers",
-        "key",
-        "value",
-        F.lit(in_base).alias("in_base"),
-        number.cast("bigint").alias("row"),
-    )
+    return rows.select("*", F.lit(in_base).alias("in_base"), number.cast("bigint").alias("row"))

@@ -65,7 +65,9 @@ def read_spans(
         Columns of `records_table.RECORD_COLUMNS`.
     """
     frames = [
-        _assign_windows(spark, _read(spark, kafka_options, read, group_id_prefix), read, spans)
+        _assign_windows(
+            spark, read_stretches(spark, kafka_options, read, group_id_prefix), read, spans
+        )
         for read in reads
     ]
     records = frames[0]
@@ -81,12 +83,13 @@ def no_records(spark: SparkSession) -> DataFrame:
     return spark.createDataFrame([], RECORD_COLUMNS.replace(" NOT NULL", ""))
 
 
-def _read(
+def read_stretches(
     spark: SparkSession,
     kafka_options: Mapping[str, str],
     read: Sequence[ReadRange],
     group_id_prefix: str,
 ) -> DataFrame:
+    """The committed records of one stretch of each partition, not yet in windows."""
     assign: dict[str, list[int]] = {}
     starts: dict[str, dict[str, int]] = {}
     ends: dict[str, dict[str, int]] = {}

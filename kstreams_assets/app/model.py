@@ -77,6 +77,8 @@ class StreamsApplication:
     stores: tuple[Store, ...] = ()
     edges: tuple[TopicEdge, ...] = ()
     findings: tuple[Finding, ...] = ()
+    copartitioned: tuple[frozenset[str], ...] = ()
+    """Topics that meet in one store, hence need equally many partitions; sorted by names."""
 
     def topic(self, name: str) -> AppTopic:
         """The topic of this name; KeyError when the application has none."""

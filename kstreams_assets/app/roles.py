@@ -5,7 +5,9 @@ cluster, or declarations alone. What the user declares wins in all of them.
 """
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 
+from kstreams_assets.app.copartition import copartitioned_topics
 from kstreams_assets.app.declarations import (
     NOTHING_DECLARED,
     Declarations,
@@ -63,7 +65,8 @@ def application_from_topology(
     edges = without_cycles(draft, topology_edges(draft, resolution))
     if cluster_topics is not None:
         _tell_cluster_doubts(draft, resolution, declarations, cluster_topics, ids)
-    return draft.finish(edges)
+    application = draft.finish(edges)
+    return replace(application, copartitioned=copartitioned_topics(resolution, application))
 
 
 def _add_read_and_written(draft: ApplicationDraft, resolution: Resolution) -> None:

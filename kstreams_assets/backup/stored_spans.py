@@ -31,7 +31,7 @@ COLUMNS = [*_VALUES, "gaps"]
 def spans_of(rows: pa.Table) -> list[StoredSpan]:
     """The rows as spans."""
     complete = [True] * rows.num_rows
-    for index in _unexplained(rows):
+    for index in rows_with_gap(rows, GapCause.UNEXPLAINED):
         complete[index] = False
     columns = [rows.column(name).to_pylist() for name in _VALUES]
     return list(map(_span, complete, *columns)) if rows.num_rows else []
@@ -69,9 +69,9 @@ def _span(
     )
 
 
-def _unexplained(rows: pa.Table) -> list[int]:
-    """Numbers of the rows that lack records for no known cause; no gap is made into an object."""
+def rows_with_gap(rows: pa.Table, cause: GapCause) -> list[int]:
+    """Numbers of the rows that lack records for a cause; no gap is made into an object."""
     gaps = rows.column("gaps").combine_chunks()
     causes = pa.table({"row": gaps.value_parent_indices(), "cause": gaps.flatten().field("cause")})
-    found = causes.filter(pc.field("cause") == GapCause.UNEXPLAINED.value)
+    found = causes.filter(pc.field("cause") == cause.value)
     return found.column("row").to_pylist()

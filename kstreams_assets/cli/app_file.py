@@ -48,7 +48,7 @@ def load_settings(
         bootstrap_servers=bootstrap_servers,
         warehouse=warehouse,
     )
-    return component.settings(path.parent)
+    return component.settings(path.parent, file=path.name)
 
 
 def load_component(

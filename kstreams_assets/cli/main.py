@@ -7,8 +7,13 @@ import click
 
 from kstreams_assets.cli import exit_codes
 from kstreams_assets.cli.backup import backup
+from kstreams_assets.cli.completeness import completeness
 from kstreams_assets.cli.discover import discover
+from kstreams_assets.cli.drill import drill
+from kstreams_assets.cli.governance import governance
 from kstreams_assets.cli.ktables import ktables
+from kstreams_assets.cli.metrics import metrics
+from kstreams_assets.cli.ready import ready
 from kstreams_assets.cli.recovery_points import recovery_points
 from kstreams_assets.cli.restore import restore
 from kstreams_assets.cli.state import state
@@ -33,8 +38,13 @@ def cli(verbose: bool) -> None:
 
 
 cli.add_command(backup)
+cli.add_command(completeness)
 cli.add_command(discover)
+cli.add_command(governance)
+cli.add_command(drill)
 cli.add_command(ktables)
+cli.add_command(metrics)
+cli.add_command(ready)
 cli.add_command(recovery_points)
 cli.add_command(restore)
 cli.add_command(state)

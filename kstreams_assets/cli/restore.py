@@ -4,12 +4,14 @@ import logging
 import sys
 import time
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import click
 
 from kstreams_assets.cli import exit_codes
+from kstreams_assets.cli.completeness_output import result_document, tell_results
 from kstreams_assets.cli.options import app_options
 from kstreams_assets.cli.output import print_json, print_markdown, print_table
 from kstreams_assets.cli.restore_after import finish, rollback, watch
@@ -17,13 +19,17 @@ from kstreams_assets.cli.restore_groups import group_offsets
 from kstreams_assets.cli.restore_local import serve
 from kstreams_assets.cli.restore_map import map_offsets
 from kstreams_assets.cli.restore_options import request_options
+from kstreams_assets.completeness.result import RuleResult
+from kstreams_assets.errors import RestoreIncompleteError
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.recovery.point import iso_time
 from kstreams_assets.restore import report
 from kstreams_assets.restore.after import age_s, outcome, steps_after
+from kstreams_assets.restore.completeness import require_none_blocks
 from kstreams_assets.restore.config import RestoreConfig
 from kstreams_assets.restore.from_settings import (
     commit_group_offsets,
+    evaluate_completeness,
     plan_restore,
     run_restore,
 )
@@ -63,10 +69,11 @@ def plan(settings: ApplicationSettings, as_json: bool, config: RestoreConfig) ->
 @app_options
 @request_options
 def run(settings: ApplicationSettings, as_json: bool, config: RestoreConfig) -> None:
-    """Restore, verify, and commit the group offsets.
+    """Restore, verify, evaluate completeness rules, and commit the group offsets.
 
-    The same command again continues a restore that was interrupted. Exits 1 when it is refused or
-    the target is not as the backup; then no group offset is committed.
+    The same command again continues a restore that was interrupted. Exits 1 when it is refused,
+    the target is not as the backup, or a blocking rule is violated there; then no group offset is
+    committed.
     """
     request = config.request(settings)
     with open_target(settings, config.target, request) as target:
@@ -79,15 +86,21 @@ def run(settings: ApplicationSettings, as_json: bool, config: RestoreConfig) -> 
     elif done is not None:
         _tell(settings, planned, done)
     _exit_if_refused(planned)
-    if done is not None and not done.result.passed:
+    if done is not None:
+        _tell_if_incomplete(done)
+    if done is not None and done.committed is None:
         sys.exit(exit_codes.CHECK_FAILED)
 
 
 @dataclass(frozen=True, slots=True)
 class _Done:
-    """What became of a restore; `committed` is None when it is not as the backup."""
+    """What became of a restore.
+
+    `committed` is None when it is not as the backup, or a blocking rule of `rules` is violated.
+    """
 
     result: RestoreResult
+    rules: Sequence[RuleResult]
     committed: StoredRestore | None
     took_s: float
 
@@ -99,6 +112,7 @@ def _restored(
 
     began = time.monotonic()
     spark = SparkSessionResource()
+    rules: Sequence[RuleResult] = ()
     try:
         result = run_restore(
             settings,
@@ -108,12 +122,16 @@ def _restored(
             run_id=f"cli-{uuid.uuid4()}",
             log=_log.info,
         )
+        if result.passed and not planned.request.skip_completeness:
+            rules = evaluate_completeness(
+                settings, result.restore, target, spark=spark, log=_log.info
+            )
     finally:
         spark.stop()
     committed = None
-    if result.passed:
+    if result.passed and not any(rule.blocks for rule in rules):
         committed = commit_group_offsets(settings, result.restore, target)
-    return _Done(result, committed, time.monotonic() - began)
+    return _Done(result, rules, committed, time.monotonic() - began)
 
 
 def _exit_if_refused(planned: RestorePlan) -> None:
@@ -123,8 +141,17 @@ def _exit_if_refused(planned: RestorePlan) -> None:
         sys.exit(exit_codes.CHECK_FAILED)
 
 
+def _tell_if_incomplete(done: _Done) -> None:
+    try:
+        require_none_blocks(done.result.restore, done.rules)
+    except RestoreIncompleteError as error:
+        click.echo(f"ERROR {error}", err=True)
+
+
 def _tell(settings: ApplicationSettings, planned: RestorePlan, done: _Done) -> None:
     print_markdown(f"## Outcome\n\n{outcome(planned, done.result)}")
+    if done.rules:
+        tell_results("Completeness on the target", done.rules)
     if done.committed is not None:
         count = len(done.committed.committed or ())
         local = local_name_of(settings, done.committed)
@@ -156,6 +183,7 @@ def _outcome(planned: RestorePlan, done: _Done | None) -> dict[str, Any]:
             }
             for topic, snapshot in planned.from_snapshots
         ],
+        "completeness": [result_document(rule) for rule in done.rules],
         "compared_records": sum(p.compared for p in done.result.verified),
         "differences": [
             {
@@ -221,6 +249,7 @@ def _document(found: StoredRestore) -> dict[str, Any]:
             for o in found.committed or ()
         ],
         "verified_records": found.verified_records,
+        "completeness_skipped": found.skips_completeness,
         "problem": found.problem,
     }
 

@@ -69,6 +69,11 @@ _OPTIONS = (
         help="Timestamps of 0 and below become the time of the restore.",
     ),
     click.option("--replication-factor", type=click.IntRange(min=1), help="Of created topics."),
+    click.option(
+        "--skip-completeness",
+        is_flag=True,
+        help="Commit the group offsets without evaluating completeness rules on the target.",
+    ),
 )
 
 
@@ -92,6 +97,7 @@ def request_options(command: Callable[..., None]) -> Callable[..., None]:
         headers: tuple[str, ...],
         accept_replaced_timestamps: bool,
         replication_factor: int | None,
+        skip_completeness: bool,
         **rest: Any,  # noqa: ANN401 - whatever options the command has of its own
     ) -> None:
         config = RestoreConfig(
@@ -111,6 +117,7 @@ def request_options(command: Callable[..., None]) -> Callable[..., None]:
             accept=accept,
             accept_replaced_timestamps=accept_replaced_timestamps,
             verify=verify or AS_CONFIGURED,
+            skip_completeness=skip_completeness,
         )
         command(config=config, **rest)
 

@@ -4,6 +4,7 @@ import dagster as dg
 from pydantic import Field
 
 from kstreams_assets.backup.verdicts import Severity
+from kstreams_assets.completeness.recomputation import Recomputation, WindowedBy
 from kstreams_assets.completeness.rule import Place, Scope
 
 
@@ -50,6 +51,14 @@ class WindowedByModel(dg.Resolvable, dg.Model):
     advance_ms: int | None = Field(default=None, description="Of hopping windows; else the length.")
     grace_ms: int = Field(default=0, description="How late records may be.")
 
+    def windowed_by(self) -> WindowedBy:
+        """The windows, as they are declared."""
+        return WindowedBy(
+            size_ms=self.size_ms,
+            advance_ms=self.size_ms if self.advance_ms is None else self.advance_ms,
+            grace_ms=self.grace_ms,
+        )
+
 
 class RecomputeModel(dg.Resolvable, dg.Model):
     """How a store of counts or sums follows from one input topic."""
@@ -70,3 +79,17 @@ class RecomputeModel(dg.Resolvable, dg.Model):
     windowed_by: WindowedByModel | None = Field(
         default=None, description="Windows of a windowed store."
     )
+
+    def recomputation(self, store: str, line: int | None) -> Recomputation:
+        """The recomputation of a store, as it is declared; `line` is where it stands."""
+        values = {"": self.values} if isinstance(self.values, str) else self.values
+        return Recomputation(
+            store=store,
+            source=self.source,
+            key=self.key,
+            values=dict(values),
+            where=self.where,
+            through=self.through,
+            windowed_by=None if self.windowed_by is None else self.windowed_by.windowed_by(),
+            line=line,
+        )

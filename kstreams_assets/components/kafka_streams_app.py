@@ -10,10 +10,12 @@ from kstreams_assets.app.model import BackupMode, StreamsApplication
 from kstreams_assets.app.roles import application_from_declarations, application_from_topology
 from kstreams_assets.app.selection import select_topics
 from kstreams_assets.app.topology import parse_topology
+from kstreams_assets.completeness.yaml_lines import yaml_lines
 from kstreams_assets.components.builder import build_application_definitions
 from kstreams_assets.components.completeness_models import RuleModel
+from kstreams_assets.components.completeness_settings import topic_formats, with_rules
 from kstreams_assets.components.drill_models import DrillModel
-from kstreams_assets.components.governance_models import GovernanceModel
+from kstreams_assets.components.governance_models import GovernanceModel, governance_settings
 from kstreams_assets.components.models import (
     BackupModel,
     RecoveryPointsModel,
@@ -29,7 +31,6 @@ from kstreams_assets.components.models import (
 )
 from kstreams_assets.components.store_models import StoreModel, require_stores, store_formats
 from kstreams_assets.errors import ConfigurationError
-from kstreams_assets.governance.declaration import Governance
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.ktables.registry import RegistryConnection
 from kstreams_assets.settings import ApplicationSettings
@@ -117,10 +118,18 @@ class KafkaStreamsAppComponent(dg.Component, dg.Resolvable, dg.Model):
         """The definitions; raises ConfigurationError and its kin for what the YAML says wrong."""
         return build_application_definitions(self.settings(context.path))
 
-    def settings(self, folder: Path) -> ApplicationSettings:
-        """Everything configured, checked; `folder` is where the YAML lies."""
+    def settings(self, folder: Path, *, file: str = "defs.yaml") -> ApplicationSettings:
+        """Everything configured, checked; `folder` is where the YAML `file` lies."""
         application = self.application(folder)
         require_stores(self.stores, application)
+        return with_rules(
+            self._without_rules(application, folder),
+            rules=self.completeness,
+            stores=self.stores,
+            lines=yaml_lines(folder / file, self.application_id),
+        )
+
+    def _without_rules(self, application: StreamsApplication, folder: Path) -> ApplicationSettings:
         return ApplicationSettings(
             application=application,
             topics=select_topics(
@@ -134,8 +143,14 @@ class KafkaStreamsAppComponent(dg.Component, dg.Resolvable, dg.Model):
             restore=self.restore.settings(),
             store_formats=store_formats(self.stores),
             without_ktable=frozenset(n for n, model in self.stores.items() if not model.ktable),
-            governance=self.governance.settings() if self.governance else Governance(),
-            drill=self.drill.settings(),
+            topic_formats=topic_formats(self.topics, application),
+            governance=governance_settings(
+                self.governance,
+                application,
+                not_mine=self.not_mine,
+                other_application_ids=self.other_application_ids,
+            ),
+            drill=self.drill.settings(folder),
             registry=checked_registry(self.schema_registry),
             sensors_running=self.sensors is SensorStatus.RUNNING,
             owners=tuple(self.owners),

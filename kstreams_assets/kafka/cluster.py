@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from kstreams_assets.closing import Closing
 from kstreams_assets.errors import AuthorizationFailedError, KStreamsAssetsError
-from kstreams_assets.kafka import group_commit, groups, offsets, topics, transactions
+from kstreams_assets.kafka import group_commit, groups, offsets, replicas, topics, transactions
 from kstreams_assets.kafka.broker_retention import broker_retention_ms
 from kstreams_assets.kafka.cluster_metadata import ClusterMetadata, broker_ids, cluster_metadata
 from kstreams_assets.kafka.connection import KafkaConnection
@@ -14,6 +14,8 @@ from kstreams_assets.kafka.leaders import PartitionLeaders
 from kstreams_assets.kafka.librdkafka_admin import LibrdkafkaAdmin
 from kstreams_assets.kafka.positions import CommittedOffset, TopicPartitionId
 from kstreams_assets.kafka.raw_log import RawLogReader
+from kstreams_assets.kafka.replicas import Replicas
+from kstreams_assets.kafka.topic_configs import topic_configs
 from kstreams_assets.kafka.topics import TopicDescription, TopicSpec
 from kstreams_assets.kafka.transactions import TransactionalId, TransactionalTopics
 from kstreams_assets.kafka.wire import WireClient
@@ -64,6 +66,20 @@ class KafkaCluster(Closing):
     def leader_epochs(self, topics: Iterable[str]) -> Mapping[TopicPartitionId, int]:
         """The leader epoch that each partition of these topics is in; absent topics left out."""
         return leader_epochs(self._wire, topics)
+
+    def replicas(self, topics: Iterable[str]) -> Mapping[TopicPartitionId, Replicas]:
+        """Which brokers keep each partition of these topics; absent topics left out.
+
+        Needs DESCRIBE on the topics.
+        """
+        return replicas.replicas(self._wire, topics)
+
+    def topic_configs(self, topics: Iterable[str]) -> Mapping[str, Mapping[str, str]]:
+        """Every config that holds for these topics; absent ones left out. Asked of any live broker.
+
+        Needs DESCRIBE_CONFIGS on the topics.
+        """
+        return topic_configs(self._wire, topics)
 
     def broker_retention_ms(self) -> int | None:
         """The brokers' default of `retention.ms`, -1 for without end; None if not told.

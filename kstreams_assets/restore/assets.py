@@ -1,15 +1,16 @@
 """Restores as Dagster assets: topics in one step, group offsets in the next, a check between."""
 
-from collections.abc import Iterator, Set
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import replace
 
 import dagster as dg
 
 from kstreams_assets.app.model import AppTopic, TopicRole
-from kstreams_assets.errors import GroupOffsetsDifferError, KStreamsAssetsError
+from kstreams_assets.completeness.checks import ON_RESTORES, rule_checks
+from kstreams_assets.errors import GroupOffsetsDifferError
 from kstreams_assets.ktables.from_settings import table_stores
 from kstreams_assets.naming import (
+    COMPLETENESS,
     GROUP_OFFSETS,
     CollidingNamesError,
     backup_key,
@@ -29,15 +30,16 @@ from kstreams_assets.restore.checks import (
     offsets_differ,
     verdict,
 )
+from kstreams_assets.restore.completeness_asset import build_restore_completeness_asset
 from kstreams_assets.restore.config import RestoreConfig
 from kstreams_assets.restore.from_settings import (
     commit_group_offsets,
     plan_restore,
     run_restore,
 )
+from kstreams_assets.restore.of_run import restore_of_run, told_as_failure
 from kstreams_assets.restore.plan import RestorePlan
 from kstreams_assets.restore.request import RestoreRequest
-from kstreams_assets.restore.restores_table import RestoresTable, StoredRestore
 from kstreams_assets.restore.run import RestoreResult
 from kstreams_assets.restore.targets import open_stored_target, open_target
 from kstreams_assets.settings import ApplicationSettings
@@ -49,12 +51,23 @@ _Event = dg.MaterializeResult | dg.AssetCheckResult | dg.AssetCheckEvaluation | 
 def build_restore_assets(settings: ApplicationSettings) -> list[dg.AssetsDefinition]:
     """The restored topics of an application, and its group offsets; a dry run by default.
 
+    Between them stand the completeness rules that hold on restores, if there are any.
+
     Needs the resource `spark` (`SparkSessionResource`).
 
     Raises:
-        CollidingNamesError: A topic has the name that the group offsets have here.
+        CollidingNamesError: A topic has the name that the group offsets or the completeness rules
+            have here.
+        ConfigurationError: Dagster would take two of the rules for one.
     """
-    return [_topics_asset(settings), _group_offsets_asset(settings)]
+    topics = [restore_key(settings.application_id, t.name) for t in restorable_topics(settings)]
+    restored = _topics_asset(settings)  # refuses colliding names
+    completeness = build_restore_completeness_asset(settings, topics)
+    return [
+        restored,
+        *completeness,
+        _group_offsets_asset(settings, [*topics, *(asset.key for asset in completeness)]),
+    ]
 
 
 def restorable_topics(settings: ApplicationSettings) -> tuple[AppTopic, ...]:
@@ -70,8 +83,9 @@ def restorable_topics(settings: ApplicationSettings) -> tuple[AppTopic, ...]:
 def _topics_asset(settings: ApplicationSettings) -> dg.AssetsDefinition:
     by_key = {restore_key(settings.application_id, t.name): t for t in restorable_topics(settings)}
     for topic in by_key.values():
-        if folded(topic.name) == GROUP_OFFSETS:
-            raise CollidingNamesError(first=topic.name, second=GROUP_OFFSETS)
+        for taken in taken_names(settings):
+            if folded(topic.name) == taken:
+                raise CollidingNamesError(first=topic.name, second=taken)
 
     @dg.multi_asset(
         name=f"restore_{folded(settings.application_id)}",
@@ -89,7 +103,7 @@ def _topics_asset(settings: ApplicationSettings) -> dg.AssetsDefinition:
     ) -> Iterator[_Event]:
         selected = {by_key[key].name for key in context.selected_asset_keys}
         left_out = {topic.name for topic in by_key.values()} - selected
-        with _told_as_failure():
+        with told_as_failure():
             request = _request(settings, config, left_out)
             with open_target(settings, config.target, request) as target:
                 plan = plan_restore(settings, request, target)
@@ -110,15 +124,6 @@ def _topics_asset(settings: ApplicationSettings) -> dg.AssetsDefinition:
             yield from _events(settings, plan, result, selected)
 
     return restore
-
-
-@contextmanager
-def _told_as_failure() -> Iterator[None]:
-    """An error of ours is a failure in its own words, and not tried again."""
-    try:
-        yield
-    except KStreamsAssetsError as error:
-        raise dg.Failure(description=str(error), allow_retries=False) from error
 
 
 def _request(
@@ -168,17 +173,26 @@ def _events(
         yield verdict(key, topic, result, elsewhere)
 
 
-def _group_offsets_asset(settings: ApplicationSettings) -> dg.AssetsDefinition:
+def taken_names(settings: ApplicationSettings) -> tuple[str, ...]:
+    """What stands among the topics of a restore and is none."""
+    has_rules = bool(rule_checks(settings, ON_RESTORES))
+    return (GROUP_OFFSETS, COMPLETENESS) if has_rules else (GROUP_OFFSETS,)
+
+
+def _group_offsets_asset(
+    settings: ApplicationSettings, upstream: Sequence[dg.AssetKey]
+) -> dg.AssetsDefinition:
     application_id = settings.application_id
     key = group_offsets_key(application_id)
 
     @dg.asset(
         key=key,
-        deps=[restore_key(application_id, topic.name) for topic in restorable_topics(settings)],
+        deps=upstream,
         description=(
             f"Committed offsets of group `{application_id}` (or the name it was restored under) on"
             " the target cluster, mapped to the restored records. Committed only after every topic"
-            " of the same run was verified; then the application can be started."
+            " of the same run was verified and no blocking completeness rule is violated there;"
+            " then the application can be started."
         ),
         group_name=group(application_id, "restore"),
         kinds={"kafka"},
@@ -191,8 +205,8 @@ def _group_offsets_asset(settings: ApplicationSettings) -> dg.AssetsDefinition:
         pool=restore_pool(application_id),
     )
     def group_offsets(context: dg.AssetExecutionContext) -> Iterator[_Event]:
-        with _told_as_failure():
-            restore = _restore_of_run(context, settings)
+        with told_as_failure():
+            restore = restore_of_run(context, settings)
             with open_stored_target(settings, restore) as target:
                 try:
                     done = commit_group_offsets(settings, restore, target)
@@ -208,26 +222,6 @@ def _group_offsets_asset(settings: ApplicationSettings) -> dg.AssetsDefinition:
         )
 
     return group_offsets
-
-
-def _restore_of_run(
-    context: dg.AssetExecutionContext, settings: ApplicationSettings
-) -> StoredRestore:
-    """The restore that this run, or the run that it retries, has made."""
-    table = RestoresTable(settings.warehouse)
-    run: dg.DagsterRun | None = context.run
-    while run is not None:
-        restores = table.of_run(settings.application_id, run.run_id)
-        if restores:
-            return restores[0]
-        parent = run.parent_run_id
-        run = context.instance.get_run_by_id(parent) if parent else None
-    raise dg.Failure(
-        description=f"No restore of {settings.application_id} belongs to this run. Materialise the"
-        " topics and the group offsets together, with the same configuration as before: what is"
-        " restored already is found and not written again.",
-        allow_retries=False,
-    )
 
 
 def _topic_spec(key: dg.AssetKey, topic: AppTopic, settings: ApplicationSettings) -> dg.AssetSpec:

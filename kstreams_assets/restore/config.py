@@ -93,6 +93,11 @@ class RestoreConfig(dg.Config):
         description="How much is read back: every record, a sample of each partition, counts;"
         " as_configured: restore.verify in the YAML.",
     )
+    skip_completeness: bool = Field(
+        default=False,
+        description="Commit the group offsets without evaluating completeness rules on the target;"
+        " it is noted in the restore.",
+    )
 
     def request(self, settings: ApplicationSettings) -> RestoreRequest:
         """The request; raises ConfigurationError where settings contradict each other."""
@@ -125,6 +130,7 @@ class RestoreConfig(dg.Config):
             accept_replaced_timestamps=self.accept_replaced_timestamps,
             verify=settings.restore.verify if configured else VerifyExtent(self.verify),
             changelog_source=ChangelogSource(self.changelog_source),
+            skip_completeness=self.skip_completeness,
         )
         if request.replication_factor is None and local_name(self.target, request) is not None:
             return replace(request, replication_factor=1)

@@ -5,6 +5,8 @@ from collections.abc import Callable
 from kstreams_assets.backup.run import Spark
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
+from kstreams_assets.restore.completeness import evaluate_restore as evaluate_completeness
+from kstreams_assets.restore.completeness import require_complete
 from kstreams_assets.restore.group_offsets import GroupOffsetsCommit
 from kstreams_assets.restore.plan import RestorePlan
 from kstreams_assets.restore.planner import plan_restore
@@ -12,7 +14,7 @@ from kstreams_assets.restore.restores_table import StoredRestore
 from kstreams_assets.restore.run import RestoreResult, RestoreRun
 from kstreams_assets.settings import ApplicationSettings
 
-__all__ = ["commit_group_offsets", "plan_restore", "run_restore"]
+__all__ = ["commit_group_offsets", "evaluate_completeness", "plan_restore", "run_restore"]
 
 
 def run_restore(
@@ -39,6 +41,13 @@ def run_restore(
 def commit_group_offsets(
     settings: ApplicationSettings, restore: StoredRestore, target: KafkaConnection
 ) -> StoredRestore:
-    """Commit the offsets of a verified restore; see `GroupOffsetsCommit.execute`."""
+    """Commit the offsets of a verified restore; see `GroupOffsetsCommit.execute`.
+
+    Raises:
+        RestoreIncompleteError: A blocking completeness rule does not hold on the target, or was not
+            evaluated there (`evaluate_completeness`).
+        KStreamsAssetsError: As `GroupOffsetsCommit.execute`.
+    """
+    require_complete(settings, restore)
     with KafkaCluster(target) as cluster:
         return GroupOffsetsCommit(settings.warehouse, cluster).execute(restore)

@@ -6,14 +6,27 @@ from dataclasses import dataclass, replace
 
 from kstreams_assets.errors import (
     GroupOffsetsDifferError,
+    RestoredTopicsChangedError,
     RestoreNotVerifiedError,
     TargetTopicChangedError,
 )
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.positions import CommittedOffset, TopicPartitionId
 from kstreams_assets.recovery.point import GroupOffset
-from kstreams_assets.restore.own_target import require_empty_group, require_same_cluster
+from kstreams_assets.recovery.table import RecoveryPointTable
+from kstreams_assets.restore.mapped_offsets import (
+    differing_offsets,
+    mapped_offsets,
+    read_topics,
+)
+from kstreams_assets.restore.offset_maps_table import OffsetMapsTable
+from kstreams_assets.restore.own_target import (
+    require_empty_group,
+    require_same_cluster,
+    roles_of,
+)
 from kstreams_assets.restore.restores_table import RestoresTable, RestoreState, StoredRestore
+from kstreams_assets.restore.selection import is_recomputed_from
 from kstreams_assets.warehouse.layout import Warehouse
 
 _READY = (RestoreState.VERIFIED, RestoreState.COMMITTED)
@@ -36,14 +49,17 @@ class GroupOffsetsCommit:
             RestoreNotVerifiedError: The restore was not verified, or differs from the backup.
             GroupNotEmptyError: The application runs.
             TargetTopicChangedError: A topic was deleted or made anew since it was verified.
-            GroupOffsetsDifferError: What was read back is not what was committed, or lies outside
-                the log.
+            RestoredTopicsChangedError: Records were added or deleted since.
+            GroupOffsetsDifferError: The offsets are not those that the recovery point and the
+                offset maps give, or what was read back is not what was committed.
         """
         if restore.state not in _READY:
             raise RestoreNotVerifiedError(restore_id=restore.restore_id, state=restore.state)
         require_same_cluster(restore, self.cluster)
         require_empty_group(restore.group, self.cluster, operation="commit offsets")
         self._require_same_topics(restore)
+        self._require_as_verified(restore)
+        self._require_as_mapped(restore)
         former = self.cluster.group_offsets(restore.group)
         if restore.former_offsets is None:
             restore = self._store(restore, former_offsets=_rows(former))
@@ -51,7 +67,6 @@ class GroupOffsetsCommit:
             TopicPartitionId(o.topic, o.partition): CommittedOffset(o.offset, o.metadata)
             for o in restore.to_commit
         }
-        self._require_inside(wanted)
         restored = {topic.target for topic in restore.topics}
         stale = [id_ for id_ in former if id_.topic in restored and id_ not in wanted]
         if stale:
@@ -72,16 +87,44 @@ class GroupOffsetsCommit:
                     found=None if found is None else found.topic_id,
                 )
 
-    def _require_inside(self, wanted: Mapping[TopicPartitionId, CommittedOffset]) -> None:
-        starts = self.cluster.log_start_offsets(wanted)
-        ends = self.cluster.last_stable_offsets(wanted)
-        outside = [
-            f"{id_} offset {committed.offset} (log holds {starts[id_]} to {ends[id_]})"
-            for id_, committed in sorted(wanted.items())
-            if not starts[id_] <= committed.offset <= ends[id_]
-        ]
-        if outside:
-            raise GroupOffsetsDifferError(problem="outside the log", partitions=outside)
+    def _require_as_verified(self, restore: StoredRestore) -> None:
+        """Refuse logs that begin later or end elsewhere, so that every offset lies inside them.
+
+        Producers may write to inputs already.
+        """
+        stored = OffsetMapsTable(self.warehouse).ends(restore.application_id, restore.restore_id)
+        topics = {topic.target: topic for topic in restore.topics}
+        starts, ends = self.cluster.log_start_offsets(stored), self.cluster.high_watermarks(stored)
+        changed = []
+        for id_, end in sorted(stored.items()):
+            topic = topics[id_.topic]
+            base = topic.base_offsets[id_.partition]
+            if starts[id_] > base and end > base:
+                changed.append(f"{id_} begins at offset {starts[id_]}, not {base}")
+            grown = ends[id_] > end and not is_recomputed_from(roles_of(topic))
+            if ends[id_] < end or grown:
+                changed.append(f"{id_} ends at offset {ends[id_]}, not {end}")
+        if changed:
+            raise RestoredTopicsChangedError(restore_id=restore.restore_id, partitions=changed)
+
+    def _require_as_mapped(self, restore: StoredRestore) -> None:
+        """Refuse offsets that do not follow from what is stored of the point and of the records."""
+        application_id = restore.application_id
+        points = RecoveryPointTable(self.warehouse).load(application_id, [restore.point_id])
+        if not points:
+            raise GroupOffsetsDifferError(
+                problem="not to be verified",
+                partitions=[f"recovery point {restore.point_id} is not stored any more"],
+            )
+        maps = OffsetMapsTable(self.warehouse).load(
+            application_id, restore.restore_id, topics=sorted(read_topics(restore))
+        )
+        expected = mapped_offsets(restore, points[0], maps)
+        differing = differing_offsets(expected, restore.to_commit)
+        if differing:
+            raise GroupOffsetsDifferError(
+                problem="not as the offset maps give them", partitions=differing
+            )
 
     def _compare(
         self,

@@ -4,7 +4,7 @@ Reads the ledger and Delta's log once, whatever the number of windows; of the fi
 columns that are needed where the log does not say enough.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -62,6 +62,20 @@ class Inventory:
         saved = by_partition(SavedRecordsTable(self._warehouse).of_point(point)) if saves else {}
         return {w.cut.id: self._holding(w, saved.get(w.cut.id)) for w in wanted}
 
+    def files(self, wanted: WantedPartition) -> tuple[tuple[SpanFile, float], ...]:
+        """The files that may hold wanted records, in order, and about how many bytes of records.
+
+        Nothing is counted: a file may hold none of them.
+        """
+        return tuple(
+            (found.file, found.bytes_per_record * found.file.records)
+            for found in self._near(wanted)
+        )
+
+    def missing(self, wanted: WantedPartition) -> tuple[OffsetRange, ...]:
+        """Wanted offsets that neither a backup nor the saved records answer for, in order."""
+        return tuple(_missing(wanted, self._chains.get(_life(wanted))))
+
     def facts(self, point: RecoveryPoint, topics: Iterable[WantedTopic]) -> dict[str, NotedFacts]:
         """What was noted of each topic last before the point, else first after it.
 
@@ -83,16 +97,20 @@ class Inventory:
             for topic, (_, later, _, index) in best.items()
         }
 
+    def _near(self, wanted: WantedPartition) -> list[_StoredFile]:
+        if not wanted.ranges:
+            return []
+        low, high = wanted.ranges[0].start, wanted.ranges[-1].end
+        return [
+            found
+            for found in self._files.get(_life(wanted), ())
+            if found.file.first_offset < high and found.file.last_offset >= low
+        ]
+
     def _holding(self, wanted: WantedPartition, saved: pa.Table | None) -> Holding:
         if not wanted.ranges:
             return Holding()
-        low, high = wanted.ranges[0].start, wanted.ranges[-1].end
-        life = (wanted.cut.topic, wanted.cut.partition, wanted.cut.topic_id)
-        files = [
-            found
-            for found in self._files.get(life, ())
-            if found.file.first_offset < high and found.file.last_offset >= low
-        ]
+        files = self._near(wanted)
         of_saved = _inside(saved, wanted.ranges) if saved is not None else None
         saved_offsets = of_saved["offset"].to_numpy() if of_saved is not None else _NONE
         counts = [_Count(found, wanted.ranges, saved_offsets) for found in files]
@@ -102,7 +120,7 @@ class Inventory:
             records=sum(count.records for _, count in used),
             bytes=round(sum(found.bytes_per_record * c.records for found, c in used)),
             odd_timestamps=sum(count.odd_timestamps for _, count in used),
-            lost=_lost(wanted, self._chains.get(life)),
+            lost=sum(map(len, _missing(wanted, self._chains.get(_life(wanted))))),
             windows=frozenset(found.window for found, _ in used),
         )
         if of_saved is None:
@@ -183,6 +201,10 @@ def _stored_file(path: Path, row: Mapping[str, Any]) -> _StoredFile:
     )
 
 
+def _life(wanted: WantedPartition) -> PartitionLife:
+    return wanted.cut.topic, wanted.cut.partition, wanted.cut.topic_id
+
+
 def _inside(rows: pa.Table, ranges: Sequence[OffsetRange]) -> pa.Table:
     return rows.filter(pa.array(within_ranges(rows["offset"].to_numpy(), ranges)))
 
@@ -203,10 +225,8 @@ def _with_saved(holding: Holding, saved: pa.Table) -> Holding:
     )
 
 
-def _lost(wanted: WantedPartition, chain: Chain | None) -> int:
-    """Wanted offsets that neither a backup nor the saved records answer for."""
+def _missing(wanted: WantedPartition, chain: Chain | None) -> Iterator[OffsetRange]:
     saved_from = wanted.cut.saved_from
-    lost = 0
     for part in wanted.ranges:
         end = part.end if saved_from is None else min(part.end, saved_from)
         offset = part.start
@@ -215,6 +235,5 @@ def _lost(wanted: WantedPartition, chain: Chain | None) -> int:
             if reached == offset:
                 following = chain.stored.next_start(offset) if chain else None
                 reached = end if following is None else min(following, end)
-                lost += reached - offset
+                yield OffsetRange(offset, reached)
             offset = reached
-    return lost

@@ -46,6 +46,7 @@ def next_steps(
         (
             "## After the restore",
             *(() if point_taken_at_ms is None else (_age(restore, point_taken_at_ms, now_ms),)),
+            *((_rules_skipped(restore),) if restore.skips_completeness else ()),
             numbered,
             "### What healthy looks like",
             _healthy(restore, stores),
@@ -67,6 +68,14 @@ def _only_to_look_at(restore: StoredRestore, local: str) -> str:
 
 def _command(name: str, restore: StoredRestore) -> str:
     return f"kstreams-assets restore {name} --app YAML --restore {restore.restore_id}"
+
+
+def _rules_skipped(restore: StoredRestore) -> str:
+    command = f"kstreams-assets completeness check --app YAML --restore {restore.restore_id}"
+    return (
+        "**Completeness rules were not evaluated** on the target, as asked (`skip_completeness`):"
+        f" `{command}` does it before the application is started."
+    )
 
 
 def _before(restore: StoredRestore) -> str:

@@ -99,6 +99,16 @@ class OffsetMapsTable:
             for row in sorted(ends, key=lambda row: (row["topic"], row["partition"]))
         }
 
+    def ends(self, application_id: str, restore_id: str) -> Mapping[TopicPartitionId, int]:
+        """The end behind the last restored record of each target partition; reads no runs."""
+        where = (pc.field("restore_id") == restore_id) & (pc.field("length") == 0)
+        columns = ["target_topic", "target_partition", "target_start"]
+        rows = self._table.read(application_id=application_id, columns=columns, where=where)
+        return {
+            TopicPartitionId(row["target_topic"], row["target_partition"]): row["target_start"]
+            for row in rows.to_pylist()
+        }
+
 
 def _columns(application_id: str, restore_id: str, produced: PartitionProduced) -> pa.Table:
     """The rows of one partition: its runs in order, then its end."""

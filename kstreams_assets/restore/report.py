@@ -49,6 +49,7 @@ def document(plan: RestorePlan, *, now_ms: int | None = None) -> dict[str, Any]:
         "accept": request.accept.value,
         "as_of_ms": request.as_of_ms,
         "verify": request.verify.value,
+        "skip_completeness": request.skip_completeness,
         "point": None
         if point is None
         else {
@@ -105,6 +106,8 @@ def _facts(plan: RestorePlan, now_ms: int) -> str:
             ("Records", f"{plan.records:,}, about {bytes_text(plan.bytes)}"),
             ("Restore", f"`{plan.restore_id}`"),
         ]
+    if request.skip_completeness:
+        rows.append(("Completeness", "rules are not evaluated on the target, as asked"))
     return _table(("", ""), rows)
 
 
@@ -192,8 +195,8 @@ def _next_steps(plan: RestorePlan) -> str:
     )
     steps = [
         "Run it (`kstreams-assets restore run`, or the restore assets with dry run off): topics are"
-        " made, records are written and read back. Only if the target is as the backup, the group"
-        " offsets are committed.",
+        " made, records are written and read back. Only if the target is as the backup, and no"
+        " blocking completeness rule is violated there, the group offsets are committed.",
         f"Delete `state.dir/{plan.group}` on every instance: an old one makes wrong results without"
         " any error.",
         f"Start the application within 7 days (`offsets.retention.minutes`). {state}; healthy is:"

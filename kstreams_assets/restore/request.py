@@ -87,3 +87,5 @@ class RestoreRequest:
     """Records with a timestamp of 0 or below get the time of the restore."""
     verify: VerifyExtent = VerifyExtent.FULL
     changelog_source: ChangelogSource = ChangelogSource.RAW
+    skip_completeness: bool = False
+    """Group offsets are committed whatever completeness rules say of the restored cluster."""

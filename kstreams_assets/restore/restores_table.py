@@ -1,5 +1,6 @@
 """The table `restores`: every state that each restore has gone through."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -134,6 +135,16 @@ class StoredRestore:
     committed: tuple[GroupOffset, ...] | None = None
     verified_records: int | None = None
     problem: str = ""
+
+    @property
+    def asked(self) -> Mapping[str, Any]:
+        """The request as it was stored; fields that an earlier release did not know are absent."""
+        return json.loads(self.request)
+
+    @property
+    def skips_completeness(self) -> bool:
+        """Whether group offsets may be committed whatever completeness rules say."""
+        return bool(self.asked.get("skip_completeness", False))
 
     @property
     def is_finished(self) -> bool:

@@ -108,7 +108,11 @@ def select(
         and (topic in backed_up or _is_saved(roles[topic]))
         and _belongs(roles[topic], request)
     )
-    refusals = [*_mode_refusals(request), *_not_backed_up(missing, request)]
+    refusals = [
+        *_mode_refusals(request),
+        *_not_backed_up(missing, request),
+        *_absent_state(roles, point, request, excluded),
+    ]
     if not refusals and not topics:
         refusals.append(
             Refusal(f"recovery point {point.id}", "Nothing of it is wanted.", "Exclude less.")
@@ -214,6 +218,27 @@ def _left_out(
                 " if the target has it as it was at the point."
             )
         yield what
+
+
+def _absent_state(
+    roles: Roles, point: RecoveryPoint, request: RestoreRequest, excluded: Set[str]
+) -> Iterable[Refusal]:
+    """Changelogs that were known before the point and were not seen when it was taken.
+
+    They had been deleted, or the recorder's user had lost the right to see them: brokers do not
+    tell the two apart. Either way the stores would be restored empty.
+    """
+    if request.mode is not RestoreMode.STATE:
+        return
+    for topic in sorted(set(point.absent_topics) - excluded):
+        if TopicRole.CHANGELOG in roles.get(topic, frozenset()):
+            yield Refusal(
+                f"changelog {topic}",
+                f"It was not seen on the cluster when point {point.id} was taken, and was before:"
+                " its store would begin empty.",
+                "Take a point from before it vanished; give the recorder DESCRIBE and READ on it if"
+                " it is still there; or exclude it if it was deleted for good.",
+            )
 
 
 def _unknown_to_point(

@@ -17,6 +17,9 @@ CONTROL_TABLES = (
     "offset_maps",
     "ktable_snapshots",
     "schemas",
+    "governance_findings",
+    "completeness_results",
+    "drills",
 )
 """The small tables, which all applications of a warehouse share."""
 

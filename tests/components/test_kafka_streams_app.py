@@ -37,6 +37,7 @@ class TestAssets:
             "ktable/shop/s",
             *(f"restore/shop/{topic}" for topic in topics),
             "restore/shop/group_offsets",
+            "governance/shop",
         }
 
     def test_minimal_include_and_exclude(self, project: Project) -> None:
@@ -54,6 +55,7 @@ class TestAssets:
             "shop_eu/backups",
             "shop_eu/ktables",
             "shop_eu/restore",
+            "shop_eu/governance",
         }
 
     def test_python_users_get_the_same(self, project: Project) -> None:

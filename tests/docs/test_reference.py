@@ -6,8 +6,11 @@ import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 
+from kstreams_assets.metrics.catalogue import METRICS
 from scripts import generate_reference
-from scripts.generate_reference import main, pages, stale_pages
+from scripts.generate_reference import main
+from scripts.reference import tables_page
+from scripts.reference.pages import pages, stale_pages
 
 
 def test_the_committed_pages_are_up_to_date() -> None:
@@ -31,9 +34,16 @@ def test_check_fails_for_a_page_that_differs_or_is_missing(
 
 
 def test_a_column_without_a_text_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    schema = generate_reference.facts.SCHEMA.append(pa.field("new_column", pa.int64()))
-    monkeypatch.setattr(generate_reference.facts, "SCHEMA", schema)
+    schema = tables_page.facts.SCHEMA.append(pa.field("new_column", pa.int64()))
+    monkeypatch.setattr(tables_page.facts, "SCHEMA", schema)
     with pytest.raises(ValueError, match="new_column"):
+        pages()
+
+
+def test_a_table_without_a_text_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = (*tables_page.CONTROL_TABLES, "new_table")
+    monkeypatch.setattr(tables_page, "CONTROL_TABLES", names)
+    with pytest.raises(ValueError, match="new_table"):
         pages()
 
 
@@ -60,3 +70,23 @@ def test_ktables_are_there() -> None:
     assert "## ktables/<application id>/<store>" in texts["tables.md"]
     assert "| `sequence_number` | `int` | Only of kind window, join_window." in texts["tables.md"]
     assert "`every_row_decodes`" in texts["checks.md"]
+
+
+def test_completeness_governance_and_drills_are_there() -> None:
+    texts = pages()
+    assert "## completeness" in texts["yaml.md"]
+    assert "## governance.limits" in texts["yaml.md"]
+    assert "| `objective_seconds` | number |" in texts["yaml.md"]
+    assert "## kstreams-assets completeness check" in texts["cli.md"]
+    assert "## kstreams-assets ready" in texts["cli.md"]
+    assert "| `sample_rows` | `list<list<string>>` |" in texts["tables.md"]
+    assert "## drills" in texts["tables.md"]
+    assert "| `recovery_objective_met` |" in texts["checks.md"]
+    assert "| `not_verifiable` | a warning |" in texts["checks.md"]
+
+
+def test_every_metric_is_there() -> None:
+    text = pages()["metrics.md"]
+    assert [name for name in METRICS if f"| `{name}` | {METRICS[name].kind} |" not in text] == []
+    assert "| `topic`, `partition`, `role` | Committed offset of the group. |" in text
+    assert "`kafka.streams:type=stream-thread-metrics,thread-id=*` | `commit-latency-avg`" in text

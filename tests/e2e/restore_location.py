@@ -7,6 +7,7 @@ from pathlib import Path
 import dagster as dg
 
 from kstreams_assets.app.model import AppTopic, StreamsApplication, TopicRole
+from kstreams_assets.completeness.rule import CompletenessRule
 from kstreams_assets.components.builder import build_application_definitions
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.settings import ApplicationSettings, RestoreSettings, WindowSchedule
@@ -14,21 +15,30 @@ from kstreams_assets.warehouse.layout import Warehouse
 from spark_resources.session import SparkSessionResource
 
 
+def told() -> str:
+    """What the test tells, as JSON."""
+    return os.environ["RESTORE_TEST_APPLICATION"]
+
+
 def settings() -> ApplicationSettings:
     """The application; restores go to the cluster it is on."""
-    told = json.loads(os.environ["RESTORE_TEST_APPLICATION"])
+    said = json.loads(told())
     topics = tuple(
         AppTopic(name, frozenset(TopicRole(role) for role in roles))
-        for name, roles in sorted(told["topics"].items())
+        for name, roles in sorted(said["topics"].items())
     )
-    connection = KafkaConnection(bootstrap_servers=told["bootstrap_servers"])
+    connection = KafkaConnection(bootstrap_servers=said["bootstrap_servers"])
     return ApplicationSettings(
-        application=StreamsApplication(told["application_id"], topics),
+        application=StreamsApplication(said["application_id"], topics),
         topics=topics,
         connection=connection,
-        warehouse=Warehouse(Path(told["warehouse"])),
+        warehouse=Warehouse(Path(said["warehouse"])),
         windows=WindowSchedule.every("minute", start="2026-01-01"),
         restore=RestoreSettings(target=connection),
+        completeness=tuple(
+            CompletenessRule(rule["name"], rule["sql"], tuple(rule["views"]))
+            for rule in said.get("completeness", ())
+        ),
     )
 
 

@@ -1,5 +1,6 @@
 """The real YAML of an example application, with the names that one test run gives it."""
 
+import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,6 +15,7 @@ from kstreams_assets.components import KafkaStreamsAppComponent
 from kstreams_assets.settings import ApplicationSettings
 
 _DEFINITIONS = Path(kstreams_assets.__file__).parent / "defs"
+_DECLARED_TOPICS = ("inputs", "outputs")
 _LISTS_OF_TOPICS = ("inputs", "outputs", "not_mine", "include", "exclude")
 
 
@@ -55,6 +57,10 @@ class Definition:
             said["topics"] = {names.of(topic): about for topic, about in said["topics"].items()}
         if "stores" in said:
             said["stores"] = {s: names.of_store(about) for s, about in said["stores"].items()}
+        if "governance" in said:
+            said["governance"] = names.of_governance(said["governance"])
+        if "completeness" in said:
+            said["completeness"] = [names.of_rule(rule) for rule in said["completeness"]]
         text = self.example.describe_topology(topic_prefix=prefix)
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "topology.txt").write_text(text, "utf-8")
@@ -88,4 +94,27 @@ class _Names:
             renamed["lineage"] = {
                 column: list(map(self.of, sources)) for column, sources in about["lineage"].items()
             }
+        if "recompute" in about:
+            source = self.of(about["recompute"]["source"])
+            renamed["recompute"] = {**about["recompute"], "source": source}
         return renamed
+
+    def of_rule(self, about: Mapping[str, Any]) -> dict[str, Any]:
+        """A completeness rule: topics in a balance, in backticks, and bare after FROM and JOIN."""
+        renamed, any_topic = dict(about), "|".join(map(re.escape, self._longest_first))
+        if "balance" in about:
+            pattern = rf"(?<![\w.:-])({any_topic})(?![\w-])"
+            renamed["balance"] = re.sub(pattern, rf"{self.prefix}\1", about["balance"])
+        if "sql" in about:
+            bare = re.sub(rf"\b(FROM|JOIN)\s+({any_topic})(?![\w.-])", r"\1 `\2`", about["sql"])
+            renamed["sql"] = re.sub(rf"`({any_topic})`", rf"`{self.prefix}\1`", bare)
+        return renamed
+
+    @property
+    def _longest_first(self) -> list[str]:
+        return sorted(self.example.topics, key=len, reverse=True)
+
+    def of_governance(self, about: Mapping[str, Any]) -> dict[str, Any]:
+        """What is declared to be compared with the cluster."""
+        lists = {key: list(map(self.of, about[key])) for key in _DECLARED_TOPICS if key in about}
+        return {**about, **lists}

@@ -185,6 +185,7 @@ def versions(records: Iterable[Record], history_ms: int) -> set[Version]:
 
 def _request(run: ExampleRun, label: str) -> RestoreRequest:
     request = own_names("restored", run.source.points[label])
+    request = replace(request, skip_completeness=label != LIVE[0])
     if label != BUFFER_LEFT_OUT:
         return request
     return replace(request, exclude=(changelog(run, BUFFER),))

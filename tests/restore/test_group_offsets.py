@@ -7,18 +7,25 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer
 
+from kstreams_assets.app.model import TopicRole
 from kstreams_assets.errors import (
     GroupNotEmptyError,
     GroupOffsetsDifferError,
+    RestoredTopicsChangedError,
     RestoreNotVerifiedError,
     TargetTopicChangedError,
 )
 from kstreams_assets.kafka.local_cluster import LocalCluster
 from kstreams_assets.kafka.positions import CommittedOffset, TopicPartitionId
 from kstreams_assets.recovery.point import GroupOffset
+from kstreams_assets.recovery.table import RecoveryPointTable
 from kstreams_assets.restore.group_offsets import GroupOffsetsCommit
+from kstreams_assets.restore.offset_map import OffsetRun
+from kstreams_assets.restore.offset_maps_table import OffsetMapsTable
 from kstreams_assets.restore.restores_table import RestoreState, StoredRestore
-from tests.restore.after_commit import AfterCommit, after_commit, now_ms
+from kstreams_assets.restore.result import PartitionProduced
+from tests.backup.samples import point
+from tests.restore.after_commit import AfterCommit, after_commit, now_ms, write
 from tests.streams.cluster import unique_name
 
 pytestmark = pytest.mark.kafka
@@ -39,7 +46,14 @@ def topic(bench: AfterCommit) -> str:
 
 
 def verified(bench: AfterCommit, *offsets: GroupOffset) -> StoredRestore:
+    """A restore of these committed offsets; every topic has the offsets of its source."""
     restore = bench.restore({}, state=RestoreState.VERIFIED, former=None)
+    warehouse, application_id = bench.settings.warehouse, restore.application_id
+    made = point(1, point_id="point", application_id=application_id, group_offsets=offsets)
+    RecoveryPointTable(warehouse).append(made)
+    partitions = [TopicPartitionId(t.target, n) for t in bench.topics for n in range(3)]
+    produced = [PartitionProduced(p, p, (OffsetRun(0, 0, 9),), 9, 0, 9) for p in partitions]
+    OffsetMapsTable(warehouse).record(application_id, restore.restore_id, produced)
     return replace(restore, committed=None, to_commit=offsets)
 
 
@@ -137,14 +151,55 @@ def test_not_on_another_cluster(bench: AfterCommit, topic: str) -> None:
     assert offsets(bench) == {}
 
 
-@pytest.mark.parametrize("offset", [2, 10])
-def test_not_outside_the_log(bench: AfterCommit, topic: str, offset: int) -> None:
-    bench.cluster.delete_records({TopicPartitionId(topic, 1): 3})
+def test_not_one_too_far(bench: AfterCommit, topic: str) -> None:
+    true = GroupOffset(topic, 0, 4, METADATA)
+    restore = replace(verified(bench, true), to_commit=(replace(true, offset=5),))
 
-    with pytest.raises(GroupOffsetsDifferError, match=f"{topic}-1 offset {offset}"):
-        commit(bench, verified(bench, GroupOffset(topic, 1, offset, "")))
+    with pytest.raises(GroupOffsetsDifferError, match="not as the offset maps give them") as one:
+        commit(bench, restore)
+
+    assert one.value.partitions == (
+        f"{topic}-0 5 (metadata {METADATA!r}) instead of 4 (metadata {METADATA!r})",
+    )
+    assert offsets(bench) == {}
+
+
+def test_not_without_the_recovery_point(bench: AfterCommit, topic: str) -> None:
+    restore = verified(bench, GroupOffset(topic, 0, 4, ""))
+
+    with pytest.raises(GroupOffsetsDifferError, match="point gone is not stored any more"):
+        commit(bench, replace(restore, point_id="gone"))
 
     assert offsets(bench) == {}
+
+
+def test_not_behind_records_that_were_deleted(bench: AfterCommit, topic: str) -> None:
+    restore = verified(bench, GroupOffset(topic, 1, 4, ""))
+    bench.cluster.delete_records({TopicPartitionId(topic, 1): 3})
+
+    with pytest.raises(RestoredTopicsChangedError, match=f"{topic}-1 begins at offset 3, not 0"):
+        commit(bench, restore)
+
+    assert offsets(bench) == {}
+
+
+def test_not_once_a_record_was_added(bench: AfterCommit) -> None:
+    output = bench.topic(
+        unique_name("output"), partitions=3, timestamps_ms=[now_ms()] * 9, role=TopicRole.OUTPUT
+    )
+    restore = verified(bench)
+    write(bench.cluster, output, [now_ms()])
+
+    with pytest.raises(RestoredTopicsChangedError, match=f"{output}-0 ends at offset 10, not 9"):
+        commit(bench, restore)
+
+
+def test_producers_may_write_to_inputs_already(bench: AfterCommit, topic: str) -> None:
+    wanted = GroupOffset(topic, 0, 4, "")
+    restore = verified(bench, wanted)
+    write(bench.cluster, topic, [now_ms()])
+
+    assert commit(bench, restore).committed == (wanted,)
 
 
 def test_what_is_read_back_differs(

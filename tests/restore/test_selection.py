@@ -189,6 +189,18 @@ def test_topics_that_the_point_does_not_know_are_told() -> None:
     assert any("Topic rates was not known" in note for note in notes)
 
 
+def test_a_changelog_that_had_vanished_is_refused_and_can_be_excluded() -> None:
+    changelog = "shop-sums-changelog"
+    taken = point(topics=[t for t in ROLES if t != changelog], absent=[changelog])
+    [refusal] = _select(taken=taken).refusals
+    assert refusal.subject == f"changelog {changelog}"
+    assert "exclude it if it was deleted for good" in refusal.remedy
+    assert _select(taken=taken, excluded={changelog}).refusals == ()
+    assert _select(REBUILD, taken=taken).refusals == ()
+    never_seen = point(topics=[t for t in ROLES if t != changelog])
+    assert _select(taken=never_seen).refusals == ()
+
+
 def test_topics_that_only_the_point_knows_are_taken_for_what_it_says() -> None:
     taken = point()
     extra = replace(taken.partitions[0], topic="old", roles=ROLES["totals"])

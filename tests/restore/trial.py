@@ -15,7 +15,13 @@ from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.kafka.positions import CommittedOffset, TopicPartitionId
 from kstreams_assets.ktables.from_settings import make_snapshots
 from kstreams_assets.recovery.point import GroupOffset, Guarantee, RecoveryPoint
-from kstreams_assets.restore.from_settings import commit_group_offsets, plan_restore, run_restore
+from kstreams_assets.restore.completeness import results_of_restore
+from kstreams_assets.restore.from_settings import (
+    commit_group_offsets,
+    evaluate_completeness,
+    plan_restore,
+    run_restore,
+)
 from kstreams_assets.restore.plan import RestorePlan
 from kstreams_assets.restore.request import RestoreRequest
 from kstreams_assets.restore.restores_table import RestoreState, StoredRestore
@@ -129,12 +135,16 @@ def end_of(point: RecoveryPoint, topic: str, partition: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """An application whose topics are restored and verified; its offsets not yet committed."""
+    """An application whose topics are restored and verified; its offsets not yet committed.
+
+    `spark` evaluates the completeness rules of the application, if it has any.
+    """
 
     run: SourceRun
     plan: RestorePlan
     restore: StoredRestore
     target: KafkaConnection
+    spark: Spark
 
     @property
     def point(self) -> RecoveryPoint:
@@ -148,7 +158,11 @@ class Restored:
         return {topic.source: topic.target for topic in self.plan.topics}
 
     def commit(self) -> None:
-        """Commit the group's offsets, as a restore does."""
+        """Evaluate the rules if that was not done yet, and commit the group's offsets."""
+        settings = self.run.settings
+        skips = self.restore.skips_completeness
+        if not skips and not results_of_restore(settings, self.restore):
+            evaluate_completeness(settings, self.restore, self.target, spark=self.spark)
         done = commit_group_offsets(self.run.settings, self.restore, self.target)
         assert done.state is RestoreState.COMMITTED
 
@@ -202,7 +216,7 @@ def restore(
     )
     assert [str(problem) for problem in result.problems] == []
     assert result.restore.state is RestoreState.VERIFIED
-    return Restored(run, plan, result.restore, target)
+    return Restored(run, plan, result.restore, target, spark)
 
 
 def with_snapshots(run: SourceRun, stores: Iterable[Store], spark: Spark) -> SourceRun:

@@ -1,0 +1,71 @@
+"""`kstreams-assets drill`: restore into a throwaway cluster, start the application, judge."""
+
+import logging
+import sys
+import uuid
+
+import click
+
+from kstreams_assets.cli import exit_codes
+from kstreams_assets.cli.options import app_options
+from kstreams_assets.cli.output import print_json
+from kstreams_assets.drill.assets import DrillConfig
+from kstreams_assets.drill.command import require_command
+from kstreams_assets.drill.judgement import ObjectiveResult, objective_verdict
+from kstreams_assets.drill.report import DrillReport
+from kstreams_assets.drill.report_yaml import report_document, report_yaml
+from kstreams_assets.drill.run import DrillRun, report_file
+from kstreams_assets.settings import ApplicationSettings
+
+_log = logging.getLogger(__name__)
+_RED = frozenset({ObjectiveResult.MISSED, ObjectiveResult.NOT_RECOVERED})
+
+
+@click.command()
+@app_options
+@click.option("--as-of", help="The newest point at or before it, as 2026-11-21T14:30:00Z.")
+@click.option("--point", "point_id", help="This recovery point.")
+@click.option("--keep", is_flag=True, help="Keep the cluster, the state and the log afterwards.")
+def drill(
+    settings: ApplicationSettings,
+    as_json: bool,
+    as_of: str | None,
+    point_id: str | None,
+    keep: bool,
+) -> None:
+    """Restore into a throwaway cluster, start the application there, measure and judge.
+
+    Prints the report `restoreDrill`, which is also kept in the warehouse. Exits 1 when the
+    application did not come back with the right state, or not within the declared objective. The
+    source cluster is neither needed nor touched.
+
+    \f
+    Raises DrillNotDeclaredError, DrillCommandNotFoundError, ConfigurationError.
+    """
+    from spark_resources.session import SparkSessionResource
+
+    request = DrillConfig(as_of=as_of, point_id=point_id, keep=keep).request()
+    require_command(settings)  # before a JVM is started
+    spark = SparkSessionResource()
+    try:
+        run = DrillRun(settings, spark, f"cli-{uuid.uuid4()}", log=_log.info)
+        report = run.execute(request)
+    finally:
+        spark.stop()
+    if as_json:
+        print_json(report_document(report))
+    else:
+        click.echo(report_yaml(report))
+        _tell(settings, report)
+    if objective_verdict(report).result in _RED:
+        sys.exit(exit_codes.CHECK_FAILED)
+
+
+def _tell(settings: ApplicationSettings, report: DrillReport) -> None:
+    click.echo(objective_verdict(report).explanation)
+    click.echo(f"Report: {report_file(settings, report.drill_id)}")
+    if report.kept is not None:
+        click.echo(
+            f"Kept: kstreams-assets restore serve --app YAML {report.kept} starts its cluster"
+            " again, with --remove it is deleted."
+        )

@@ -1,0 +1,175 @@
+"""What a cluster holds of an application now, as views of rules; asks the cluster for offsets."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from kstreams_assets.app.model import TopicRole
+from kstreams_assets.backup.plan import ReadRange
+from kstreams_assets.completeness.content import (
+    ClusterRows,
+    Content,
+    Moment,
+    Part,
+    ViewPart,
+    in_flight_from,
+    is_read_and_written,
+    is_transient,
+    wanted,
+)
+from kstreams_assets.completeness.planner import MomentPlanner
+from kstreams_assets.completeness.runnable import Runnable
+from kstreams_assets.completeness.standing import Standing, listed
+from kstreams_assets.completeness.view import View, ViewKind
+from kstreams_assets.kafka.cluster import KafkaCluster
+from kstreams_assets.kafka.java_client import java_system_properties, spark_options
+from kstreams_assets.kafka.positions import TopicPartitionId
+from kstreams_assets.recovery.point import (
+    GroupOffset,
+    Guarantee,
+    Method,
+    PartitionCut,
+    RecoveryPoint,
+)
+from kstreams_assets.settings import ApplicationSettings
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+def needed_topics(rules: Iterable[Runnable]) -> Mapping[str, frozenset[TopicRole]]:
+    """The topics (of the source) that rules look at, with their roles."""
+    return {view.topic: view.roles for rule in rules for view, _ in rule.views.values()}
+
+
+class ClusterContents:
+    """What there is on a cluster; see `evaluation.Contents`.
+
+    `topics` are looked at, `backup` is the recovery point that was restored, where it is known.
+    """
+
+    def __init__(
+        self,
+        settings: ApplicationSettings,
+        cluster: KafkaCluster,
+        *,
+        names: Mapping[str, str],
+        committed: Mapping[TopicPartitionId, int],
+        point_id: str,
+        topics: Mapping[str, frozenset[TopicRole]],
+        backup: MomentPlanner | None,
+    ) -> None:
+        self._settings, self._cluster, self._names = settings, cluster, names
+        self._backup = backup
+        self.moment = Moment(self._as_point(point_id, committed, topics))
+
+    def content(self, asked: ViewPart) -> Content:
+        """The rows of a view."""
+        view = asked.view
+        parts = wanted(view, self.moment, Part.ALL)
+        return ClusterRows(
+            topic=self._names.get(view.topic, view.topic),
+            ranges={one.cut.partition: one.ranges for one in parts},
+            in_flight_from=in_flight_from(view, self.moment),
+            records=sum(len(each) for one in parts for each in one.ranges),
+        )
+
+    def read(self, spark: "SparkSession") -> "DataFrame":
+        """All records that views can need, read once."""
+        from spark_resources.cluster_records import cluster_records
+
+        connection = self._cluster.connection
+        return cluster_records(
+            spark,
+            [
+                ReadRange(
+                    TopicPartitionId(self._names.get(cut.topic, cut.topic), cut.partition),
+                    cut.log_start,
+                    cut.end,
+                )
+                for cut in self.moment.point.partitions
+                if cut.log_start < cut.end
+            ],
+            kafka_options=spark_options(connection),
+            system_properties=java_system_properties(connection),
+            group_id_prefix=f"kstreams-assets-{self._settings.application_id}",
+        )
+
+    def scrub(self, text: str) -> str:
+        """A text without secrets of the connection."""
+        return self._cluster.connection.scrub(text)
+
+    def standings(self, views: Sequence[Sequence[ViewPart]]) -> list[Standing]:
+        """What stands against judging each of some rules, given the views of each."""
+        tails = [[text for one in of_rule for text in self._tails(one.view)] for of_rule in views]
+        if self._backup is None:
+            return [Standing(incomplete=listed(texts)) for texts in tails]
+        return self._backup.standings_of_restored(views, tails)
+
+    def lacking_snapshots(self, views: Sequence[ViewPart]) -> list[str]:
+        """None: stores come from their changelogs."""
+        return []
+
+    def compacted(self, views: Sequence[ViewPart]) -> str:
+        """Topics among these that lack records which compaction removed before the backup."""
+        return "" if self._backup is None else self._backup.compacted(views)
+
+    def _tails(self, view: View) -> list[str]:
+        """Inputs of which only what the application had not yet taken in was restored."""
+        if view.kind is ViewKind.STORE or is_transient(view) or is_read_and_written(view):
+            return []
+        if TopicRole.INPUT not in view.roles or self._backup is None:
+            return []
+        point = self._backup.moment.point
+        taken_in = {(o.topic, o.partition): o.offset for o in point.group_offsets}
+        here = {(o.topic, o.partition): o.offset for o in self.moment.point.group_offsets}
+        return [
+            f"of {cut.id} only the tail is on the cluster"
+            for cut in self.moment.point.partitions
+            if cut.topic == view.topic
+            and (source := point.cut(cut.id)) is not None
+            and taken_in.get((cut.topic, cut.partition), 0) > source.log_start
+            and here.get((cut.topic, cut.partition), 0) <= cut.log_start
+        ]
+
+    def _as_point(
+        self,
+        point_id: str,
+        committed: Mapping[TopicPartitionId, int],
+        topics: Mapping[str, frozenset[TopicRole]],
+    ) -> RecoveryPoint:
+        """The cluster as it stands, under the names of the source."""
+        there = self._cluster.metadata().topics
+        source = {self._names.get(topic, topic): topic for topic in topics}
+        partitions = [
+            TopicPartitionId(name, number)
+            for name in sorted(source.keys() & there.keys())
+            for number in range(there[name].partitions)
+        ]
+        ends = self._cluster.last_stable_offsets(partitions)
+        starts = self._cluster.log_start_offsets(partitions)
+        return RecoveryPoint(
+            id=point_id,
+            application_id=self._settings.application_id,
+            cluster_id="",
+            taken_at_ms=0,
+            method=Method.QUIESCED,
+            guarantee=Guarantee.EXACT,
+            reason="",
+            took_ms=0,
+            partitions=tuple(
+                PartitionCut(
+                    topic=source[one.topic],
+                    partition=one.partition,
+                    topic_id=there[one.topic].topic_id,
+                    log_start=starts[one],
+                    end=ends[one],
+                    roles=topics[source[one.topic]],
+                )
+                for one in partitions
+            ),
+            group_offsets=tuple(
+                GroupOffset(source[one.topic], one.partition, offset, "")
+                for one, offset in committed.items()
+                if one.topic in source
+            ),
+        )

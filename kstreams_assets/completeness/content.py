@@ -1,0 +1,219 @@
+"""Which rows the views of a rule hold: places in the warehouse or on a cluster. Pure."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from kstreams_assets.app.model import TopicRole
+from kstreams_assets.completeness.view import BEFORE, View, ViewKind
+from kstreams_assets.kafka.positions import OffsetRange, outside
+from kstreams_assets.ktables.plan import state_cuts
+from kstreams_assets.recovery.point import GroupOffset, PartitionCut, RecoveryPoint
+from kstreams_assets.restore.selection import WantedPartition
+
+Ranges = Mapping[int, Sequence[OffsetRange]]
+"""Disjoint offset ranges, in order, by partition."""
+
+
+class Part(StrEnum):
+    """What of a topic or store a view holds.
+
+    `all`: everything at the point. `new`: of a topic only what the point of the window before did
+    not hold. `before`: the state, or what was in flight, at that point.
+    """
+
+    ALL = "all"
+    NEW = "new"
+    BEFORE = "before"
+
+
+@dataclass(frozen=True, slots=True)
+class ViewPart:
+    """A view as one evaluation needs it; `of_snapshot`: a store from its KTable snapshot."""
+
+    view: View
+    part: Part
+    of_snapshot: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LogSource:
+    """Span files below the table of records `root`: equal sources hold the same records.
+
+    `is_whole`: all there is of the topic, and little enough to be kept in memory. `records` is
+    about how many they hold.
+    """
+
+    topic: str
+    root: str
+    files: tuple[str, ...]
+    records: int
+    is_whole: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedRows:
+    """Records as the backup holds them: those of `source` and of `saved_file` in the ranges.
+
+    From the offsets in `in_flight_from` on they were not yet processed; partitions that are absent
+    had nothing in flight. `saved_file` has records that were saved with recovery points, of a topic
+    only those that lie in no span file. `records` is their number. `window` is, of a store, the
+    window that ends with this state.
+    """
+
+    source: LogSource
+    ranges: Ranges
+    in_flight_from: Mapping[int, int]
+    saved_file: str | None
+    records: int
+    window: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotRows:
+    """The rows of a KTable snapshot: all `rows` of these files of the store's table."""
+
+    store: str
+    window: str
+    files: tuple[str, ...]
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterRows:
+    """Committed records of a topic on a cluster, under its name there; see `LoggedRows`."""
+
+    topic: str
+    ranges: Ranges
+    in_flight_from: Mapping[int, int]
+    records: int
+
+
+Content = LoggedRows | SnapshotRows | ClusterRows
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """What rules are evaluated at: a recovery point, and the point of the window before it."""
+
+    point: RecoveryPoint
+    before: RecoveryPoint | None = None
+    window: str | None = None
+
+    def at(self, part: Part) -> RecoveryPoint | None:
+        """The point that a part of a view is taken from."""
+        return self.before if part is Part.BEFORE else self.point
+
+
+def plain_name(name: str) -> str:
+    """The name of a view without `@before`."""
+    return name.removesuffix(BEFORE)
+
+
+def part_of(name: str, view: View, *, by_window: bool) -> Part:
+    """What a view of this name holds; `by_window`: the rule is about what is new."""
+    if name.endswith(BEFORE):
+        return Part.BEFORE
+    if not by_window or view.kind is ViewKind.STORE or is_transient(view):
+        return Part.ALL
+    return Part.NEW
+
+
+def is_transient(view: View) -> bool:
+    """Whether a view of a topic shows only what is in flight: the rest is deleted."""
+    return view.kind is ViewKind.TOPIC and TopicRole.REPARTITION in view.roles
+
+
+def is_read_and_written(view: View) -> bool:
+    """Whether the application both writes and reads the topic."""
+    return {TopicRole.INPUT, TopicRole.OUTPUT} <= view.roles
+
+
+def wanted(view: View, moment: Moment, part: Part) -> tuple[WantedPartition, ...]:
+    """Which offsets of which partitions a view holds; those that the point knows.
+
+    Of inputs that is what lies below the committed offsets. What was backed up counts from offset 0
+    on, though the log may have begun later at the point.
+    """
+    if part is Part.BEFORE:
+        if moment.before is None:
+            return ()
+        return _partitions(view, moment.before, before=True)
+    now = _partitions(view, moment.point)
+    if part is Part.ALL or moment.before is None:
+        return now
+    then = {one.cut.id: one for one in _partitions(view, moment.before)}
+    return tuple(_without(one, then.get(one.cut.id)) for one in now)
+
+
+def in_flight_from(view: View, moment: Moment) -> Mapping[int, int]:
+    """From which offset on records are in flight at the point, by partition."""
+    cuts = [cut for cut in moment.point.partitions if cut.topic == view.topic]
+    if is_transient(view):
+        return {cut.partition: 0 for cut in cuts}
+    if view.kind is ViewKind.STORE or not is_read_and_written(view):
+        return {}
+    committed = _committed(moment.point, view.topic)
+    return {
+        cut.partition: committed[cut.partition].offset if cut.partition in committed else 0
+        for cut in cuts
+    }
+
+
+def _partitions(
+    view: View, point: RecoveryPoint, *, before: bool = False
+) -> tuple[WantedPartition, ...]:
+    committed = _committed(point, view.topic)
+    if view.kind is ViewKind.STORE:
+        return tuple(
+            WantedPartition(
+                cut, outside(cut.log_start, cut.end, cut.excluded), committed.get(cut.partition)
+            )
+            for cut in state_cuts(_with_roles(point, view), view.topic)
+        )
+    cuts = sorted(
+        (cut for cut in point.partitions if cut.topic == view.topic), key=lambda c: c.partition
+    )
+    found = []
+    for cut in cuts:
+        offset = committed.get(cut.partition)
+        start, end = _bounds(view, cut, offset, before=before)
+        found.append(WantedPartition(cut, outside(start, end, cut.excluded), offset))
+    return tuple(found)
+
+
+def _bounds(
+    view: View, cut: PartitionCut, committed: GroupOffset | None, *, before: bool
+) -> tuple[int, int]:
+    taken_in = 0 if committed is None else committed.offset
+    if is_transient(view):
+        return max(cut.log_start, taken_in), cut.end
+    if is_read_and_written(view):
+        return (taken_in if before else 0), cut.end
+    if TopicRole.INPUT in view.roles:
+        return 0, min(taken_in, cut.end)
+    return 0, cut.end
+
+
+def _without(now: WantedPartition, then: WantedPartition | None) -> WantedPartition:
+    if then is None or then.cut.topic_id != now.cut.topic_id:
+        return now
+    ranges = tuple(left for one in now.ranges for left in outside(one.start, one.end, then.ranges))
+    return replace(now, ranges=ranges)
+
+
+def _committed(point: RecoveryPoint, topic: str) -> dict[int, GroupOffset]:
+    return {o.partition: o for o in point.group_offsets if o.topic == topic}
+
+
+def _with_roles(point: RecoveryPoint, view: View) -> RecoveryPoint:
+    """Points of an earlier release do not say which part a topic plays."""
+    if all(cut.roles for cut in point.partitions if cut.topic == view.topic):
+        return point
+    return replace(
+        point,
+        partitions=tuple(
+            cut if cut.roles or cut.topic != view.topic else replace(cut, roles=view.roles)
+            for cut in point.partitions
+        ),
+    )

@@ -1,0 +1,113 @@
+"""Where in its YAML a rule stands, so that what is wrong with it can be looked up. Pure."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import yaml
+from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
+
+_TEXTS: Final = ("sql", "balance")
+_TYPE_ENDING: Final = "KafkaStreamsAppComponent"
+_LITERAL: Final = "|"
+
+
+@dataclass(frozen=True, slots=True)
+class RuleLines:
+    """Lines count from 1. `text` is where `sql` or `balance` begins.
+
+    `is_literal`: each line of the text is one of the YAML (a block scalar `|`), so that a line of
+    the text can be named.
+    """
+
+    rule: int
+    text: int | None = None
+    is_literal: bool = False
+
+    def of_text(self, line: int | None) -> int | None:
+        """The line of the YAML that holds this line of the text, as near as can be told."""
+        if self.text is None or line is None or not self.is_literal:
+            return self.text
+        return self.text + line - 1
+
+
+@dataclass(frozen=True, slots=True)
+class YamlLines:
+    """Where the rules (in their order) and the blocks `recompute` (by store) of a file stand."""
+
+    file: Path | None = None
+    rules: tuple[RuleLines, ...] = ()
+    recomputed: Mapping[str, RuleLines] = field(default_factory=dict)
+
+    def of_rule(self, number: int) -> RuleLines | None:
+        """Of the rule of this number, from 0; None where it is not known."""
+        return self.rules[number] if number < len(self.rules) else None
+
+
+NO_LINES: Final = YamlLines()
+
+
+def yaml_lines(file: Path, application_id: str) -> YamlLines:
+    """Where the rules of an application stand in its YAML; nothing where that cannot be told.
+
+    A file may have several documents: the one with this application id counts, or the only one.
+    """
+    try:
+        documents = list(yaml.compose_all(file.read_text(encoding="utf-8"), yaml.SafeLoader))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError):
+        return NO_LINES
+    found = [
+        attributes
+        for document in documents
+        if _text(_child(document, "type")).endswith(_TYPE_ENDING)
+        and (attributes := _child(document, "attributes")) is not None
+    ]
+    named = [each for each in found if _text(_child(each, "application_id")) == application_id]
+    if len(named or found) != 1:
+        return NO_LINES
+    return _of_attributes(file, (named or found)[0])
+
+
+def _of_attributes(file: Path, attributes: Node) -> YamlLines:
+    rules = _child(attributes, "completeness")
+    stores = _child(attributes, "stores")
+    return YamlLines(
+        file=file,
+        rules=tuple(_of_rule(rule) for rule in rules.value)
+        if isinstance(rules, SequenceNode)
+        else (),
+        recomputed={
+            name: RuleLines(_line(block))
+            for name, store in _children(stores)
+            if (block := _child(store, "recompute")) is not None
+        },
+    )
+
+
+def _of_rule(rule: Node) -> RuleLines:
+    for name in _TEXTS:
+        text = _child(rule, name)
+        if isinstance(text, ScalarNode):
+            is_literal = text.style == _LITERAL
+            # A literal's mark is that of its `|`, the text begins below.
+            return RuleLines(_line(rule), _line(text) + is_literal, is_literal)
+    return RuleLines(_line(rule))
+
+
+def _line(node: Node) -> int:
+    return node.start_mark.line + 1
+
+
+def _children(node: Node | None) -> Iterator[tuple[str, Node]]:
+    if isinstance(node, MappingNode):
+        for key, value in node.value:
+            yield _text(key), value
+
+
+def _child(node: Node | None, name: str) -> Node | None:
+    return next((value for key, value in _children(node) if key == name), None)
+
+
+def _text(node: Node | None) -> str:
+    return node.value if isinstance(node, ScalarNode) else ""

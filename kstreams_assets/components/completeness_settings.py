@@ -1,0 +1,172 @@
+"""The rules of the YAML, checked and with their SQL: what of an application's settings they are."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+from kstreams_assets.app.declarations import require_known
+from kstreams_assets.app.model import StreamsApplication, TopicRole
+from kstreams_assets.completeness.balance import balance_sql
+from kstreams_assets.completeness.known_views import KnownViews, RuleTextError
+from kstreams_assets.completeness.recomputation import Recomputation, TopicFormat
+from kstreams_assets.completeness.recompute import RULE_PREFIX
+from kstreams_assets.completeness.recompute_check import check_recomputation
+from kstreams_assets.completeness.rule import CompletenessRule
+from kstreams_assets.completeness.sql_check import check_rule_sql
+from kstreams_assets.completeness.yaml_lines import RuleLines, YamlLines
+from kstreams_assets.components.completeness_models import RuleModel
+from kstreams_assets.components.format_models import read_format
+from kstreams_assets.components.models import TopicModel
+from kstreams_assets.components.store_models import StoreModel
+from kstreams_assets.errors import ConfigurationError, RuleSqlError
+from kstreams_assets.settings import ApplicationSettings
+
+_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+def topic_formats(
+    topics: Mapping[str, TopicModel], application: StreamsApplication
+) -> dict[str, TopicFormat]:
+    """How records of topics are read, by full name, for those of which it is said.
+
+    An internal topic may be named without the application id.
+
+    Raises:
+        ConfigurationError: The application has no such topic, it is read as a store, or a format is
+            not understood.
+    """
+    said = {name: model for name, model in topics.items() if model.says_how_to_read}
+    names = {topic.name: topic.name for topic in application.topics}
+    prefix = f"{application.application_id}-"
+    for topic in application.topics:
+        if topic.is_internal:
+            names.setdefault(topic.name.removeprefix(prefix), topic.name)
+    require_known("topic", said.keys(), names, f"application {application.application_id}")
+    found: dict[str, TopicFormat] = {}
+    for name, model in said.items():
+        topic = application.topic(names[name])
+        if topic.roles == {TopicRole.CHANGELOG}:
+            raise ConfigurationError(
+                f"Topic {name!r} has a format, and is a changelog.",
+                remedy="Give key and value of its store instead (stores): changelogs are read as"
+                " stores.",
+            )
+        if topic.name in found:
+            raise ConfigurationError(
+                f"Topic {topic.name!r} has two blocks in topics, with the application id and"
+                " without.",
+                remedy="Remove one of them.",
+            )
+        found[topic.name] = TopicFormat(
+            key=read_format(f"the key of topic {name!r}", model.key),
+            value=read_format(f"the value of topic {name!r}", model.value),
+        )
+    return found
+
+
+def with_rules(
+    settings: ApplicationSettings,
+    *,
+    rules: Sequence[RuleModel],
+    stores: Mapping[str, StoreModel],
+    lines: YamlLines,
+) -> ApplicationSettings:
+    """The settings with the completeness rules and recomputed stores of the YAML.
+
+    Raises:
+        RuleSqlError: It names the rule, its line, the line with the problem, and the problem.
+    """
+    known = KnownViews.of(settings)
+    return replace(
+        settings,
+        completeness=tuple(_rules(rules, known, lines)),
+        recomputed=tuple(_recomputed(stores, known, lines)),
+    )
+
+
+def _rules(
+    models: Sequence[RuleModel], known: KnownViews, lines: YamlLines
+) -> Iterator[CompletenessRule]:
+    seen: dict[str, int] = {}
+    for number, model in enumerate(models):
+        where = lines.of_rule(number)
+        try:
+            _check_name(model.name, number, seen)
+            yield _rule(model, known, None if where is None else where.rule)
+        except RuleTextError as error:
+            raise _named(model.name, error, lines, where) from None
+
+
+def _check_name(name: str, number: int, seen: dict[str, int]) -> None:
+    if not _NAME.fullmatch(name):
+        raise RuleTextError(
+            "its name is no identifier", remedy="Use letters, digits and underscores."
+        )
+    if name.lower().startswith(RULE_PREFIX):
+        raise RuleTextError(
+            f"names that begin with {RULE_PREFIX} are those of recomputed stores",
+            remedy="Rename the rule.",
+        )
+    if name in seen:
+        raise RuleTextError(
+            f"rules {seen[name] + 1} and {number + 1} have the same name", remedy="Rename one."
+        )
+    seen[name] = number
+
+
+def _rule(model: RuleModel, known: KnownViews, line: int | None) -> CompletenessRule:
+    if (model.sql is None) == (model.balance is None):
+        given = "neither sql nor" if model.sql is None else "both sql and"
+        raise RuleTextError(f"it has {given} balance", remedy="Give exactly one of the two.")
+    if not model.on:
+        raise RuleTextError("it is evaluated nowhere (on)", remedy="Name a place, or leave on out.")
+    if model.sql is not None:
+        if model.per is not None:
+            raise RuleTextError(
+                "it has sql and per", remedy="per belongs to a balance; use GROUP BY in SQL."
+            )
+        sql, views = model.sql, check_rule_sql(model.sql, known, model.scope)
+    else:
+        made = balance_sql(model.balance or "", per=model.per, known=known, scope=model.scope)
+        sql, views = made.sql, made.views
+    return CompletenessRule(
+        name=model.name,
+        sql=sql,
+        views=views,
+        balance=model.balance,
+        scope=model.scope,
+        severity=model.severity,
+        blocking=model.blocking,
+        on=frozenset(model.on),
+        description=model.description,
+        line=line,
+    )
+
+
+def _recomputed(
+    stores: Mapping[str, StoreModel], known: KnownViews, lines: YamlLines
+) -> Iterator[Recomputation]:
+    for store, model in stores.items():
+        if model.recompute is None:
+            continue
+        where = lines.recomputed.get(store)
+        declared = model.recompute.recomputation(store, None if where is None else where.rule)
+        try:
+            check_recomputation(declared, known)
+        except RuleTextError as error:
+            raise _named(f"{RULE_PREFIX}{store}", error, lines, where) from None
+        yield declared
+
+
+def _named(
+    rule: str, error: RuleTextError, lines: YamlLines, where: RuleLines | None
+) -> RuleSqlError:
+    return RuleSqlError(
+        rule=rule,
+        problem=error.problem,
+        remedy=error.remedy,
+        file=lines.file,
+        line=None if where is None else where.rule,
+        problem_line=None if where is None or error.line is None else where.of_text(error.line),
+    )

@@ -1,0 +1,207 @@
+"""Whether an application could be recovered right now, and why. Pure; see `readiness_facts`."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from kstreams_assets.backup.coverage import Recency
+from kstreams_assets.backup.verdicts import Severity
+from kstreams_assets.completeness.result import Outcome, RuleResult
+from kstreams_assets.drill.judgement import ObjectiveResult
+from kstreams_assets.drill.table import StoredDrill
+from kstreams_assets.recovery.point import iso_time
+
+DRILL_IS_OLD_S: Final = 30 * 86_400.0
+
+_DAY_S: Final = 86_400.0
+_FEW: Final = 5
+_RED: Final = frozenset({Outcome.VIOLATED, Outcome.FAILED})
+
+
+@dataclass(frozen=True, slots=True)
+class OpenFinding:
+    """A finding of the newest look at the application's governance."""
+
+    check: str
+    text: str
+    severity: Severity
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What readiness is judged by.
+
+    `due` are closed windows that are not backed up, without the newest one, whose backup may be
+    under way; oldest first. `results` are the newest evaluations of each rule at each place, None
+    when no rule is declared. `findings` are None when governance was never looked at.
+    `cluster_problem` is None when the source cluster answers, and what it said if not;
+    `cluster_asked` is False when it was not asked.
+    """
+
+    now_ms: int
+    recency: Recency
+    due: tuple[str, ...] = ()
+    results: tuple[RuleResult, ...] | None = None
+    findings: tuple[OpenFinding, ...] | None = None
+    drill: StoredDrill | None = None
+    drill_declared: bool = True
+    cluster_asked: bool = False
+    cluster_problem: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """One thing that was looked at; `speaks_against` the application being ready."""
+
+    subject: str
+    text: str
+    speaks_against: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Readiness:
+    """The summary: everything that was looked at, what speaks against it first."""
+
+    statements: tuple[Statement, ...]
+
+    @property
+    def ready(self) -> bool:
+        """Whether nothing speaks against a recovery right now."""
+        return not any(statement.speaks_against for statement in self.statements)
+
+    @property
+    def why(self) -> str:
+        """What speaks against it, or that nothing does."""
+        against = [s.text for s in self.statements if s.speaks_against]
+        return " ".join(against) if against else "Nothing speaks against it."
+
+
+def judge_readiness(facts: Facts) -> Readiness:
+    """Whether the application could be recovered at the time of the facts."""
+    statements = [
+        _of_point(facts.recency),
+        _of_windows(facts.due),
+        *_of_rules(facts.results),
+        *_of_governance(facts.findings),
+        _of_drill(facts),
+        *_of_cluster(facts),
+    ]
+    return Readiness(tuple(sorted(statements, key=lambda s: not s.speaks_against)))
+
+
+def _of_point(recency: Recency) -> Statement:
+    missing = recency.restorable.exact is None
+    return Statement("recovery point", recency.explanation, missing or not recency.passed)
+
+
+def _of_windows(due: Sequence[str]) -> Statement:
+    if not due:
+        return Statement("windows", "Every closed window but perhaps the newest is backed up.")
+    return Statement(
+        "windows",
+        f"{len(due)} closed windows are not backed up, from {due[0]} on. Back them up; see that"
+        " the backup sensor is on.",
+        speaks_against=True,
+    )
+
+
+def _of_rules(results: Sequence[RuleResult] | None) -> Iterator[Statement]:
+    if results is None:
+        yield Statement("completeness", "No completeness rule is declared.")
+        return
+    if not results:
+        yield Statement(
+            "completeness",
+            "The completeness rules were never evaluated. Run kstreams-assets completeness check.",
+            speaks_against=True,
+        )
+        return
+    red = [r for r in results if r.outcome in _RED]
+    for result in red:
+        at = f"window {result.window}" if result.window else f"point {result.point_id}"
+        yield Statement(
+            "completeness",
+            f"Rule {result.rule} does not hold at {at} ({result.place}): {result.explanation}",
+            speaks_against=result.severity is Severity.ERROR,
+        )
+    unsure = sorted({r.rule for r in results if r.outcome is Outcome.NOT_VERIFIABLE})
+    if unsure:
+        yield Statement("completeness", f"Not verifiable: {', '.join(unsure)}.")
+    if not red:
+        passed = len({r.rule for r in results if r.passed})
+        yield Statement("completeness", f"{passed} rules hold, as last evaluated.")
+
+
+def _of_governance(findings: Sequence[OpenFinding] | None) -> Iterator[Statement]:
+    if findings is None:
+        yield Statement(
+            "governance",
+            "The cluster was never compared with what is declared. Run kstreams-assets governance.",
+        )
+        return
+    if not findings:
+        yield Statement("governance", "No finding is open.")
+    for finding in findings[:_FEW]:
+        yield Statement(
+            "governance",
+            f"{finding.check}: {finding.text}",
+            speaks_against=finding.severity is Severity.ERROR,
+        )
+    rest = findings[_FEW:]
+    if rest:
+        yield Statement(
+            "governance",
+            f"{len(rest)} more findings: kstreams-assets governance.",
+            speaks_against=any(f.severity is Severity.ERROR for f in rest),
+        )
+
+
+def _of_drill(facts: Facts) -> Statement:
+    drill = facts.drill
+    if drill is None:
+        to_do = (
+            "Run kstreams-assets drill."
+            if facts.drill_declared
+            else "Give drill.command in the YAML, then run kstreams-assets drill."
+        )
+        return Statement("drill", f"No restore drill was ever made. {to_do}", speaks_against=True)
+    at = iso_time(drill.began_at_ms)
+    if not drill.passed:
+        return Statement(
+            "drill", f"The last drill ({at}) failed: {drill.reason}", speaks_against=True
+        )
+    age_s = (facts.now_ms - drill.began_at_ms) / 1000
+    took = f"{drill.total_s:.1f} s" if drill.total_s is not None else "an unknown time"
+    if age_s > DRILL_IS_OLD_S:
+        return Statement(
+            "drill",
+            f"The last drill was {age_s / _DAY_S:.0f} days ago ({at}). Run kstreams-assets drill,"
+            " or let drill.every do so.",
+            speaks_against=True,
+        )
+    if drill.objective_result is ObjectiveResult.MISSED:
+        return Statement(
+            "drill",
+            f"The last drill ({at}) took {took}, more than the objective of {drill.objective_s:g}"
+            " s. Its report says which phase took longest and what to do.",
+            speaks_against=True,
+        )
+    objective = (
+        "no objective is declared (drill.objective_seconds)"
+        if drill.objective_s is None
+        else f"the objective is {drill.objective_s:g} s"
+    )
+    return Statement("drill", f"The last drill ({at}) passed in {took}; {objective}.")
+
+
+def _of_cluster(facts: Facts) -> Iterator[Statement]:
+    if not facts.cluster_asked:
+        return
+    if facts.cluster_problem is None:
+        yield Statement("cluster", "The source cluster answers.")
+    else:
+        yield Statement(
+            "cluster",
+            f"The source cluster does not answer ({facts.cluster_problem}); all of this comes from"
+            " the warehouse alone, which is what a recovery needs.",
+        )

@@ -1,0 +1,227 @@
+"""Every metric there is, with what it says. The reference is written from it."""
+
+from typing import Final
+
+from kstreams_assets.metrics.sample import Kind, Metric, Source
+
+METRICS: Final[dict[str, Metric]] = {}
+"""Every metric by name, in the order of the reference."""
+
+
+def _metric(name: str, text: str, *labels: str, source: Source | None) -> Metric:
+    kind = Kind.COUNTER if name.endswith("_total") else Kind.GAUGE
+    METRICS[name] = metric = Metric(name, kind, text, labels, source)
+    return metric
+
+
+def _of_cluster(name: str, text: str, *labels: str) -> Metric:
+    return _metric(name, text, *labels, source=Source.CLUSTER)
+
+
+def _of_group(name: str, text: str, *labels: str) -> Metric:
+    return _metric(name, text, *labels, source=Source.GROUP)
+
+
+def _of_warehouse(name: str, text: str, *labels: str) -> Metric:
+    return _metric(name, text, *labels, source=Source.WAREHOUSE)
+
+
+UP: Final = _metric(
+    "kstreams_up",
+    "Whether this source answered in time; if not, its metrics are missing.",
+    "source",
+    source=None,
+)
+SCRAPE_SECONDS: Final = _metric(
+    "kstreams_scrape_duration_seconds",
+    "How long it took to ask this source.",
+    "source",
+    source=None,
+)
+
+TOPIC_PRESENT: Final = _of_cluster(
+    "kstreams_topic_present", "Whether the topic is on the cluster.", "topic", "role"
+)
+TOPIC_PARTITIONS: Final = _of_cluster(
+    "kstreams_topic_partitions", "Number of partitions.", "topic", "role"
+)
+LOG_START: Final = _of_cluster(
+    "kstreams_log_start_offset",
+    "First offset that the log still holds.",
+    *("topic", "partition", "role"),
+)
+PRODUCED: Final = _of_cluster(
+    "kstreams_produced_offsets_total",
+    "Last stable offset: what was written and decided. Transaction markers take an offset each.",
+    *("topic", "partition", "role"),
+)
+
+GROUP_STATE: Final = _of_group(
+    "kstreams_group_state",
+    "1 for the state that the consumer group is in, in Kafka's words; Absent without a group.",
+    "state",
+)
+GROUP_MEMBERS: Final = _of_group(
+    "kstreams_group_members",
+    "Members of the group: one for each stream thread. Missing for groups of the newer protocols"
+    " that have members.",
+)
+CONSUMED: Final = _of_group(
+    "kstreams_consumed_offsets_total",
+    "Committed offset of the group.",
+    *("topic", "partition", "role"),
+)
+LAG: Final = _of_group(
+    "kstreams_lag_offsets",
+    "Offsets from the committed one to the last stable one; without a committed offset all that the"
+    " log holds. Role repartition: lag inside the application.",
+    *("topic", "partition", "role"),
+)
+
+POINT_TIME: Final = _of_warehouse(
+    "kstreams_recovery_point_timestamp_seconds",
+    "When the newest recovery point was taken. kind: newest of all; covered by backups; exact and"
+    " covered.",
+    "kind",
+)
+POINT_EXACT: Final = _of_warehouse(
+    "kstreams_recovery_point_exact", "Whether the newest recovery point was taken as exact."
+)
+POINT_SECONDS: Final = _of_warehouse(
+    "kstreams_recovery_point_duration_seconds", "How long it took to take the newest one."
+)
+POINT_IN_FLIGHT: Final = _of_warehouse(
+    "kstreams_recovery_point_in_flight_records",
+    "Records of repartition topics in the newest one that were not yet processed.",
+)
+POINT_OBJECTIVE: Final = _of_warehouse(
+    "kstreams_recovery_point_objective_seconds",
+    "How old the newest exact, covered point may be (recovery_points.objective_seconds).",
+)
+
+WINDOWS_DUE: Final = _of_warehouse("kstreams_windows_due", "Closed windows not yet backed up.")
+WINDOW_END: Final = _of_warehouse(
+    "kstreams_backup_window_end_timestamp_seconds",
+    "End of the newest window that is backed up with all its topics.",
+)
+BACKUP_TIME: Final = _of_warehouse(
+    "kstreams_backup_timestamp_seconds", "When the newest backup was recorded."
+)
+BACKUP_DELAY: Final = _of_warehouse(
+    "kstreams_backup_delay_seconds",
+    "From the end of the newest window that is backed up until it was recorded.",
+)
+BACKUP_END: Final = _of_warehouse(
+    "kstreams_backup_end_offset",
+    "Exclusive end of the newest span that is backed up.",
+    *("topic", "partition"),
+)
+BACKUP_RECORDS: Final = _of_warehouse(
+    "kstreams_backup_records", "Records in the backups of the topic.", "topic"
+)
+BACKUP_BYTES: Final = _of_warehouse(
+    "kstreams_backup_stored_bytes", "Size of the files with them.", "topic"
+)
+LOST_OFFSETS: Final = _of_warehouse(
+    "kstreams_backup_lost_offsets",
+    "Offsets in backed up windows whose records are lost, or missing for no known cause.",
+    *("topic", "cause"),
+)
+LOSSES: Final = _of_warehouse(
+    "kstreams_backup_losses",
+    "Number of such gaps; one whose length nobody can know counts here only.",
+    *("topic", "cause"),
+)
+
+STORE_ROWS: Final = _of_warehouse(
+    "kstreams_store_rows", "Rows of the store's newest KTable snapshot.", "store"
+)
+STORE_BYTES: Final = _of_warehouse(
+    "kstreams_store_bytes", "Uncompressed size of these rows, approximately.", "store"
+)
+STORE_TIME: Final = _of_warehouse(
+    "kstreams_store_snapshot_timestamp_seconds",
+    "When the recovery point of this snapshot was taken.",
+    "store",
+)
+STORE_PROVED: Final = _of_warehouse(
+    "kstreams_store_snapshot_proved", "Whether it is exactly the store's content then.", "store"
+)
+STORE_PROBLEMS: Final = _of_warehouse(
+    "kstreams_store_snapshot_problem_rows", "Rows of it that could not be decoded.", "store"
+)
+STORE_SECONDS: Final = _of_warehouse(
+    "kstreams_store_snapshot_duration_seconds", "How long it took to make it.", "store"
+)
+
+RESTORE_STATE: Final = _of_warehouse(
+    "kstreams_restore_state",
+    "1 for the state that the restore begun last is in (see the table restores), 0 for the others.",
+    "state",
+)
+RESTORE_TIME: Final = _of_warehouse(
+    "kstreams_restore_timestamp_seconds", "When it came into this state."
+)
+RESTORES_OPEN: Final = _of_warehouse(
+    "kstreams_restores_unfinished",
+    "Restores that are not finished; their recovery points are kept for them.",
+)
+
+RULE_OUTCOME: Final = _of_warehouse(
+    "kstreams_completeness_outcome",
+    "1 for how the rule came out when it was last evaluated at this place: passed, violated,"
+    " not_verifiable, failed. Recomputed stores are the rules recompute_<store>.",
+    *("rule", "place", "outcome"),
+)
+RULE_VIOLATIONS: Final = _of_warehouse(
+    "kstreams_completeness_violations",
+    "Rows in violation in that evaluation.",
+    *("rule", "place"),
+)
+RULE_TIME: Final = _of_warehouse(
+    "kstreams_completeness_timestamp_seconds", "When that evaluation was.", *("rule", "place")
+)
+RULE_EVALUATIONS: Final = _of_warehouse(
+    "kstreams_completeness_evaluations_total",
+    "All evaluations so far: what a backfill finds in older windows shows here only.",
+    *("rule", "place", "outcome"),
+)
+
+GOVERNANCE_FINDINGS: Final = _of_warehouse(
+    "kstreams_governance_findings",
+    "Findings of each governance check when it was last judged.",
+    *("check", "severity"),
+)
+GOVERNANCE_TIME: Final = _of_warehouse(
+    "kstreams_governance_timestamp_seconds", "When governance was last judged."
+)
+
+DRILL_TIME: Final = _of_warehouse(
+    "kstreams_drill_timestamp_seconds", "When the newest restore drill ended."
+)
+DRILL_PASSED: Final = _of_warehouse(
+    "kstreams_drill_passed", "Whether the application came back with the right state in it."
+)
+DRILL_SECONDS: Final = _of_warehouse(
+    "kstreams_drill_duration_seconds",
+    "How long it took from the begin of the restore to caught up; missing if it never was.",
+)
+DRILL_PHASE_SECONDS: Final = _of_warehouse(
+    "kstreams_drill_phase_duration_seconds",
+    "Of it the restore, the start until RUNNING, and catching up; phases it came to.",
+    "phase",
+)
+DRILL_OBJECTIVE: Final = _of_warehouse(
+    "kstreams_drill_objective",
+    "1 for how the duration stood to the objective: met, missed, not_recovered, not_declared.",
+    "result",
+)
+RECOVERY_OBJECTIVE: Final = _of_warehouse(
+    "kstreams_recovery_time_objective_seconds",
+    "How long a recovery may take (drill.objective_seconds).",
+)
+
+READY: Final = _of_warehouse(
+    "kstreams_ready",
+    "Whether nothing speaks against a recovery right now; kstreams-assets ready tells what does.",
+)

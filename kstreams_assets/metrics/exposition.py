@@ -1,0 +1,100 @@
+"""Metrics as a file for node_exporter, and as an HTTP endpoint for Prometheus."""
+
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from wsgiref.simple_server import WSGIServer
+
+from prometheus_client import CollectorRegistry, start_http_server, write_to_textfile
+from prometheus_client.registry import Collector
+
+from kstreams_assets.closing import Closing
+from kstreams_assets.errors import ConfigurationError
+
+_STOP_S = 5.0
+_LARGEST_PORT = 65_535
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where to listen; port 0 takes a free one."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def parse_address(text: str) -> Address:
+    """`127.0.0.1:9464`, `localhost:0`, `[::1]:9464`; raises ConfigurationError."""
+    host, _, port = text.rpartition(":")
+    bare = host.removeprefix("[").removesuffix("]")
+    if not bare or not (port.isascii() and port.isdigit()) or int(port) > _LARGEST_PORT:
+        raise ConfigurationError(
+            f"--listen is {text!r}.", remedy="Give host:port, such as 127.0.0.1:9464."
+        )
+    return Address(bare, int(port))
+
+
+def write_textfile(path: Path, metrics: Collector) -> None:
+    """Collect once and put the file in place of an earlier one, in one step.
+
+    A reader sees the old file or the new one, never a part. Raises ConfigurationError where
+    node_exporter would not read it, and where the folder cannot be written.
+    """
+    if path.suffix != ".prom":
+        raise ConfigurationError(
+            f"--textfile is {str(path)!r}.",
+            remedy="Give a name that ends in .prom: node_exporter reads no other.",
+        )
+    try:
+        write_to_textfile(str(path), _registry(metrics))
+    except OSError as error:
+        raise ConfigurationError(
+            f"{path} cannot be written: {error.strerror}.",
+            remedy="Check the folder of node_exporter's --collector.textfile.directory.",
+        ) from error
+
+
+class MetricsServer(Closing):
+    """Serves metrics under `/metrics` until it is closed; each request is a scrape.
+
+    Raises ConfigurationError when the address cannot be listened on.
+    """
+
+    def __init__(self, address: Address, metrics: Collector) -> None:
+        try:
+            started = start_http_server(
+                address.port, addr=address.host, registry=_registry(metrics)
+            )
+        except OSError as error:
+            raise ConfigurationError(
+                f"Nothing can listen on {address}: {error.strerror}.",
+                remedy="Choose another port, 0 for any free one, or an address of this machine.",
+            ) from error
+        self._server: WSGIServer = started[0]
+        self._thread: threading.Thread = started[1]
+        self.address = Address(address.host, self._server.server_port)
+
+    @property
+    def url(self) -> str:
+        """Where Prometheus finds it."""
+        return f"http://{self.address}/metrics"
+
+    def wait(self) -> None:
+        """Until the server is closed, or the program interrupted."""
+        self._thread.join()
+
+    def close(self) -> None:
+        """Stop listening; a request that is being answered is not waited for."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join(timeout=_STOP_S)
+
+
+def _registry(metrics: Collector) -> CollectorRegistry:
+    """Without the client's own metrics of this process, which are nobody's concern here."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(metrics)
+    return registry

@@ -1,0 +1,88 @@
+"""What the warehouse tells of restores, drills, completeness rules and governance."""
+
+from collections import Counter
+from collections.abc import Iterator
+
+from kstreams_assets.backup.verdicts import Severity
+from kstreams_assets.completeness.result import Outcome, RuleResult
+from kstreams_assets.completeness.results_table import ResultsTable
+from kstreams_assets.drill.judgement import ObjectiveResult
+from kstreams_assets.drill.readiness_facts import readiness
+from kstreams_assets.drill.report import Phase
+from kstreams_assets.drill.table import DrillsTable
+from kstreams_assets.governance.table import FindingsTable
+from kstreams_assets.metrics import catalogue
+from kstreams_assets.metrics.sample import Sample
+from kstreams_assets.restore.restores_table import RestoresTable, RestoreState
+from kstreams_assets.settings import ApplicationSettings
+
+
+def restore_samples(settings: ApplicationSettings) -> Iterator[Sample]:
+    """The restore that was begun last, and how many are open."""
+    restores = RestoresTable(settings.warehouse).all(settings.application_id)
+    yield catalogue.RESTORES_OPEN.sample(sum(not restore.is_finished for restore in restores))
+    if restores:
+        newest = restores[0]
+        yield from catalogue.RESTORE_STATE.one_of(newest.state.value, RestoreState)
+        yield catalogue.RESTORE_TIME.sample(newest.changed_at_ms / 1000)
+
+
+def completeness_samples(settings: ApplicationSettings) -> Iterator[Sample]:
+    """How each declared rule came out, at each place where it was evaluated."""
+    declared = {rule.name for rule in settings.completeness}
+    declared |= {f"recompute_{one.store}" for one in settings.recomputed}
+    last: dict[tuple[str, str], RuleResult] = {}
+    counts: Counter[tuple[str, str, str]] = Counter()
+    table = ResultsTable(settings.warehouse)
+    for result in table.of(settings.application_id, rules=declared):  # the newest last
+        last[result.rule, result.place.value] = result
+        counts[result.rule, result.place.value, result.outcome.value] += 1
+    for (rule, place), result in sorted(last.items()):
+        labels = {"rule": rule, "place": place}
+        yield from catalogue.RULE_OUTCOME.one_of(result.outcome.value, Outcome, **labels)
+        yield catalogue.RULE_VIOLATIONS.sample(result.violations, **labels)
+        yield catalogue.RULE_TIME.sample(result.evaluated_at_ms / 1000, **labels)
+        for outcome in Outcome:
+            count = counts[rule, place, outcome.value]
+            yield catalogue.RULE_EVALUATIONS.sample(count, **labels, outcome=outcome.value)
+
+
+def governance_samples(settings: ApplicationSettings) -> Iterator[Sample]:
+    """How many findings each check had the last time."""
+    report = FindingsTable(settings.warehouse).newest(settings.application_id)
+    if report is None:
+        return
+    yield catalogue.GOVERNANCE_TIME.sample(report.judged_at_ms / 1000)
+    for verdict in report.verdicts:
+        for severity in Severity:
+            found = sum(finding.severity is severity for finding in verdict.findings)
+            labels = {"check": verdict.check, "severity": severity.value}
+            yield catalogue.GOVERNANCE_FINDINGS.sample(found, **labels)
+
+
+def drill_samples(settings: ApplicationSettings) -> Iterator[Sample]:
+    """The drill that was begun last, and the declared time to recover."""
+    objective_s = settings.drill.objective_s
+    if objective_s is not None:
+        yield catalogue.RECOVERY_OBJECTIVE.sample(objective_s)
+    drill = DrillsTable(settings.warehouse).newest(settings.application_id)
+    if drill is None:
+        return
+    yield catalogue.DRILL_TIME.sample(drill.ended_at_ms / 1000)
+    yield catalogue.DRILL_PASSED.sample(drill.passed)
+    yield from catalogue.DRILL_OBJECTIVE.one_of(drill.objective_result.value, ObjectiveResult)
+    if drill.total_s is not None:
+        yield catalogue.DRILL_SECONDS.sample(drill.total_s)
+    took_s = {
+        Phase.RESTORE: drill.restore_s,
+        Phase.START: drill.start_s,
+        Phase.CATCH_UP: drill.catch_up_s,
+    }
+    for phase, seconds in took_s.items():
+        if seconds is not None:
+            yield catalogue.DRILL_PHASE_SECONDS.sample(seconds, phase=phase.value)
+
+
+def readiness_samples(settings: ApplicationSettings) -> Iterator[Sample]:
+    """Whether the application could be recovered right now."""
+    yield catalogue.READY.sample(readiness(settings).ready)

@@ -1,0 +1,120 @@
+"""The page of the checks, and of what else is judged."""
+
+from collections.abc import Iterator
+
+from kstreams_assets.backup.coverage import POINT_CHECKS
+from kstreams_assets.backup.plan import LOSSES, GapCause
+from kstreams_assets.backup.point_judge import Restores
+from kstreams_assets.backup.verdicts import CHANGELOG_CHECKS, CHECKS
+from kstreams_assets.completeness.result import Outcome
+from kstreams_assets.drill.assets import DRILL_CHECKS
+from kstreams_assets.governance.findings import CHECKS as GOVERNANCE_CHECKS
+from kstreams_assets.ktables.checks import KTABLE_CHECKS
+from kstreams_assets.restore.checks import GROUP_OFFSETS_CHECKS, RESTORE_CHECKS
+from scripts.reference.markdown import named, table
+
+_GAPS = {
+    GapCause.TRANSACTION_MARKER: "Commit and abort markers take an offset each.",
+    GapCause.ABORTED: "Records of aborted transactions.",
+    GapCause.COMPACTED: "The raw log no longer holds them: compaction removed them, because a later"
+    " record of the same key superseded them.",
+    GapCause.PURGED: "Repartition records below the committed offset: processed; Kafka Streams"
+    " deletes them itself.",
+    GapCause.RETENTION: "The log start offset has passed them: retention, or DeleteRecords.",
+    GapCause.TOPIC_RECREATED: "They belonged to an earlier topic of the same name.",
+    GapCause.TOPIC_DELETED: "The topic is gone.",
+    GapCause.UNEXPLAINED: "Kafka shows committed records that the backup does not hold.",
+}
+
+_RESTORES = {
+    Restores.EXACT: "State, records in flight and offsets of exactly the same committed"
+    " transactions.",
+    Restores.AT_LEAST_ONCE: "Nothing is lost; up to one commit interval may be processed twice.",
+    Restores.UNPROVEN: "Covered, but compaction may have removed changelog records of the point"
+    " before they were read, and the point is not sealed.",
+    Restores.NOTHING: "Not covered: offsets that it needs are not in the backups. The reason names"
+    " them, and the windows to back up.",
+}
+
+
+_CHECK_OF = {
+    Outcome.PASSED: "green",
+    Outcome.VIOLATED: "red, or a warning with severity `warn`",
+    Outcome.NOT_VERIFIABLE: "a warning",
+    Outcome.FAILED: "red",
+}
+_OUTCOMES = {
+    Outcome.PASSED: "No row in violation, at a point where that proves it.",
+    Outcome.VIOLATED: "Rows in violation; the first of them are with the evaluation.",
+    Outcome.NOT_VERIFIABLE: "It can neither be said to hold nor to be violated, never passed: the"
+    " point is not exact, records it needs are not in the backup, or came too late to tell.",
+    Outcome.FAILED: "It could not be evaluated; the reason is told.",
+}
+_OF_RESTORES = (
+    "Each restored topic has, with one evaluation for each restore; while it is red, no group"
+    " offsets are committed:"
+)
+
+
+def check_lines() -> Iterator[str]:
+    """Every check, what recovery points give, and every cause of a gap."""
+    yield "What to do when one is red: [runbook](../operations/runbook.md)."
+    changelogs = {name: f"Changelogs only. {text}" for name, text in CHANGELOG_CHECKS.items()}
+    for text, checks in (
+        (
+            "Each backup of a topic has these checks, with one evaluation for each window:",
+            {**CHECKS, **changelogs},
+        ),
+        (
+            "The asset of the recovery points has, with one evaluation for each of its events:",
+            POINT_CHECKS,
+        ),
+        (_OF_RESTORES, RESTORE_CHECKS),
+        ("Each KTable has, with one evaluation for each window:", KTABLE_CHECKS),
+        ("The group offsets of a restore have:", GROUP_OFFSETS_CHECKS),
+        ("Governance has, with one evaluation each time it is looked at:", GOVERNANCE_CHECKS),
+        ("Drills have:", DRILL_CHECKS),
+    ):
+        yield from ("", text, "")
+        yield from named("check", "claim", checks)
+    yield from _completeness()
+    yield from _gives()
+    yield from _gaps()
+
+
+def _completeness() -> Iterator[str]:
+    yield from ("", "## Completeness rules", "")
+    yield "`completeness/<application id>` has a check for each rule of the YAML, under its name,"
+    yield "and `recompute_<store>` for each recomputed store, with one evaluation for each window."
+    yield "So has `restore/<application id>/completeness` for rules with `restore` in `on`, with"
+    yield "one for each restore."
+    yield ""
+    yield from table(
+        ("outcome", "check", "what"),
+        ((f"`{one}`", _CHECK_OF[one], _OUTCOMES[one]) for one in Outcome),
+    )
+
+
+def _gives() -> Iterator[str]:
+    yield from ("", "## What a recovery point gives", "")
+    yield "Shown by `kstreams-assets recovery-points list`, each with its reason; it changes with"
+    yield from ("what is backed up.", "")
+    yield from named("gives", "what", {gives.value: _RESTORES[gives] for gives in Restores})
+
+
+def _gaps() -> Iterator[str]:
+    yield from ("", "## Gaps", "")
+    yield "An offset of a span without a record is a gap. Each has a cause in the ledger."
+    yield ""
+    yield from table(
+        ("cause", "loss", "what"),
+        ((f"`{cause}`", _is_loss(cause), _GAPS[cause]) for cause in GapCause),
+    )
+    yield ""
+    yield "Loss turns `no_source_loss` red; `unexplained` turns `every_offset_accounted` red."
+
+
+def _is_loss(cause: GapCause) -> str:
+    if cause is GapCause.UNEXPLAINED:
+        return "unknown"
+    return "**yes**" if cause in LOSSES else "no"

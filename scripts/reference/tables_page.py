@@ -1,0 +1,176 @@
+"""The page of the tables below the warehouse, with their columns."""
+
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+
+import pyarrow as pa
+
+from kstreams_assets.backup import facts, ledger
+from kstreams_assets.completeness import results_table
+from kstreams_assets.drill import table as drills
+from kstreams_assets.governance import table as governance
+from kstreams_assets.ktables import schemas, snapshots_table
+from kstreams_assets.ktables.columns import KEY_PARTS, POSITION, RAW
+from kstreams_assets.recovery import saved_records
+from kstreams_assets.recovery import table as recovery_points
+from kstreams_assets.restore import offset_maps_table, restores_table
+from kstreams_assets.warehouse.layout import (
+    CONTROL_TABLES,
+    LAYOUT_PROPERTY,
+    LAYOUT_VERSION,
+    Warehouse,
+)
+from scripts.reference import proof_texts
+from scripts.reference import table_texts as texts
+from scripts.reference.markdown import table
+from spark_resources.records_table import RECORD_COLUMNS
+
+Columns = Mapping[str, tuple[str, str]]
+"""Name -> type and text of a column."""
+
+
+def table_lines() -> Iterator[str]:
+    """Every table below the warehouse with its columns."""
+    warehouse = Warehouse(Path("/warehouse"))
+    yield "All tables are Delta tables below the folder `warehouse`. Each carries its layout"
+    yield f"version (now {LAYOUT_VERSION}) in the table property `{LAYOUT_PROPERTY}`; a newer"
+    yield "layout is refused. Do not write to them."
+    tables = _tables(warehouse)
+    _require_all({path.name for path, _, _ in tables})
+    for path, text, columns in tables:
+        yield ""
+        yield f"## {path.relative_to(warehouse.root)}"
+        yield ""
+        yield text
+        yield ""
+        yield from table(
+            ("column", "type", "what"),
+            ((f"`{name}`", f"`{kind}`", meaning) for name, (kind, meaning) in columns.items()),
+        )
+
+
+def _tables(warehouse: Warehouse) -> list[tuple[Path, str, Columns]]:
+    """Where each table lies, what it is, and its columns."""
+    return [
+        (
+            warehouse.records("<application id>"),
+            "Records, partitioned by `window` and `topic`; written by Spark. A file holds records"
+            " of one span, in offset order.",
+            _sql_columns(RECORD_COLUMNS, texts.RECORDS),
+        ),
+        (
+            warehouse.control("recovery_points"),
+            "Recovery points, one row each.",
+            _arrow_columns(recovery_points.SCHEMA, texts.RECOVERY_POINTS),
+        ),
+        (
+            warehouse.control("recovery_point_records"),
+            "Records of recovery points that could not wait for a backup: repartition records in"
+            " flight, tails of changelogs.",
+            _arrow_columns(saved_records.SCHEMA, texts.SAVED_RECORDS),
+        ),
+        (
+            warehouse.control("windows"),
+            "The ledger: one row for each window, topic and partition that is backed up.",
+            _arrow_columns(ledger.SCHEMA, texts.WINDOWS),
+        ),
+        (
+            warehouse.control("topics"),
+            "How each topic was described when a window was backed up.",
+            _arrow_columns(facts.SCHEMA, texts.TOPICS),
+        ),
+        (
+            warehouse.control("restores"),
+            "Restores, one row for each change of state.",
+            _arrow_columns(restores_table.SCHEMA, texts.RESTORES),
+        ),
+        (
+            warehouse.control("offset_maps"),
+            "Where restored records went: source offsets to target offsets, run by run.",
+            _arrow_columns(offset_maps_table.SCHEMA, texts.OFFSET_MAPS),
+        ),
+        (
+            warehouse.ktable("<application id>", "<store>"),
+            "State stores as tables, partitioned by `window`; written by Spark. A window holds the"
+            " whole state at its recovery point. Which rows count is in `ktable_snapshots`.",
+            _ktable_columns(),
+        ),
+        (
+            warehouse.control("ktable_snapshots"),
+            "The snapshots of state stores, one row for each store and window.",
+            _arrow_columns(snapshots_table.SCHEMA, texts.KTABLE_SNAPSHOTS),
+        ),
+        (
+            warehouse.control("schemas"),
+            "Schemas of Avro and Protobuf records, as the registry had them.",
+            _arrow_columns(schemas.SCHEMA, texts.SCHEMAS),
+        ),
+        (
+            warehouse.control("completeness_results"),
+            "How completeness rules came out, one row for each evaluation of each rule.",
+            _arrow_columns(results_table.SCHEMA, proof_texts.COMPLETENESS_RESULTS),
+        ),
+        (
+            warehouse.control("governance_findings"),
+            "Governance reports, one row for each check; kept for 90 days.",
+            _arrow_columns(governance.SCHEMA, proof_texts.GOVERNANCE_FINDINGS),
+        ),
+        (
+            warehouse.control("drills"),
+            "Restore drills, one row each.",
+            _arrow_columns(drills.SCHEMA, proof_texts.DRILLS),
+        ),
+    ]
+
+
+def _ktable_columns() -> Columns:
+    parts = {}
+    for kind, columns in KEY_PARTS.items():
+        for name, sql_type, text in columns:
+            kinds = [*parts[name][2], kind] if name in parts else [kind]
+            parts[name] = (sql_type, text, kinds)
+    return {
+        **{name: (kind, f"{text}.") for name, kind, text in POSITION},
+        **{
+            name: (kind, f"Only of kind {', '.join(kinds)}. {text}.")
+            for name, (kind, text, kinds) in parts.items()
+        },
+        "decoded_key": ("as declared", "The key, without window or session; null: not decoded."),
+        "decoded_value": ("as declared", "The value; null: not decoded, or deleted (versioned)."),
+        **{name: (kind, f"{text}.") for name, kind, text in RAW},
+    }
+
+
+def _arrow_columns(schema: pa.Schema, meanings: Mapping[str, str]) -> Columns:
+    _require_same(schema.names, meanings)
+    return {field.name: (_arrow_type(field.type), meanings[field.name]) for field in schema}
+
+
+def _arrow_type(kind: pa.DataType) -> str:
+    if pa.types.is_list(kind):
+        return f"list<{_arrow_type(kind.value_type)}>"
+    if pa.types.is_struct(kind):
+        return f"struct<{', '.join(f'{f.name}: {_arrow_type(f.type)}' for f in kind)}>"
+    return str(kind)
+
+
+def _sql_columns(text: str, meanings: Mapping[str, str]) -> Columns:
+    found = {}
+    for column in re.split(r",\s*(?![^<]*>)", text):
+        name, kind = column.replace(" NOT NULL", "").split(" ", 1)
+        found[name] = kind.lower()
+    _require_same(list(found), meanings)
+    return {name: (kind, meanings[name]) for name, kind in found.items()}
+
+
+def _require_all(described: Collection[str]) -> None:
+    missing = sorted(set(CONTROL_TABLES) - set(described))
+    if missing:
+        raise ValueError(f"Table without a text: {missing}.")
+
+
+def _require_same(names: Sequence[str], meanings: Mapping[str, str]) -> None:
+    wrong = set(names) ^ set(meanings)
+    if wrong:
+        raise ValueError(f"Column without a text, or text without a column: {sorted(wrong)}.")

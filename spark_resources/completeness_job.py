@@ -1,0 +1,94 @@
+"""Runs one completeness rule and brings back what it returned."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, Row, SparkSession
+
+from kstreams_assets.completeness.content import Content, ViewPart
+from kstreams_assets.completeness.result import Sample
+from kstreams_assets.ktables.as_text import as_text
+from spark_resources.backup_job import SparkJobError, innermost_cause
+from spark_resources.completeness_views import Views
+
+SAMPLE_ROWS: Final = 20
+"""How many rows in violation are shown."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReturnedRows:
+    """How many rows a rule returned, and the first of them."""
+
+    count: int
+    sample: Sample
+
+
+def define_view(
+    views: Views, name: str, asked: ViewPart, content: Content, *, is_shared: bool
+) -> None:
+    """Let rules find a view under a name, see `Views.define`.
+
+    Raises:
+        SparkJobError: It cannot be read.
+    """
+    with _told():
+        views.define(name, asked, content, is_shared=is_shared)
+
+
+def run_number(session: SparkSession, sql: str) -> int:
+    """The one number that SQL returns, 0 for NULL.
+
+    Raises:
+        SparkJobError: As `run_rule`.
+    """
+    with _told():
+        return int(session.sql(sql).take(1)[0][0] or 0)
+
+
+def run_rule(session: SparkSession, sql: str) -> ReturnedRows:
+    """Run the SQL of a rule over the session's views.
+
+    Raises:
+        SparkJobError: Spark refused it, or it failed on the way.
+    """
+    with _told():
+        rows = session.sql(sql)
+        found = rows.take(SAMPLE_ROWS + 1)
+        count = len(found) if len(found) <= SAMPLE_ROWS else rows.count()
+        return ReturnedRows(count, _sample(rows, found[:SAMPLE_ROWS]))
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    """What Spark raises, without its Java stack."""
+    try:
+        yield
+    except (PySparkException, Py4JError) as error:
+        raise SparkJobError(innermost_cause(str(error))) from error
+
+
+def _sample(rows: DataFrame, found: Sequence[Row]) -> Sample:
+    return Sample(
+        columns=tuple(rows.columns),
+        rows=tuple(tuple(None if v is None else as_text(_plain(v)) for v in row) for row in found),
+    )
+
+
+def _plain(value: Any) -> Any:  # noqa: ANN401 - whatever Spark gives
+    """A value as `as_text` writes it: rows by field, times in UTC."""
+    if isinstance(value, Row):
+        return {name: _plain(each) for name, each in value.asDict().items()}
+    if isinstance(value, Mapping):
+        return {str(_plain(key)): _plain(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    if isinstance(value, bytearray):
+        return bytes(value)
+    if isinstance(value, datetime):
+        return value.astimezone(UTC).isoformat(timespec="milliseconds")
+    return value

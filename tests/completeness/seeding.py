@@ -1,0 +1,109 @@
+"""Faults in a copy of a backup: a record dropped, doubled or changed in its files."""
+
+import json
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from kstreams_assets.kafka.positions import TopicPartitionId
+from kstreams_assets.recovery.point import RecoveryPoint
+from kstreams_assets.settings import ApplicationSettings
+from kstreams_assets.warehouse.layout import Warehouse
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Seeded:
+    """What was done to the record of this key."""
+
+    key: str
+    value: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Backup:
+    """A backup that may be spoilt: windows up to that which ends with `point`."""
+
+    settings: ApplicationSettings
+    point: RecoveryPoint
+
+    def copy(self, folder: Path) -> "Backup":
+        """The same in a warehouse of its own."""
+        shutil.copytree(self.settings.warehouse.root, folder)
+        return replace(self, settings=replace(self.settings, warehouse=Warehouse(folder)))
+
+    def drop(self, topic: str, fits: Callable[[Row], bool]) -> Seeded:
+        """Take out the newest record that fits."""
+        return self._change(topic, fits, lambda rows, at: rows[:at] + rows[at + 1 :])
+
+    def double(self, topic: str, fits: Callable[[Row], bool]) -> Seeded:
+        """Put the newest record that fits in once more, where there was no record."""
+
+        def doubled(rows: list[Row], at: int) -> list[Row]:
+            taken = {row["offset"] for row in rows}
+            free = [n for n in range(min(taken), max(taken)) if n not in taken]
+            held = [n for n in free if self._holds(topic, {**rows[at], "offset": n})]
+            again = {**rows[at], "offset": held[-1]}
+            return sorted([*rows, again], key=lambda row: row["offset"])
+
+        return self._change(topic, fits, doubled)
+
+    def alter(self, topic: str, change: Callable[[Row], Row]) -> Seeded:
+        """Change the value of the newest record that belongs to the point."""
+
+        def altered(rows: list[Row], at: int) -> list[Row]:
+            value = json.dumps(change(json.loads(rows[at]["value"]))).encode()
+            return [*rows[:at], {**rows[at], "value": value}, *rows[at + 1 :]]
+
+        return self._change(topic, lambda _row: True, altered)
+
+    def alter_row(self, store: str, field: str) -> Seeded:
+        """Add one to a number in a row of a store's newest snapshot."""
+        path = self.settings.warehouse.ktable(self.settings.application_id, store)
+        file = sorted(path.glob("window=*/*.parquet"))[-1]
+        table = pq.ParquetFile(file).read()
+        rows = table.to_pylist()
+        rows[-1]["decoded_value"][field] += 1
+        _write(file, rows, table.schema)
+        return Seeded(rows[-1]["decoded_key"], rows[-1]["decoded_value"])
+
+    def _change(
+        self,
+        topic: str,
+        fits: Callable[[Row], bool],
+        change: Callable[[list[Row], int], list[Row]],
+    ) -> Seeded:
+        """Change the rows of the newest file with a record that fits and that the point holds."""
+        root = self.settings.warehouse.records(self.settings.application_id)
+        for file in sorted(root.glob(f"window=*/topic={topic}/*.parquet"), reverse=True):
+            table = pq.ParquetFile(file).read()
+            rows = table.to_pylist()
+            found = [n for n, row in enumerate(rows) if self._holds(topic, row) and fits(row)]
+            if found:
+                _write(file, change(rows, found[-1]), table.schema)
+                row = rows[found[-1]]
+                return Seeded(row["key"].decode(), json.loads(row["value"]))
+        raise AssertionError(f"no record of {topic} fits")
+
+    def _holds(self, topic: str, row: Row) -> bool:
+        """Whether a record belongs to the point, of inputs whether it is taken in."""
+        cut = self.point.cut(TopicPartitionId(topic, row["partition"]))
+        taken_in = [
+            offset.offset
+            for offset in self.point.group_offsets
+            if (offset.topic, offset.partition) == (topic, row["partition"])
+        ]
+        below = not taken_in or row["offset"] < taken_in[0]
+        return cut is not None and cut.holds(row["offset"]) and below
+
+
+def _write(file: Path, rows: list[Row], schema: pa.Schema) -> None:
+    pq.write_table(pa.Table.from_pylist(rows, schema), file)
+    checksum = file.with_name(f".{file.name}.crc")
+    checksum.unlink(missing_ok=True)

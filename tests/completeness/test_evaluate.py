@@ -1,0 +1,323 @@
+"""Rules at points and windows of a warehouse made by hand: no broker, but Spark."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from kstreams_assets.completeness.evaluate import Evaluator, evaluate_point, evaluate_window
+from kstreams_assets.completeness.recomputation import Recomputation, WindowedBy
+from kstreams_assets.completeness.result import Outcome, RuleKind, RuleResult
+from kstreams_assets.completeness.results_table import ResultsTable
+from kstreams_assets.completeness.rule import CompletenessRule, Place, Scope
+from kstreams_assets.errors import UnknownPointError, UnknownRuleError
+from kstreams_assets.ktables.from_settings import make_snapshots
+from kstreams_assets.ktables.store_format import Encoding, Format, StoreFormat, StoreKind
+from kstreams_assets.settings import ApplicationSettings
+from kstreams_assets.warehouse.layout import Warehouse
+from spark_resources.session import SparkSessionResource
+from tests.completeness.stored_topics import (
+    CHANGELOG,
+    HOUR_MS,
+    JOINED,
+    MOVED,
+    ORDERS,
+    TOTALS,
+    Kept,
+    StoredTopics,
+    order,
+    total,
+    window_of,
+)
+
+pytestmark = pytest.mark.spark
+
+BALANCE = CompletenessRule(
+    name="money_is_kept",
+    sql=(
+        "SELECT o.s AS ordered, s.s AS summed, m.s AS moved FROM (SELECT sum(amount) AS s FROM"
+        " orders) o, (SELECT sum(total) AS s FROM sums) s, (SELECT coalesce(sum(amount), 0) AS s"
+        " FROM `moved-repartition`) m WHERE o.s <> s.s + m.s"
+    ),
+    views=("orders", "sums", "moved-repartition"),
+    balance="sum(orders.amount) == sum(sums.total) + sum(moved-repartition.amount)",
+)
+POSITIVE = CompletenessRule(
+    name="no_debts",
+    sql="SELECT _key, total, _offset FROM totals WHERE total < 0 ORDER BY _offset",
+    views=("totals",),
+)
+NEW = CompletenessRule(
+    name="new_money",
+    sql=(
+        "SELECT o.s AS ordered, now.s AS now, before.s AS before FROM"
+        " (SELECT coalesce(sum(amount), 0) AS s FROM orders) o,"
+        " (SELECT (SELECT sum(total) FROM sums) + coalesce(sum(amount), 0) AS s"
+        " FROM `moved-repartition`) now,"
+        " (SELECT coalesce((SELECT sum(total) FROM `sums@before`), 0) + coalesce(sum(amount), 0)"
+        " AS s FROM `moved-repartition@before`) before WHERE o.s <> now.s - before.s"
+    ),
+    views=("orders", "sums", "sums@before", "moved-repartition", "moved-repartition@before"),
+    balance="sum(orders.amount) == sum(sums.total) + sum(moved-repartition.amount)",
+    scope=Scope.WINDOW,
+)
+WRONG = CompletenessRule("wrong", "SELECT no_such_column FROM totals", ("totals",))
+RULES = (BALANCE, POSITIVE, NEW, WRONG)
+RECOMPUTED = Recomputation(
+    store="sums",
+    source=ORDERS,
+    key="customer",
+    values={"count": "count(*)", "total": "sum(amount)"},
+    through="moved-repartition",
+)
+
+
+@pytest.fixture(scope="module")
+def settings(tmp_path_factory: pytest.TempPathFactory) -> ApplicationSettings:
+    """Two windows: at the end of each, one order of anna is in flight."""
+    stored = StoredTopics(Warehouse(tmp_path_factory.mktemp("evaluate")), RULES)
+    for index in range(2):
+        begin = 4 * index
+        orders = [order(begin + n, name, 10) for n, name in enumerate(["anna", "bo", "bo", "anna"])]
+        counts = {"bo": 2 * index + 2, "anna": 2 * index + 1}
+        sums = [total(2 * index + n, k, c, 10 * c) for n, (k, c) in enumerate(counts.items())]
+        stored.close(
+            index,
+            {
+                ORDERS: [*orders, order(begin + 4, "late", 99)][: 5 if index else 4],
+                MOVED: [order(begin + 3, "anna", 10)],
+                CHANGELOG: sums,
+                TOTALS: sums,
+            },
+            {ORDERS: begin + 4, MOVED: begin + 3, JOINED: 0},
+        )
+    return replace(stored.settings, recomputed=(RECOMPUTED,))
+
+
+def by_rule(results: Sequence[RuleResult]) -> dict[str, RuleResult]:
+    return {result.rule: result for result in results}
+
+
+def copied(settings: ApplicationSettings, *rules: CompletenessRule) -> ApplicationSettings:
+    return replace(settings, completeness=rules)
+
+
+def test_rules_hold_at_a_window_with_records_in_flight(
+    settings: ApplicationSettings, spark: SparkSessionResource
+) -> None:
+    told: list[str] = []
+    for index in range(2):
+        found = by_rule(
+            evaluate_window(
+                settings, window_of(index), spark=spark, run_id=f"run-{index}", log=told.append
+            )
+        )
+        outcomes = {name: result.outcome for name, result in found.items()}
+        passed = dict.fromkeys(
+            ("money_is_kept", "no_debts", "new_money", "recompute_sums"), Outcome.PASSED
+        )
+        assert outcomes == {**passed, "wrong": Outcome.FAILED}, found
+        assert {result.window for result in found.values()} == {f"w000{index}"}
+        assert {result.point_id for result in found.values()} == {f"point-{index}"}
+        assert found["recompute_sums"].kind is RuleKind.RECOMPUTE
+        assert found["money_is_kept"].stores_from == "changelogs in the backup"
+        assert found["no_debts"].stores_from == ""
+        stored = ResultsTable(settings.warehouse).of("app", run_id=f"run-{index}")
+        assert sorted(stored, key=lambda r: r.rule) == sorted(found.values(), key=lambda r: r.rule)
+    assert len(told) == 10
+
+
+def test_a_rule_that_spark_refuses_is_told_and_the_others_run(
+    settings: ApplicationSettings, spark: SparkSessionResource
+) -> None:
+    rules = copied(settings, WRONG, POSITIVE)
+    wrong, positive = evaluate_point(
+        replace(rules, recomputed=()), "point-1", spark=spark, run_id="run"
+    )
+    assert wrong.outcome is Outcome.FAILED
+    assert "no_such_column" in wrong.explanation
+    assert wrong.blocks
+    assert positive.passed
+
+
+def test_a_violation_shows_its_rows(
+    tmp_path: Path, settings: ApplicationSettings, spark: SparkSessionResource
+) -> None:
+    stored = StoredTopics(Warehouse(tmp_path), (BALANCE, POSITIVE))
+    sums = [total(0, "anna", 1, 10), total(1, "bo", 1, -5)]
+    stored.close(
+        0,
+        {ORDERS: [order(0, "anna", 10), order(1, "bo", 10)], CHANGELOG: sums, TOTALS: sums},
+        {ORDERS: 2},
+    )
+    spoilt = replace(stored.settings, recomputed=(RECOMPUTED,))
+    found = by_rule(evaluate_window(spoilt, window_of(0), spark=spark, run_id="run"))
+    assert {r.outcome for r in found.values()} == {Outcome.VIOLATED}
+    money, debts = found["money_is_kept"], found["no_debts"]
+    assert (money.violations, money.sample.columns) == (1, ("ordered", "summed", "moved"))
+    assert money.sample.rows == (("20", "5", "0"),)
+    assert debts.sample.rows == (("bo", "-5", "1"),)
+    assert found["recompute_sums"].sample.rows == (("bo", "total", "10", "-5"),)
+
+
+def test_points_between_windows_are_judged_by_saved_records(
+    tmp_path: Path, spark: SparkSessionResource
+) -> None:
+    stored = StoredTopics(Warehouse(tmp_path), (BALANCE, NEW))
+    first = [total(0, "anna", 1, 10)]
+    stored.close(0, {ORDERS: [order(0, "anna", 10)], CHANGELOG: first}, {ORDERS: 1, MOVED: 0})
+    ends = {ORDERS: 3, MOVED: 1, CHANGELOG: 2}
+    stored.point(
+        "between",
+        HOUR_MS + 5_000,
+        ends,
+        {ORDERS: 3, MOVED: 0},
+        saved_from={CHANGELOG: 1, MOVED: 0},
+    )
+    stored.save("between", CHANGELOG, [total(1, "bo", 1, 20)])
+    stored.save("between", MOVED, [order(0, "bo", 30)])
+    later = [order(1, "bo", 20), order(2, "bo", 30)]
+    stored.close(
+        1,
+        {ORDERS: later, MOVED: [], CHANGELOG: [total(2, "bo", 2, 50)]},
+        {ORDERS: 3, MOVED: 1},
+        ends={MOVED: 1},
+    )
+    with Evaluator(stored.settings, spark=spark, run_id="run") as evaluator:
+        for point_id in ("point-0", "between", "point-1", "between"):
+            found = evaluator.point(point_id)
+            assert [r.outcome for r in found] == [Outcome.PASSED] * 2, (point_id, found)
+    assert not list((tmp_path / ".staging").glob("*/*"))
+
+
+def test_stores_come_from_snapshots_where_a_rule_finds_all(
+    tmp_path: Path, spark: SparkSessionResource
+) -> None:
+    stored = StoredTopics(Warehouse(tmp_path), (BALANCE, POSITIVE))
+    sums = [total(0, "anna", 1, 10)]
+    stored.close(0, {ORDERS: [order(0, "anna", 10)], CHANGELOG: sums}, {ORDERS: 1})
+    settings = stored.settings
+    [forced] = evaluate_window(
+        settings, window_of(0), spark=spark, run_id="run", rules=[BALANCE.name], place=Place.KTABLES
+    )
+    assert forced.outcome is Outcome.NOT_VERIFIABLE
+    assert "no KTable snapshot of sums" in forced.explanation
+    make_snapshots(settings, [window_of(0)], spark=spark, run_id="snapshots")
+
+    chosen = by_rule(evaluate_window(settings, window_of(0), spark=spark, run_id="run"))
+    backup = by_rule(
+        evaluate_window(settings, window_of(0), spark=spark, run_id="run", place=Place.BACKUP)
+    )
+
+    assert {r.outcome for r in (*chosen.values(), *backup.values())} == {Outcome.PASSED}
+    assert (chosen["money_is_kept"].place, chosen["money_is_kept"].stores_from) == (
+        Place.KTABLES,
+        "KTable snapshots",
+    )
+    assert chosen["no_debts"].place is Place.BACKUP
+    assert backup["money_is_kept"].stores_from == "changelogs in the backup"
+
+
+def test_rules_are_left_out_where_they_do_not_hold(
+    settings: ApplicationSettings, spark: SparkSessionResource
+) -> None:
+    rules = copied(
+        settings,
+        replace(POSITIVE, on=frozenset({Place.RESTORE})),
+        replace(POSITIVE, name="tables", on=frozenset({Place.KTABLES})),
+    )
+    found = evaluate_window(replace(rules, recomputed=()), window_of(0), spark=spark, run_id="run")
+    assert [(r.rule, r.place, r.outcome) for r in found] == [
+        ("tables", Place.KTABLES, Outcome.PASSED)
+    ]
+
+
+def test_a_window_that_is_not_backed_up_verifies_nothing(
+    settings: ApplicationSettings, spark: SparkSessionResource
+) -> None:
+    found = evaluate_window(settings, window_of(9), spark=spark, run_id="run")
+    assert {r.outcome for r in found} == {Outcome.NOT_VERIFIABLE}
+    assert {r.window for r in found} == {"w0009"}
+    assert len(found) == 5
+
+
+def test_unknown_names_are_refused(
+    settings: ApplicationSettings, spark: SparkSessionResource
+) -> None:
+    with pytest.raises(UnknownRuleError, match="money_is_kept"):
+        evaluate_point(settings, "point-0", spark=spark, run_id="run", rules=["money_is_lost"])
+    with pytest.raises(UnknownPointError, match="point-9"):
+        evaluate_point(settings, "point-9", spark=spark, run_id="run")
+
+
+def test_what_begins_late_is_judged_by_windows_only(
+    tmp_path: Path, spark: SparkSessionResource
+) -> None:
+    stored = StoredTopics(Warehouse(tmp_path), (BALANCE, NEW, POSITIVE))
+    starts = {ORDERS: 100, TOTALS: 7}
+    for index in range(2):
+        at, sums = 100 + index, [total(index, "anna", 8 + index, 80 + 10 * index)]
+        about = {"begins": starts} if index == 0 else {}
+        stored.close(
+            index,
+            {
+                ORDERS: [order(at, "anna", 10)],
+                CHANGELOG: sums,
+                TOTALS: [total(7 + index, "anna", 8 + index, 80 + 10 * index)],
+            },
+            {ORDERS: at + 1},
+            log_starts=starts,
+            **about,
+        )
+    settings = replace(stored.settings, recomputed=(RECOMPUTED,))
+    found = by_rule(evaluate_window(settings, window_of(1), spark=spark, run_id="run"))
+    assert {name: r.outcome for name, r in found.items()} == {
+        "money_is_kept": Outcome.NOT_VERIFIABLE,
+        "new_money": Outcome.PASSED,
+        "no_debts": Outcome.PASSED,
+        "recompute_sums": Outcome.NOT_VERIFIABLE,
+    }, found
+    for name in ("money_is_kept", "recompute_sums"):
+        assert "orders-0 begins at offset 100 in the backup" in found[name].explanation
+    assert found["money_is_kept"].explanation.endswith("Use scope: window.")
+    assert "totals-0 begins at offset 7" in found["no_debts"].explanation
+
+
+def test_windows_that_records_may_have_missed_are_not_verifiable(
+    tmp_path: Path, spark: SparkSessionResource
+) -> None:
+    stored = StoredTopics(Warehouse(tmp_path))
+    times = {"in time": [1_000, 1_500, 2_000], "late": [1_000, 9_000, 1_500]}
+    window = StoreFormat(
+        StoreKind.WINDOW,
+        key=Format(Encoding.STRING),
+        value=Format(Encoding.JSON, "count BIGINT"),
+        window_size_ms=1_000,
+        retention_ms=3_600_000,
+    )
+    per_second = Recomputation(
+        "sums", ORDERS, "_key", {"count": "count(*)"}, windowed_by=WindowedBy(1_000, 1_000, 0)
+    )
+    explanations = []
+    for index, (name, stamps) in enumerate(times.items()):
+        stored = StoredTopics(Warehouse(tmp_path / name))
+        orders = [
+            replace(order(n, "anna", 1), timestamp_ms=stamp) for n, stamp in enumerate(stamps)
+        ]
+        counts = Counter(stamp // 1_000 * 1_000 for stamp in stamps)
+        if index:
+            counts[1_000] -= 1  # the application had closed the window
+        sums = [
+            Kept(n, b"anna" + start.to_bytes(8) + bytes(4), {"count": count})
+            for n, (start, count) in enumerate(counts.items())
+        ]
+        stored.close(0, {ORDERS: orders, CHANGELOG: sums}, {ORDERS: 3})
+        settings = replace(
+            stored.settings, store_formats={"sums": window}, recomputed=(per_second,)
+        )
+        [found] = evaluate_window(settings, window_of(0), spark=spark, run_id="run")
+        assert found.outcome is (Outcome.NOT_VERIFIABLE if index else Outcome.PASSED), found
+        explanations.append(found.explanation)
+    assert "may have come after their window had closed" in explanations[1]

@@ -1,0 +1,128 @@
+"""Rules on a restored cluster, before the group offsets are committed."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from kstreams_assets.backup.verdicts import Severity
+from kstreams_assets.completeness.evaluate import evaluate_cluster
+from kstreams_assets.completeness.result import Outcome, RuleResult
+from kstreams_assets.completeness.results_table import ResultsTable
+from kstreams_assets.completeness.rule import CompletenessRule, Place, Scope
+from kstreams_assets.kafka.cluster import KafkaCluster
+from kstreams_assets.kafka.connection import KafkaConnection
+from kstreams_assets.kafka.local_cluster import LocalCluster
+from kstreams_assets.kafka.positions import TopicPartitionId
+from kstreams_assets.kafka.topics import TopicSpec
+from kstreams_assets.warehouse.layout import Warehouse
+from spark_resources.session import SparkSessionResource
+from tests.completeness.stored_topics import (
+    CHANGELOG,
+    MOVED,
+    ORDERS,
+    ROLES,
+    TOTALS,
+    StoredTopics,
+    order,
+    total,
+)
+from tests.completeness.test_evaluate import BALANCE, NEW, POSITIVE, RECOMPUTED
+from tests.streams.cluster import unique_name
+from tests.streams.feed import Record, produce
+
+pytestmark = [pytest.mark.kafka, pytest.mark.spark]
+
+HELD = {
+    ORDERS: [order(0, "anna", 10), order(1, "bo", 20), order(2, "bo", 30), order(3, "bo", 5)],
+    MOVED: [order(7, "bo", 30)],
+    CHANGELOG: [total(0, "anna", 1, 10), total(1, "bo", 1, 20)],
+    TOTALS: [total(0, "anna", 1, 10), total(1, "bo", 1, 20)],
+}
+"""Three of the four orders are taken in; one of these is in flight."""
+
+
+@dataclass
+class Restored:
+    """An application whose topics are on a cluster under other names."""
+
+    stored: StoredTopics
+    cluster: KafkaCluster
+    names: Mapping[str, str]
+    spark: SparkSessionResource
+
+    def evaluate(
+        self, *rules: CompletenessRule, orders: int = 3, moved: int = 0
+    ) -> dict[str, RuleResult]:
+        """The rules with these committed offsets on the target."""
+        settings = replace(self.stored.settings, completeness=rules, recomputed=(RECOMPUTED,))
+        found = evaluate_cluster(
+            settings,
+            self.cluster,
+            names=self.names,
+            committed={
+                TopicPartitionId(self.names[ORDERS], 0): orders,
+                TopicPartitionId(self.names[MOVED], 0): moved,
+            },
+            point_id="point-0",
+            spark=self.spark,
+            run_id="run",
+        )
+        return {result.rule: result for result in found}
+
+
+@pytest.fixture
+def restored(tmp_path: Path, kafka_cluster: LocalCluster, spark: SparkSessionResource) -> Restored:
+    stored = StoredTopics(Warehouse(tmp_path))
+    stored.close(0, HELD, {ORDERS: 3, MOVED: 7}, log_starts={MOVED: 7}, begins={MOVED: 7})
+    connection = KafkaConnection(bootstrap_servers=kafka_cluster.bootstrap_servers)
+    cluster = KafkaCluster(connection)
+    names = {topic: unique_name(topic) for topic in ROLES}
+    cluster.create_topics([TopicSpec(name, 1, 1, {}) for name in names.values()])
+    for topic, records in HELD.items():
+        made = [
+            Record(0, -1, r.timestamp_ms, r.raw_key, json.dumps(r.value).encode()) for r in records
+        ]
+        produce(kafka_cluster.bootstrap_servers, names[topic], made)
+    return Restored(stored, cluster, names, spark)
+
+
+def test_rules_are_judged_by_the_offsets_that_are_to_be_committed(restored: Restored) -> None:
+    found = restored.evaluate(BALANCE, POSITIVE, NEW)
+    assert {name: r.outcome for name, r in found.items()} == {
+        "money_is_kept": Outcome.PASSED,
+        "no_debts": Outcome.PASSED,
+        "recompute_sums": Outcome.PASSED,
+        "new_money": Outcome.NOT_VERIFIABLE,
+    }, found
+    assert {(r.place, r.window, r.point_id) for r in found.values()} == {
+        (Place.RESTORE, None, "point-0")
+    }
+    assert found["money_is_kept"].stores_from == "changelogs on the cluster"
+    kept = ResultsTable(restored.stored.warehouse).of("app")
+    assert {result.rule for result in kept} == set(found)
+
+    for offsets in ({"orders": 4}, {"orders": 2}, {"moved": 1}):
+        wrong = restored.evaluate(BALANCE, **offsets)
+        assert {r.outcome for r in wrong.values()} == {Outcome.VIOLATED}, offsets
+        assert wrong["money_is_kept"].blocks
+        assert "bo" in {row[0] for row in wrong["recompute_sums"].sample.rows}
+
+
+def test_a_restored_tail_cannot_be_balanced(restored: Restored) -> None:
+    found = restored.evaluate(BALANCE, POSITIVE, orders=0)
+    assert found["money_is_kept"].outcome is Outcome.NOT_VERIFIABLE
+    assert "of orders-0 only the tail is on the cluster" in found["money_is_kept"].explanation
+    assert not found["money_is_kept"].blocks
+    assert found["no_debts"].passed
+
+
+def test_rules_that_are_not_for_restores_are_left_out(restored: Restored) -> None:
+    rule = replace(POSITIVE, on=frozenset({Place.BACKUP}))
+    warning = replace(BALANCE, severity=Severity.WARN, scope=Scope.EVERYTHING)
+    found = restored.evaluate(rule, warning, orders=4)
+    assert set(found) == {"money_is_kept", "recompute_sums"}
+    assert found["money_is_kept"].outcome is Outcome.VIOLATED
+    assert not found["money_is_kept"].blocks

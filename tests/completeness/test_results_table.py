@@ -1,0 +1,74 @@
+"""Results are kept as they were, whichever way they are asked for."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from kstreams_assets.backup.verdicts import Severity
+from kstreams_assets.completeness.result import Outcome, RuleKind, RuleResult, Sample
+from kstreams_assets.completeness.results_table import ResultsTable, newest
+from kstreams_assets.completeness.rule import Place
+from kstreams_assets.warehouse.layout import CONTROL_TABLES, Warehouse
+
+VIOLATED = RuleResult(
+    application_id="app",
+    rule="balance",
+    kind=RuleKind.RULE,
+    place=Place.KTABLES,
+    point_id="point-1",
+    window="w0001",
+    outcome=Outcome.VIOLATED,
+    explanation="2 rows in violation.",
+    severity=Severity.WARN,
+    blocking=False,
+    violations=2,
+    sample=Sample(("key", "difference"), (("a", "1"), (None, "-2"))),
+    stores_from="KTable snapshots",
+    took_ms=7,
+    evaluated_at_ms=1_000,
+    run_id="run-1",
+)
+PASSED = replace(
+    VIOLATED,
+    rule="recompute_sums",
+    kind=RuleKind.RECOMPUTE,
+    place=Place.BACKUP,
+    point_id="point-2",
+    window=None,
+    outcome=Outcome.PASSED,
+    severity=Severity.ERROR,
+    blocking=True,
+    violations=0,
+    sample=Sample(),
+    evaluated_at_ms=2_000,
+    run_id="run-2",
+)
+
+
+def test_results_come_back_as_they_were(tmp_path: Path) -> None:
+    table = ResultsTable(Warehouse(tmp_path))
+    assert table.of("app") == []
+    table.record([])
+    table.record([PASSED, VIOLATED])
+    table.record([replace(VIOLATED, application_id="other")])
+    assert table.of("app") == [VIOLATED, PASSED]
+
+
+def test_results_can_be_chosen(tmp_path: Path) -> None:
+    table = ResultsTable(Warehouse(tmp_path))
+    table.record([PASSED, VIOLATED])
+    assert table.of("app", rules=["balance"]) == [VIOLATED]
+    assert table.of("app", windows=["w0001"]) == [VIOLATED]
+    assert table.of("app", points=["point-2"]) == [PASSED]
+    assert table.of("app", places=[Place.BACKUP]) == [PASSED]
+    assert table.of("app", run_id="run-1") == [VIOLATED]
+    assert table.of("app", rules=["balance"], points=["point-2"]) == []
+    assert table.of("app", rules=[]) == []
+
+
+def test_the_newest_of_each_rule_counts() -> None:
+    again = replace(VIOLATED, outcome=Outcome.PASSED, evaluated_at_ms=3_000)
+    assert newest([VIOLATED, PASSED, again]) == [again, PASSED]
+
+
+def test_newer_releases_are_looked_for_in_it() -> None:
+    assert "completeness_results" in CONTROL_TABLES

@@ -1,0 +1,74 @@
+"""The command of a drill."""
+
+import os
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from kstreams_assets.drill.command import check_placeholders, drill_command, require_command
+from kstreams_assets.drill.settings import DrillSettings
+from kstreams_assets.errors import (
+    ConfigurationError,
+    DrillCommandNotFoundError,
+    DrillNotDeclaredError,
+)
+from kstreams_assets.kafka.connection import KafkaConnection
+from kstreams_assets.settings import ApplicationSettings
+from tests.restore.after_commit import settings_of
+
+
+def _settings(tmp_path: Path, drill: DrillSettings) -> ApplicationSettings:
+    connection = KafkaConnection(bootstrap_servers="localhost:1")
+    return replace(settings_of("shop", connection, tmp_path), drill=drill)
+
+
+def test_placeholders_are_filled_in(tmp_path: Path) -> None:
+    drill = DrillSettings(
+        command=("{python}", "-c", "print({})", "--on={bootstrap_servers}", "{application_id}"),
+        environment={"STATE_DIR": "{state_dir}/x"},
+        working_directory=str(tmp_path),
+    )
+    settings = _settings(tmp_path, drill)
+    require_command(settings)
+    found = drill_command(settings, bootstrap_servers="h:9", state_dir=tmp_path / "state")
+    assert found.arguments == (sys.executable, "-c", "print({})", "--on=h:9", "shop")
+    assert found.environment["STATE_DIR"] == f"{tmp_path}/state/x"
+    assert found.environment["PATH"] == os.environ["PATH"]
+    assert found.working_directory == tmp_path
+
+
+@pytest.mark.parametrize(
+    ("command", "told"),
+    [
+        (("run", "{state_dir}"), "start on its own cluster"),
+        (("run", "{bootstrap_servers}"), "may find old state"),
+        (("run", "{bootstrap_servers}", "{state_dir}", "{bootstrap}"), "{bootstrap}, which is not"),
+    ],
+)
+def test_what_a_command_must_get(command: tuple[str, ...], told: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        check_placeholders(DrillSettings(command=command))
+    assert told in str(caught.value)
+
+
+def test_not_declared(tmp_path: Path) -> None:
+    with pytest.raises(DrillNotDeclaredError, match=r"drill\.command"):
+        require_command(_settings(tmp_path, DrillSettings()))
+
+
+def test_a_program_that_is_not_there(tmp_path: Path) -> None:
+    arguments = ("{bootstrap_servers}", "{state_dir}")
+    here = str(tmp_path)
+    program = tmp_path / "run.sh"
+    for name in ("no-such-program", "./run.sh"):
+        drill = DrillSettings(command=(name, *arguments), working_directory=here)
+        with pytest.raises(DrillCommandNotFoundError, match="no such program"):
+            require_command(_settings(tmp_path, drill))
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    drill = DrillSettings(command=("./run.sh", *arguments), working_directory=here)
+    require_command(_settings(tmp_path, drill))
+    with pytest.raises(DrillCommandNotFoundError, match="is no folder"):
+        require_command(_settings(tmp_path, replace(drill, working_directory=f"{here}/none")))

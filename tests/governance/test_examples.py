@@ -1,0 +1,39 @@
+"""The declarations of the examples, as they are shipped: complete, and true on one broker."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import kstreams_assets
+from kstreams_assets.cli.app_file import load_settings
+from kstreams_assets.governance.judge import judge
+from kstreams_assets.governance.run import declared_of
+from tests.governance.samples import healthy, with_topic
+
+EXAMPLES = sorted((Path(kstreams_assets.__file__).parent / "defs").glob("*/defs.yaml"))
+FROM_TOPOLOGY = (
+    "internal_topics_as_declared",
+    "stores_as_declared",
+    "topology_as_declared",
+    "changelogs_replicated",
+    "cleanup_policies_fit",
+    "retention_covers_windows",
+    "inputs_kept_for_rebuild",
+)
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.parent.name)
+def test_everything_is_declared_and_holds(path: Path, tmp_path: Path) -> None:
+    said = declared_of(load_settings(path, warehouse=str(tmp_path)))
+    facts = replace(healthy(said), brokers=1)
+    for name in facts.topics:
+        single = {"min.insync.replicas": "1"}
+        facts = with_topic(facts, name, replication_factor=1, in_sync=1, configs=single)
+    verdicts = {verdict.check: verdict for verdict in judge(facts, said)}
+    assert [v.explanation for v in verdicts.values() if not v.passed] == []
+    assert [t for check in FROM_TOPOLOGY for t in verdicts[check].not_judged] == []
+
+
+def test_there_are_seven() -> None:
+    assert len(EXAMPLES) == 7

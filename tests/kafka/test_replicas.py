@@ -1,0 +1,44 @@
+"""Replicas and configs of topics, asked of any broker."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from kstreams_assets.kafka.cluster import KafkaCluster
+from kstreams_assets.kafka.connection import KafkaConnection
+from kstreams_assets.kafka.local_cluster import LocalCluster
+from kstreams_assets.kafka.positions import TopicPartitionId
+from kstreams_assets.kafka.replicas import Replicas
+from kstreams_assets.kafka.topics import TopicSpec
+from tests.streams.cluster import unique_name
+
+pytestmark = pytest.mark.kafka
+
+
+@pytest.fixture
+def cluster(kafka_cluster: LocalCluster) -> Iterator[KafkaCluster]:
+    """The shared broker."""
+    servers = kafka_cluster.bootstrap_servers
+    with KafkaCluster(KafkaConnection(bootstrap_servers=servers)) as cluster:
+        yield cluster
+
+
+def test_replicas_and_configs(cluster: KafkaCluster) -> None:
+    topic, absent = unique_name("topic"), unique_name("absent")
+    cluster.create_topics([TopicSpec(topic, 2, 1, {"cleanup.policy": "compact,delete"})])
+    (broker,) = cluster.broker_ids()
+    kept = Replicas((broker,), (broker,))
+    assert cluster.replicas([topic, absent]) == {
+        TopicPartitionId(topic, number): kept for number in range(2)
+    }
+    configs = cluster.topic_configs([topic, absent])
+    assert configs.keys() == {topic}
+    described = cluster.describe_topics([topic])[topic]
+    assert configs[topic] == described.effective_configs
+    assert configs[topic]["cleanup.policy"] == "compact,delete"
+    assert configs[topic]["retention.ms"] == "604800000"
+
+
+def test_nothing_is_asked_of_no_topic(cluster: KafkaCluster) -> None:
+    assert cluster.replicas([]) == {}
+    assert cluster.topic_configs([]) == {}

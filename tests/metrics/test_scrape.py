@@ -1,0 +1,44 @@
+"""A scrape of applications whose brokers are down."""
+
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from kstreams_assets.kafka.connection import KafkaConnection
+from kstreams_assets.metrics.scrape import Scrape
+from kstreams_assets.recovery.table import RecoveryPointTable
+from kstreams_assets.warehouse.layout import Warehouse
+from tests.backup.requesting import settings_of
+from tests.backup.samples import cut, point
+from tests.metrics.exposed import Exposed
+
+
+def test_without_a_broker_the_warehouse_still_tells(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    patient = KafkaConnection(bootstrap_servers="127.0.0.1:1", request_timeout_seconds=60)
+    settings = replace(settings_of(tmp_path), connection=patient)
+    RecoveryPointTable(settings.warehouse).append(point(1_800_000_000_000, cut(0, 5)))
+    began = time.monotonic()
+    found = Exposed.of(Scrape([settings], timeout_s=3))
+    assert time.monotonic() - began < 4
+    up = {s: found.one("kstreams_up", source=s) for s in ("cluster", "group", "warehouse")}
+    assert up == {"cluster": 0, "group": 0, "warehouse": 1}
+    point_at = found.one("kstreams_recovery_point_timestamp_seconds", kind="newest")
+    assert point_at == 1_800_000_000
+    assert not {name for name in found.names if name.startswith(("kstreams_lag", "kstreams_log"))}
+    assert caplog.text.count("Kafka at 127.0.0.1:1 did not answer within") == 2
+
+
+def test_each_application_by_itself(tmp_path: Path) -> None:
+    one = settings_of(tmp_path)
+    other = replace(
+        one,
+        application=replace(one.application, application_id="other"),
+        warehouse=Warehouse(tmp_path / "gone"),
+    )
+    found = Exposed.of(Scrape([one, other], timeout_s=2))
+    assert found.one("kstreams_up", application_id="shop", source="warehouse") == 1
+    assert found.one("kstreams_up", application_id="other", source="warehouse") == 0

@@ -1,0 +1,264 @@
+"""Views show exactly the rows of a point, decoded, under the names of topics and stores."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import Row
+
+from kstreams_assets.completeness.content import (
+    ClusterRows,
+    Content,
+    LoggedRows,
+    LogSource,
+    Part,
+    SnapshotRows,
+    ViewPart,
+)
+from kstreams_assets.completeness.view import COMMON_COLUMNS, View, views_of
+from kstreams_assets.kafka.positions import OffsetRange
+from kstreams_assets.ktables.store_format import Encoding, Format, StoreFormat
+from kstreams_assets.warehouse.layout import Warehouse
+from spark_resources.completeness_job import define_view, run_rule
+from spark_resources.completeness_views import Views
+from spark_resources.session import SparkSessionResource
+from tests.completeness.stored_topics import ORDERS, TOTALS, StoredTopics
+
+pytestmark = pytest.mark.spark
+
+_HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+_SCHEMA = pa.schema(
+    [
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        ("timestamp_ms", pa.int64()),
+        ("headers", _HEADERS),
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+    ]
+)
+
+
+def record(
+    offset: int, key: bytes | None, value: bytes | None, partition: int = 0
+) -> dict[str, Any]:
+    return {
+        "partition": partition,
+        "offset": offset,
+        "timestamp_ms": 1_000 + offset,
+        "headers": [{"key": "h", "value": b"v"}],
+        "key": key,
+        "value": value,
+    }
+
+
+@pytest.fixture(scope="module")
+def views(spark: SparkSessionResource) -> Iterator[Views]:
+    views = Views(spark.spark_session, {})
+    yield views
+    views.close()
+
+
+@pytest.fixture
+def names(tmp_path: Path) -> dict[str, View]:
+    return dict(views_of(StoredTopics(Warehouse(tmp_path)).settings))
+
+
+def source(root: Path, topic: str, *records: dict[str, Any], window: str = "w0000") -> LogSource:
+    folder = root / "records" / f"window={window}" / f"topic={topic}"
+    folder.mkdir(parents=True)
+    path = folder / "part-0.parquet"
+    pq.write_table(pa.Table.from_pylist(list(records), schema=_SCHEMA), path)
+    return LogSource(topic, str(root / "records"), (str(path),), len(records), is_whole=True)
+
+
+def logged(of: LogSource, *ranges: tuple[int, int], partition: int = 0, **more: Any) -> LoggedRows:
+    about: dict[str, Any] = {"in_flight_from": {}, "saved_file": None, "records": of.records}
+    found = {partition: tuple(OffsetRange(*one) for one in ranges)}
+    return LoggedRows(source=of, ranges=found, **{**about, **more})
+
+
+def rows(views: Views, view: View, content: Content, sql: str = "SELECT * FROM v") -> list[Row]:
+    define_view(views, "v", ViewPart(view, Part.ALL), content, is_shared=False)
+    found = views.session.sql(sql).collect()
+    views.end_evaluation()
+    return found
+
+
+def test_a_topic_has_its_fields_and_the_common_columns(
+    views: Views, names: dict[str, View], tmp_path: Path
+) -> None:
+    of = source(tmp_path, ORDERS, record(4, b"k", b'{"customer": "anna", "amount": 7}'))
+    [row] = rows(views, names[ORDERS], logged(of, (0, 9)))
+    assert tuple(row.asDict()) == (*COMMON_COLUMNS, "customer", "amount")
+    assert set(row.asDict()) == set(names[ORDERS].columns or ())
+    assert (row.customer, row.amount, row._key) == ("anna", 7, "k")
+    assert (row._value.customer, row._partition, row._offset) == ("anna", 0, 4)
+    assert (row._timestamp_ms, row._window, row._in_flight) == (1_004, "w0000", False)
+    assert row._headers == [Row(key="h", value=bytearray(b"v"))]
+    assert row._decode_error is None
+    [text] = rows(views, names[ORDERS], logged(of, (0, 9)), "SELECT string(_timestamp) FROM v")
+    assert text[0] == "1970-01-01 00:00:01.004"
+
+
+def test_only_rows_of_the_ranges_are_there(
+    views: Views, names: dict[str, View], tmp_path: Path
+) -> None:
+    made = [record(n, b"k", b"{}", partition) for partition in (0, 1, 2) for n in range(10)]
+    of = source(tmp_path, ORDERS, *made)
+    content = LoggedRows(
+        source=of,
+        ranges={0: (OffsetRange(0, 3), OffsetRange(6, 8)), 2: (OffsetRange(9, 10),)},
+        in_flight_from={0: 7},
+        saved_file=None,
+        records=30,
+    )
+    found = rows(views, names[ORDERS], content)
+    assert sorted((r._partition, r._offset, r._in_flight) for r in found) == [
+        (0, 0, False),
+        (0, 1, False),
+        (0, 2, False),
+        (0, 6, False),
+        (0, 7, True),
+        (2, 9, False),
+    ]
+    assert rows(views, names[ORDERS], logged(of)) == []
+
+
+def test_very_many_ranges_are_looked_up(
+    views: Views, names: dict[str, View], tmp_path: Path
+) -> None:
+    of = source(tmp_path, ORDERS, *(record(n, b"k", b"{}") for n in range(100)))
+    found = rows(views, names[ORDERS], logged(of, *((n, n + 1) for n in range(0, 100, 2))))
+    assert sorted(row._offset for row in found) == list(range(0, 100, 2))
+
+
+def test_saved_records_are_added_without_a_window(
+    views: Views, names: dict[str, View], tmp_path: Path
+) -> None:
+    of = source(tmp_path, ORDERS, record(1, b"k", b'{"amount": 1}'))
+    saved = tmp_path / "saved.parquet"
+    made = [record(2, b"k", b'{"amount": 2}'), record(5, b"k", b'{"amount": 5}')]
+    pq.write_table(pa.Table.from_pylist(made, schema=_SCHEMA), saved)
+    found = rows(views, names[ORDERS], logged(of, (0, 5), saved_file=str(saved)))
+    assert sorted((r._offset, r.amount, r._window) for r in found) == [
+        (1, 1, "w0000"),
+        (2, 2, None),
+    ]
+
+
+def test_what_does_not_decode_is_a_row_with_a_reason(
+    views: Views, names: dict[str, View], tmp_path: Path
+) -> None:
+    of = source(tmp_path, ORDERS, record(0, None, b"no JSON"), record(1, b"k", None))
+    poison, deletion = sorted(
+        rows(views, names[ORDERS], logged(of, (0, 9))), key=lambda row: row._offset
+    )
+    assert (poison._key, poison._value, poison.amount) == (None, None, None)
+    assert poison._decode_error == "value: 7 bytes, not one JSON object"
+    assert (deletion._value, deletion._decode_error) == (None, None)
+
+
+def test_a_field_with_a_common_name_gives_way(views: Views, names: dict[str, View], tmp_path: Path):
+    said = StoreFormat(value=Format(Encoding.JSON, "_offset STRING, Amount BIGINT"))
+    view = View("v", names[ORDERS].kind, ORDERS, None, said, names[ORDERS].roles, None)
+    of = source(tmp_path, ORDERS, record(3, b"k", b'{"_offset": "mine", "Amount": 2}'))
+    [row] = rows(views, view, logged(of, (0, 9)), "SELECT _offset, _value._offset AS own, * FROM v")
+    assert (row[0], row.own, row.Amount) == (3, "mine", 2)
+
+
+def test_a_store_is_the_newest_row_of_each_key(
+    views: Views, names: dict[str, View], tmp_path: Path
+) -> None:
+    of = source(
+        tmp_path,
+        "changelog",
+        record(0, b"a", b'{"count": 1, "total": 5}'),
+        record(1, b"b", b'{"count": 1, "total": 6}'),
+        record(2, b"a", b'{"count": 2, "total": 9}'),
+        record(3, b"b", None),
+        record(4, b"c", b'{"count": 1, "total": 1}'),
+    )
+    saved = tmp_path / "saved.parquet"
+    made = [record(2, b"a", b'{"count": 2, "total": 9}'), record(5, b"d", b'{"count": 4}')]
+    pq.write_table(pa.Table.from_pylist(made, schema=_SCHEMA), saved)
+    content = logged(of, (0, 4), (5, 6), saved_file=str(saved), window="w0007")
+    found = rows(views, names["sums"], content)
+    assert tuple(found[0].asDict()) == names["sums"].columns
+    assert sorted((r._key, r["count"], r.total, r._offset, r._window) for r in found) == [
+        ("a", 2, 9, 2, "w0007"),
+        ("d", 4, None, 5, "w0007"),
+    ]
+
+
+def test_a_snapshot_shows_what_its_table_holds(
+    views: Views, names: dict[str, View], tmp_path: Path, spark: SparkSessionResource
+) -> None:
+    path = tmp_path / "snapshot"
+    made = spark.spark_session.sql(
+        "SELECT 0 AS partition, 7L AS offset, 5L AS timestamp_ms, 'a' AS decoded_key,"
+        " named_struct('count', 2L, 'total', 9L) AS decoded_value,"
+        " CAST(NULL AS STRING) AS decode_error,"
+        " CAST(array() AS ARRAY<STRUCT<key: STRING, value: BINARY>>) AS headers,"
+        " CAST('a' AS BINARY) AS key, CAST('x' AS BINARY) AS value"
+    )
+    made.coalesce(1).write.parquet(str(path))
+    files = tuple(str(file) for file in path.glob("*.parquet"))
+    [row] = rows(views, names["sums"], SnapshotRows("sums", "w0007", files, 1))
+    assert (row._key, row["count"], row.total, row._window) == ("a", 2, 9, "w0007")
+    assert tuple(row.asDict()) == names["sums"].columns
+    nothing = rows(views, names["sums"], SnapshotRows("sums", "w0007", (), 0))
+    assert nothing == []
+
+
+def test_records_of_a_cluster_are_told_by_their_topic(views: Views, names: dict[str, View]) -> None:
+    columns = "partition INT, offset BIGINT, timestamp_ms BIGINT, headers ARRAY<STRUCT<key: STRING,"
+    columns += " value: BINARY>>, key BINARY, value BINARY, window STRING, topic STRING"
+    made = [
+        (0, offset, 5, None, b"k", b'{"amount": 1}', None, topic)
+        for topic in ("restored.orders", "other")
+        for offset in range(4)
+    ]
+    views.cluster = views.session.createDataFrame(made, columns)
+    content = ClusterRows("restored.orders", {0: (OffsetRange(1, 3),)}, {}, 2)
+    found = rows(views, names[ORDERS], content)
+    views.forget_cluster()
+    assert sorted((r._offset, r.amount, r._window) for r in found) == [(1, 1, None), (2, 1, None)]
+
+
+def test_times_beyond_the_calendar_are_null(
+    views: Views, names: dict[str, View], tmp_path: Path
+) -> None:
+    late = record(0, b"k", b"{}") | {"timestamp_ms": 2**62}
+    early = record(1, b"k", b"{}") | {"timestamp_ms": -1}
+    of = source(tmp_path, ORDERS, late, early)
+    found = rows(
+        views, names[ORDERS], logged(of, (0, 9)), "SELECT _timestamp, _timestamp_ms FROM v"
+    )
+    assert [row._timestamp is None for row in sorted(found, key=lambda r: -r._timestamp_ms)] == [
+        True,
+        False,
+    ]
+
+
+def test_what_is_kept_is_read_once(views: Views, names: dict[str, View], tmp_path: Path) -> None:
+    of = source(tmp_path, TOTALS, record(0, b"k", b'{"count": 1}'))
+    assert len(rows(views, names[TOTALS], logged(of, (0, 9)))) == 1
+    Path(of.files[0]).unlink()
+    assert len(rows(views, names[TOTALS], logged(of, (0, 9)))) == 1
+
+
+def test_returned_rows_are_counted_and_the_first_shown_as_text(views: Views) -> None:
+    sql = (
+        "SELECT id, CAST(NULL AS STRING) AS nothing, named_struct('b', X'00ff') AS both,"
+        " timestamp_millis(5) AS at FROM range(45) ORDER BY id"
+    )
+    found = run_rule(views.session, sql)
+    assert found.count == 45
+    assert found.sample.columns == ("id", "nothing", "both", "at")
+    assert len(found.sample.rows) == 20
+    assert found.sample.rows[0] == ("0", None, '{"b": "0x00ff"}', "1970-01-01T00:00:00.005+00:00")
+    assert run_rule(views.session, "SELECT 1 WHERE false").count == 0
