@@ -1,0 +1,28 @@
+"""What is missing on this machine."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from kstreams_assets.errors.base import KStreamsAssetsError
+
+
+class JavaNotFoundError(KStreamsAssetsError):
+    """No JDK 17 or 21 was found through JAVA_HOME or PATH."""
+
+
+class ProcessError(KStreamsAssetsError):
+    """A program of this machine could not be started or failed."""
+
+
+class JarsMissingError(KStreamsAssetsError):
+    """Jars of the lock file are missing or differ from it."""
+
+    def __init__(self, *, directory: Path, missing: Iterable[str], command: str) -> None:
+        self.directory = directory
+        self.missing = tuple(missing)
+        self.command = command
+        names = ", ".join(self.missing[:5]) + (" ..." if len(self.missing) > 5 else "")
+        super().__init__(
+            f"{len(self.missing)} jar(s) missing or different in {directory}: {names}.",
+            remedy=f"Run: {command}",
+        )
