@@ -21,6 +21,11 @@ from kstreams_assets.errors.cluster import (
     TopicNotFoundError,
     UnstableGroupOffsetsError,
 )
+from kstreams_assets.errors.completeness import (
+    CompletenessError,
+    UnknownPointError,
+    UnknownRuleError,
+)
 from kstreams_assets.errors.configuration import (
     ApplicationNotFoundError,
     ConfigurationError,
@@ -47,14 +52,11 @@ from kstreams_assets.errors.ktables import (
 )
 from kstreams_assets.errors.machine import JarsMissingError, JavaNotFoundError, ProcessError
 from kstreams_assets.errors.registry import (
-    CompletenessError,
     RegistryError,
     RegistryRefusedError,
     RegistryUnavailableError,
     SchemaNotFoundError,
     SchemaUnusableError,
-    UnknownPointError,
-    UnknownRuleError,
 )
 from kstreams_assets.errors.restore import (
     ConfigsNotPutBackError,

@@ -1,4 +1,4 @@
-"""KTables and completeness rules."""
+"""KTables: snapshots, and what is asked of them."""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path

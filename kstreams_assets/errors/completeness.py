@@ -1,0 +1,34 @@
+"""Completeness rules that are not known, or cannot be evaluated."""
+
+from collections.abc import Iterable
+
+from kstreams_assets.errors.base import KStreamsAssetsError
+
+
+class CompletenessError(KStreamsAssetsError):
+    """Completeness rules cannot be evaluated as asked."""
+
+
+class UnknownRuleError(CompletenessError):
+    """The application has no completeness rule of this name."""
+
+    def __init__(self, *, application_id: str, rule: str, known: Iterable[str]) -> None:
+        self.application_id = application_id
+        self.rule = rule
+        self.known = tuple(known)
+        super().__init__(
+            f"{application_id} has no completeness rule {rule!r}.",
+            remedy=f"Its rules are: {', '.join(self.known) or 'none'}.",
+        )
+
+
+class UnknownPointError(CompletenessError):
+    """There is no recovery point with this id."""
+
+    def __init__(self, *, application_id: str, point_id: str) -> None:
+        self.application_id = application_id
+        self.point_id = point_id
+        super().__init__(
+            f"{application_id} has no recovery point {point_id!r}.",
+            remedy="Look ids up: kstreams-assets recovery-points list.",
+        )
