@@ -161,6 +161,7 @@ def not_passed(found: Mapping[str, list[RuleResult]]) -> list[str]:
     ]
 
 
+@pytest.mark.timeout(1_500)
 def test_no_false_alarm_at_any_point_or_window(
     named_run: tuple[str, LiveRun], spark: SparkSessionResource
 ) -> None:
