@@ -1,6 +1,6 @@
 """Every rule of an example at points and windows under live load: no false alarm, no fault missed.
 
-The same few tests run for a short run, and as drills for a hundred points and twenty windows.
+The same few tests run for a short run, and for a hundred points and twenty windows.
 """
 
 import json
@@ -28,7 +28,7 @@ from tests.completeness.seeding import Backup, Row, Seeded
 from tests.restore.example_trial import ExampleTrial
 from tests.streams.cluster import unique_name
 
-pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.e2e]
+pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.e2e, pytest.mark.drill]
 
 
 class Extent(NamedTuple):
@@ -52,7 +52,6 @@ EXTENTS: Final = {
     "order processor, 100 points": Extent(ORDER_PROCESSOR, 100, 20, 0.2),
     "orders risk scoring, 20 windows": Extent(ORDERS_RISK_SCORING, 20, 20, 1.0),
 }
-DRILLS: Final = [name for name in EXTENTS if name != "order processor"]
 
 
 def key_of(seeded: Seeded) -> str:
@@ -140,9 +139,7 @@ def run_of(
 
 @pytest.fixture(
     scope="module",
-    params=[
-        pytest.param(name, marks=pytest.mark.drill if name in DRILLS else ()) for name in EXTENTS
-    ],
+    params=list(EXTENTS),
 )
 def named_run(
     request: pytest.FixtureRequest,
@@ -199,7 +196,6 @@ def test_each_fault_in_the_backup_is_shown_by_the_rule_meant_for_it(
         assert all(shown(seeded) in row for row in result.sample.rows), (told, result.sample)
 
 
-@pytest.mark.drill
 def test_a_total_that_is_altered_in_a_snapshot_is_shown(
     tmp_path_factory: pytest.TempPathFactory, spark: SparkSessionResource, tmp_path: Path
 ) -> None:

@@ -20,7 +20,7 @@ from kstreams_assets.kafka.local_cluster import LocalCluster
 from tests.kafka.test_guarded_process import alive, eventually
 from tests.streams.cluster import unique_name
 
-pytestmark = pytest.mark.kafka
+pytestmark = [pytest.mark.kafka, pytest.mark.drill]
 
 
 def admin_of(cluster: LocalCluster) -> AdminClient:

@@ -5,13 +5,14 @@ import logging
 import subprocess
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from confluent_kafka.admin import (
     AclBinding,
+    AclBindingFilter,
     AclOperation,
     AclPermissionType,
     AdminClient,
@@ -394,6 +395,32 @@ class TestRights:
         ]
         for future in admin.create_acls(bindings, request_timeout=10).values():
             future.result(timeout=10)
+        self._await_applied(admin, kind, name, operations)
+
+    def _await_applied(
+        self,
+        admin: AdminClient,
+        kind: ResourceType,
+        name: str,
+        operations: Sequence[AclOperation],
+    ) -> None:
+        """The controller has accepted the rights; the broker learns of them a moment later."""
+        every = AclBindingFilter(
+            kind,
+            name,
+            ResourcePatternType.LITERAL,
+            "User:bob",
+            "*",
+            AclOperation.ANY,
+            AclPermissionType.ANY,
+        )
+        deadline = time.monotonic() + 10
+        while True:
+            known = admin.describe_acls(every, request_timeout=10).result(timeout=10)
+            if {binding.operation for binding in known} >= set(operations):
+                return
+            assert time.monotonic() < deadline, f"{name}: {operations} are not applied"
+            time.sleep(0.05)
 
     def _assert_refusal(self, error: KStreamsAssetsError, resource: str, needed: str) -> None:
         assert isinstance(error, AuthorizationFailedError)

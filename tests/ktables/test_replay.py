@@ -17,7 +17,7 @@ from spark_resources.session import SparkSessionResource
 from tests.ktables.replayed import Included, Row, replay
 from tests.ktables.stored_log import Change, StoredLog
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.drill]
 
 PARTITIONS = 6
 WINDOWS = 3

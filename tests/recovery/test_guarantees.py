@@ -18,7 +18,7 @@ from tests.recovery.trial import (
     wrong_points,
 )
 
-pytestmark = pytest.mark.kafka
+pytestmark = [pytest.mark.kafka, pytest.mark.drill, pytest.mark.alone]
 
 CONFIG = {**QUICK_SESSIONS, **NO_PURGE}
 

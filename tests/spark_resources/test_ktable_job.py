@@ -13,7 +13,7 @@ from kstreams_assets.ktables.snapshot import RowProblem
 from kstreams_assets.ktables.store_format import Encoding, Format, StoreFormat, StoreKind
 from kstreams_assets.ktables.work import SnapshotContent, SnapshotWork
 from kstreams_assets.warehouse.layout import LAYOUT_PROPERTY
-from spark_resources import ktable_job, ktable_newest
+from spark_resources import ktable_newest
 from spark_resources.backup_job import SparkJobError
 from spark_resources.ktable_job import write_snapshot
 from spark_resources.session import SparkSessionResource
@@ -154,7 +154,7 @@ def test_a_record_that_was_saved_too_counts_once(
 def test_what_is_too_large_to_broadcast_is_joined_all_the_same(
     spark: SparkSessionResource, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ktable_job, "_BROADCAST_ROWS", 1)
+    monkeypatch.setattr(ktable_newest, "_BROADCAST_ROWS", 1)
     monkeypatch.setattr(ktable_newest, "_FEW_RECORDS", 1)
     path = tmp_path / "table"
     _write(spark, path, _work(span_file(tmp_path / "a.parquet", _stored(range(5)))))

@@ -18,7 +18,7 @@ from tests.streams.cluster import unique_name
 from tests.streams.oracle_app import OracleApp, OracleTopics, create_topics
 from tests.streams.oracle_load import OracleLoad, Sent
 
-pytestmark = pytest.mark.kafka
+pytestmark = [pytest.mark.kafka, pytest.mark.drill]
 
 PARTITIONS = 4
 CONFIG = {"session.timeout.ms": "6000", "repartition.purge.interval.ms": "3600000"}
