@@ -55,7 +55,9 @@ class Completion:
                     topic=partition.topic,
                     partition=partition.partition,
                     topic_id=standing.described[partition.topic].topic_id,
-                    log_start=min(starts[partition], ends[partition]),
+                    log_start=_log_start(
+                        starts[partition], ends[partition], in_flight.get(partition)
+                    ),
                     end=ends[partition],
                     roles=standing.roles(partition),
                     excluded=tuple(positions.excluded.get(partition, ())),
@@ -154,6 +156,15 @@ class Completion:
             count += len(found[partition])
             count += max(0, min(saving.read_from, positions.ends[partition]) - saving.saved_from)
         return count
+
+
+def _log_start(found: int, end: int, in_flight: Saving | None) -> int:
+    """Where the records of a point begin.
+
+    The application may have purged its repartition topic (KIP-811) after they were read: what was
+    saved belongs to the point all the same.
+    """
+    return min(found, end, end if in_flight is None else in_flight.saved_from)
 
 
 def _stretches(positions: Positions, savings: Mapping[TopicPartitionId, Saving]) -> list[Stretch]:

@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AdminClient
 
+from kstreams_assets.app.model import TopicRole
 from kstreams_assets.kafka.local_cluster import LocalCluster
+from kstreams_assets.kafka.positions import TopicPartitionId
 from kstreams_assets.recovery.point import Guarantee, Method
 from tests.recovery.trial import (
     NO_PURGE,
@@ -134,3 +136,35 @@ def test_purged_before_they_could_be_read(
     history = trial.history(repartition_purged=True)
     assert losing_points(trial, history, [point]) == {}
     assert wrong_points(trial, history, [point]) == {}
+
+
+def test_purged_after_they_were_read(
+    kafka_cluster: LocalCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was saved belongs to the point, also where the log begins behind it a moment later."""
+    from kstreams_assets.recovery import capture
+
+    trial = new_trial(kafka_cluster.bootstrap_servers, tmp_path)
+    trial.create_topics()
+    config = {**QUICK_SESSIONS, "repartition.purge.interval.ms": "200"}
+    read = capture.Capture.records
+
+    def late(self: capture.Capture, stretches: list[capture.Stretch]) -> object:
+        found = read(self, stretches)
+        time.sleep(1.5)
+        return found
+
+    monkeypatch.setattr(capture.Capture, "records", late)
+    load = trial.load(rate=2_000)
+    with running([trial.app("i0", threads=2, config=config)]), load:
+        time.sleep(3)
+        trial.take(5)
+    points = [point for point in trial.points() if point.in_flight]
+    assert points
+    for point in points:
+        committed = {TopicPartitionId(o.topic, o.partition): o.offset for o in point.group_offsets}
+        for cut in point.partitions:
+            if TopicRole.REPARTITION in cut.roles and cut.id in committed:
+                assert cut.log_start <= committed[cut.id]
+    history = trial.history(repartition_purged=True)
+    assert wrong_points(trial, history, points) == {}
