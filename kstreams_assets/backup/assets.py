@@ -16,7 +16,7 @@ from kstreams_assets.backup.from_settings import back_up
 from kstreams_assets.backup.partitions import WindowCalendar
 from kstreams_assets.backup.result import TopicBackup, WindowBackup
 from kstreams_assets.backup.verdicts import checks_of, judge
-from kstreams_assets.errors import KStreamsAssetsError
+from kstreams_assets.failure import told_as_failure
 from kstreams_assets.ktables.from_settings import table_stores
 from kstreams_assets.ktables.lineage import declared_fields
 from kstreams_assets.naming import (
@@ -57,7 +57,7 @@ def build_backup_assets(settings: ApplicationSettings) -> dg.AssetsDefinition:
     ) -> Iterator[dg.MaterializeResult | dg.AssetCheckResult | dg.AssetCheckEvaluation]:
         topics = tuple(by_key[key] for key in sorted(context.selected_asset_keys))
         began = time.monotonic()
-        try:
+        with told_as_failure():
             windows = back_up(
                 settings,
                 calendar.windows(context.partition_keys),
@@ -66,8 +66,6 @@ def build_backup_assets(settings: ApplicationSettings) -> dg.AssetsDefinition:
                 spark=spark,
                 run_id=context.run.run_id,
             )
-        except KStreamsAssetsError as error:
-            raise dg.Failure(description=str(error), allow_retries=False) from error
         context.log.info(
             f"{len(windows)} windows, {sum(w.records for w in windows)} records,"
             f" {time.monotonic() - began:.1f} s; Spark"

@@ -2,18 +2,18 @@
 
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 import dagster as dg
 
 from kstreams_assets.backup.partitions import WindowCalendar
 from kstreams_assets.backup.verdicts import Severity
 
-_MOST = 10
-_SEVERITY = {
+CHECK_SEVERITY: Final = {
     Severity.ERROR: dg.AssetCheckSeverity.ERROR,
     Severity.WARN: dg.AssetCheckSeverity.WARN,
 }
+_MOST: Final = 10
 
 
 class WindowVerdict(Protocol):
@@ -73,7 +73,7 @@ def window_check_events(
                 check_name=check,
                 partition=verdict.window,
                 passed=verdict.passed,
-                severity=_SEVERITY[verdict.severity],
+                severity=CHECK_SEVERITY[verdict.severity],
                 description=verdict.explanation,
                 metadata=metadata_numbers(verdict.numbers),
             )

@@ -1,7 +1,6 @@
 """`kstreams-assets backup`: back up all due windows, or the given ones, in one process."""
 
 import sys
-import uuid
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,6 +16,7 @@ from kstreams_assets.backup.windows import Window
 from kstreams_assets.cli import exit_codes
 from kstreams_assets.cli.options import app_options
 from kstreams_assets.cli.output import print_json, print_table
+from kstreams_assets.cli.spark_run import spark_run
 from kstreams_assets.errors import ConfigurationError
 from kstreams_assets.settings import ApplicationSettings
 
@@ -67,20 +67,15 @@ def _run(
     windows: Sequence[Window],
     calendar: WindowCalendar,
 ) -> list[WindowBackup]:
-    from spark_resources.session import SparkSessionResource
-
-    spark = SparkSessionResource()
-    try:
+    with spark_run() as run:
         return back_up(
             settings,
             windows,
             topics=topics,
             newest_closed=calendar.newest_closed(),
-            spark=spark,
-            run_id=f"cli-{uuid.uuid4()}",
+            spark=run.spark,
+            run_id=run.id,
         )
-    finally:
-        spark.stop()
 
 
 def _report(

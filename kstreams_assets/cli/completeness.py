@@ -2,9 +2,7 @@
 
 import logging
 import sys
-import uuid
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 
 import click
 
@@ -12,14 +10,13 @@ from kstreams_assets.backup.coverage import Coverage
 from kstreams_assets.backup.due import window_statuses
 from kstreams_assets.backup.partitions import WindowCalendar
 from kstreams_assets.backup.point_judge import PointStatus, Restores
-from kstreams_assets.backup.run import Spark
 from kstreams_assets.backup.windows import Window
 from kstreams_assets.cli import exit_codes
 from kstreams_assets.cli.completeness_output import outcome_text, result_document, tell_results
 from kstreams_assets.cli.options import app_options
 from kstreams_assets.cli.output import print_json, print_table
-from kstreams_assets.cli.recovery_points import RecoveryPointNotFoundError
 from kstreams_assets.cli.restore_options import chosen_restore
+from kstreams_assets.cli.spark_run import spark_run
 from kstreams_assets.completeness.checks import AT_WINDOWS, ON_RESTORES, is_red, rule_checks
 from kstreams_assets.completeness.evaluate import evaluate_point, evaluate_window
 from kstreams_assets.completeness.result import RuleResult
@@ -29,8 +26,8 @@ from kstreams_assets.errors import ConfigurationError
 from kstreams_assets.recovery.point import iso_time
 from kstreams_assets.recovery.table import RecoveryPointTable
 from kstreams_assets.restore.choice import choose
+from kstreams_assets.restore.completeness import evaluate_restore
 from kstreams_assets.restore.config import parse_instant
-from kstreams_assets.restore.from_settings import evaluate_completeness
 from kstreams_assets.restore.request import RestoreRequest
 from kstreams_assets.restore.targets import open_stored_target
 from kstreams_assets.settings import ApplicationSettings
@@ -83,7 +80,7 @@ def check(
     elif restore_id is not None:
         results = _on_restore(settings, restore_id, rules)
     elif point_id is not None:
-        results = _at_point(settings, _known_point(settings, point_id), rules)
+        results = _at_point(settings, point_id, rules)
     elif as_of is not None:
         results = _at_point(settings, _point_as_of(settings, as_of), rules)
     else:
@@ -101,8 +98,11 @@ def list_results(
     settings: ApplicationSettings, as_json: bool, names: tuple[str, ...], last: int
 ) -> None:
     """The newest evaluations there are, newest first. Needs neither broker nor JVM."""
-    found = ResultsTable(settings.warehouse).of(settings.application_id, rules=names or None)
-    newest = found[::-1][: max(last, 0)]
+    table, count = ResultsTable(settings.warehouse), max(last, 0)
+    if names:
+        newest = table.of(settings.application_id, rules=names)[::-1][:count]
+    else:
+        newest = table.newest(settings.application_id, count)
     if as_json:
         print_json({"evaluations": [result_document(result) for result in newest]})
         return
@@ -146,9 +146,9 @@ def _at_window(
     if window is None:
         click.echo("NOTE No window is backed up yet: run kstreams-assets backup first.", err=True)
         return []
-    with _spark() as (spark, run_id):
+    with spark_run() as run:
         return evaluate_window(
-            settings, window, spark=spark, run_id=run_id, rules=rules, log=_log.info
+            settings, window, spark=run.spark, run_id=run.id, rules=rules, log=_log.info
         )
 
 
@@ -160,16 +160,10 @@ def _newest(settings: ApplicationSettings) -> Window | None:
 def _at_point(
     settings: ApplicationSettings, point_id: str, rules: Sequence[str]
 ) -> list[RuleResult]:
-    with _spark() as (spark, run_id):
+    with spark_run() as run:
         return evaluate_point(
-            settings, point_id, spark=spark, run_id=run_id, rules=rules, log=_log.info
+            settings, point_id, spark=run.spark, run_id=run.id, rules=rules, log=_log.info
         )
-
-
-def _known_point(settings: ApplicationSettings, point_id: str) -> str:
-    if not RecoveryPointTable(settings.warehouse).load(settings.application_id, [point_id]):
-        raise RecoveryPointNotFoundError(point_id=point_id, application_id=settings.application_id)
-    return point_id
 
 
 def _point_as_of(settings: ApplicationSettings, as_of: str) -> str:
@@ -193,22 +187,10 @@ def _on_restore(
     settings: ApplicationSettings, restore_id: str, rules: Sequence[str]
 ) -> list[RuleResult]:
     restore = chosen_restore(settings, restore_id)
-    with _spark() as (spark, _), open_stored_target(settings, restore) as target:
-        return evaluate_completeness(
-            settings, restore, target, spark=spark, rules=rules, log=_log.info
+    with spark_run() as run, open_stored_target(settings, restore) as target:
+        return evaluate_restore(
+            settings, restore, target, spark=run.spark, rules=rules, log=_log.info
         )
-
-
-@contextmanager
-def _spark() -> Iterator[tuple[Spark, str]]:
-    """A session for the block, started when it is first used, and the id of this run."""
-    from spark_resources.session import SparkSessionResource
-
-    spark = SparkSessionResource()
-    try:
-        yield spark, f"cli-{uuid.uuid4()}"
-    finally:
-        spark.stop()
 
 
 def _report(settings: ApplicationSettings, results: Sequence[RuleResult], *, as_json: bool) -> None:

@@ -2,13 +2,13 @@
 
 import logging
 import sys
-import uuid
 
 import click
 
 from kstreams_assets.cli import exit_codes
 from kstreams_assets.cli.options import app_options
 from kstreams_assets.cli.output import print_json
+from kstreams_assets.cli.spark_run import spark_run
 from kstreams_assets.drill.assets import DrillConfig
 from kstreams_assets.drill.command import require_command
 from kstreams_assets.drill.judgement import ObjectiveResult, objective_verdict
@@ -42,16 +42,10 @@ def drill(
     \f
     Raises DrillNotDeclaredError, DrillCommandNotFoundError, ConfigurationError.
     """
-    from spark_resources.session import SparkSessionResource
-
     request = DrillConfig(as_of=as_of, point_id=point_id, keep=keep).request()
     require_command(settings)  # before a JVM is started
-    spark = SparkSessionResource()
-    try:
-        run = DrillRun(settings, spark, f"cli-{uuid.uuid4()}", log=_log.info)
-        report = run.execute(request)
-    finally:
-        spark.stop()
+    with spark_run() as run:
+        report = DrillRun(settings, run.spark, run.id, log=_log.info).execute(request)
     if as_json:
         print_json(report_document(report))
     else:

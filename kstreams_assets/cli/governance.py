@@ -1,7 +1,7 @@
 """`kstreams-assets governance`: what is declared of an application, compared with its cluster."""
 
 import sys
-import uuid
+from dataclasses import asdict
 from typing import Any
 
 import click
@@ -9,6 +9,7 @@ import click
 from kstreams_assets.cli import exit_codes
 from kstreams_assets.cli.options import app_options
 from kstreams_assets.cli.output import print_json, print_table
+from kstreams_assets.cli.spark_run import new_run_id
 from kstreams_assets.governance.findings import GovernanceReport, GovernanceVerdict
 from kstreams_assets.governance.run import check_governance
 from kstreams_assets.recovery.point import iso_time
@@ -23,7 +24,7 @@ def governance(settings: ApplicationSettings, as_json: bool) -> None:
     Topics, stores, partitions, replication, retention, lag, owner: each finding says what to do.
     Control calls only, no JVM. Exits 1 when one is an error.
     """
-    report, _ = check_governance(settings, run_id=f"cli-{uuid.uuid4()}")
+    report, _ = check_governance(settings, run_id=new_run_id())
     if as_json:
         print_json(_document(report))
     else:
@@ -63,16 +64,7 @@ def _document(report: GovernanceReport) -> dict[str, Any]:
                 "severity": verdict.severity.value,
                 "looked_at": verdict.looked_at,
                 "not_judged": list(verdict.not_judged),
-                "findings": [
-                    {
-                        "subject": finding.subject,
-                        "found": finding.found,
-                        "expected": finding.expected,
-                        "remedy": finding.remedy,
-                        "severity": finding.severity.value,
-                    }
-                    for finding in verdict.findings
-                ],
+                "findings": [asdict(finding) for finding in verdict.findings],
             }
             for verdict in report.verdicts
         ],

@@ -1,7 +1,6 @@
 """`kstreams-assets ktables`: state stores as tables, one snapshot for each window."""
 
 import sys
-import uuid
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,6 +13,7 @@ from kstreams_assets.backup.windows import Window
 from kstreams_assets.cli import exit_codes
 from kstreams_assets.cli.options import app_options
 from kstreams_assets.cli.output import print_json, print_table
+from kstreams_assets.cli.spark_run import spark_run
 from kstreams_assets.errors import ConfigurationError
 from kstreams_assets.ktables.assets import judge_all
 from kstreams_assets.ktables.checks import StoreVerdict
@@ -114,19 +114,14 @@ def _newest(
 def _run(
     settings: ApplicationSettings, stores: Sequence[TableStore], windows: Sequence[Window]
 ) -> list[Snapshot]:
-    from spark_resources.session import SparkSessionResource
-
-    spark = SparkSessionResource()
-    try:
+    with spark_run() as run:
         return make_snapshots(
             settings,
             windows,
             stores=[store.store for store in stores],
-            spark=spark,
-            run_id=f"cli-{uuid.uuid4()}",
+            spark=run.spark,
+            run_id=run.id,
         )
-    finally:
-        spark.stop()
 
 
 def _report(

@@ -10,23 +10,11 @@ from kstreams_assets.backup.from_settings import recorder_of
 from kstreams_assets.backup.point_judge import PointStatus
 from kstreams_assets.cli.options import app_options
 from kstreams_assets.cli.output import print_json, print_table
-from kstreams_assets.errors import KStreamsAssetsError
+from kstreams_assets.errors import RecoveryPointNotFoundError
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.recovery.point import RecoveryPoint, iso_time
 from kstreams_assets.recovery.table import RecoveryPointTable, row_of
 from kstreams_assets.settings import ApplicationSettings
-
-
-class RecoveryPointNotFoundError(KStreamsAssetsError):
-    """There is no recovery point of this id."""
-
-    def __init__(self, *, point_id: str, application_id: str) -> None:
-        super().__init__(
-            f"{application_id} has no recovery point {point_id!r}.",
-            remedy="See kstreams-assets recovery-points list.",
-        )
-        self.point_id = point_id
-        self.application_id = application_id
 
 
 @click.group("recovery-points")

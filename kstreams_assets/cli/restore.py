@@ -3,7 +3,6 @@
 import logging
 import sys
 import time
-import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,20 +18,16 @@ from kstreams_assets.cli.restore_groups import group_offsets
 from kstreams_assets.cli.restore_local import serve
 from kstreams_assets.cli.restore_map import map_offsets
 from kstreams_assets.cli.restore_options import request_options
+from kstreams_assets.cli.spark_run import spark_run
 from kstreams_assets.completeness.result import RuleResult
 from kstreams_assets.errors import RestoreIncompleteError
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.recovery.point import iso_time
 from kstreams_assets.restore import report
 from kstreams_assets.restore.after import age_s, outcome, steps_after
-from kstreams_assets.restore.completeness import require_none_blocks
+from kstreams_assets.restore.completeness import evaluate_restore, require_none_blocks
 from kstreams_assets.restore.config import RestoreConfig
-from kstreams_assets.restore.from_settings import (
-    commit_group_offsets,
-    evaluate_completeness,
-    plan_restore,
-    run_restore,
-)
+from kstreams_assets.restore.from_settings import commit_group_offsets, plan_restore, run_restore
 from kstreams_assets.restore.plan import RestorePlan
 from kstreams_assets.restore.restores_table import RestoresTable, StoredRestore
 from kstreams_assets.restore.run import RestoreResult
@@ -108,26 +103,21 @@ class _Done:
 def _restored(
     settings: ApplicationSettings, planned: RestorePlan, target: KafkaConnection
 ) -> _Done:
-    from spark_resources.session import SparkSessionResource
-
     began = time.monotonic()
-    spark = SparkSessionResource()
     rules: Sequence[RuleResult] = ()
-    try:
+    with spark_run() as run:
         result = run_restore(
             settings,
             planned,
             target,
-            spark=spark,
-            run_id=f"cli-{uuid.uuid4()}",
+            spark=run.spark,
+            run_id=run.id,
             log=_log.info,
         )
         if result.passed and not planned.request.skip_completeness:
-            rules = evaluate_completeness(
-                settings, result.restore, target, spark=spark, log=_log.info
+            rules = evaluate_restore(
+                settings, result.restore, target, spark=run.spark, log=_log.info
             )
-    finally:
-        spark.stop()
     committed = None
     if result.passed and not any(rule.blocks for rule in rules):
         committed = commit_group_offsets(settings, result.restore, target)

@@ -12,7 +12,7 @@ from kstreams_assets.completeness.checks import AT_WINDOWS, RuleCheck, rule_chec
 from kstreams_assets.completeness.evaluate import Evaluator
 from kstreams_assets.completeness.metadata import evaluation_metadata
 from kstreams_assets.completeness.result import RuleResult
-from kstreams_assets.errors import KStreamsAssetsError
+from kstreams_assets.failure import told_as_failure
 from kstreams_assets.ktables.from_settings import table_stores
 from kstreams_assets.naming import (
     backup_key,
@@ -58,14 +58,11 @@ def build_completeness_assets(settings: ApplicationSettings) -> list[dg.AssetsDe
         began = time.monotonic()
         windows = calendar.windows(context.partition_keys)
         evaluated: list[RuleResult] = []
-        try:
-            with _evaluator(context, settings, spark) as evaluator:
-                for window in windows:
-                    results = evaluator.window(window)
-                    context.add_asset_metadata(evaluation_metadata(results), key, window.key)
-                    evaluated += results
-        except KStreamsAssetsError as error:
-            raise dg.Failure(description=str(error), allow_retries=False) from error
+        with told_as_failure(), _evaluator(context, settings, spark) as evaluator:
+            for window in windows:
+                results = evaluator.window(window)
+                context.add_asset_metadata(evaluation_metadata(results), key, window.key)
+                evaluated += results
         context.log.info(f"{len(windows)} windows, {time.monotonic() - began:.1f} s.")
         yield dg.MaterializeResult(asset_key=key)
         for check in checks:

@@ -4,7 +4,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from kstreams_assets.app.model import TopicRole
 from kstreams_assets.completeness.balance_parser import (
     Balance,
     Comparison,
@@ -141,8 +140,7 @@ def _measures(term: Term, view: View, scope: Scope) -> Iterator[tuple[int, str, 
     measure = "count(*)"
     if term.function is Function.SUM:
         measure = f"coalesce(sum({_quoted(term.column)}), 0)"
-    is_repartition = TopicRole.REPARTITION in view.roles and view.kind is ViewKind.TOPIC
-    if term.function is Function.IN_FLIGHT and not is_repartition:
+    if term.function is Function.IN_FLIGHT and not view.is_transient:
         yield 1, "count_if(`_in_flight`)", term.view
         if scope is Scope.WINDOW:
             # What was in flight before may be still: `_in_flight` is that of the window's point.
@@ -150,7 +148,7 @@ def _measures(term: Term, view: View, scope: Scope) -> Iterator[tuple[int, str, 
             yield -1, "count(*)", f"{term.view}{BEFORE}"
         return
     yield 1, measure, term.view
-    if scope is Scope.WINDOW and (is_repartition or view.kind is ViewKind.STORE):
+    if scope is Scope.WINDOW and (view.is_transient or view.kind is ViewKind.STORE):
         yield -1, measure, f"{term.view}{BEFORE}"
 
 

@@ -5,16 +5,12 @@ from typing import Final
 
 import dagster as dg
 
-from kstreams_assets.backup.verdicts import Severity
+from kstreams_assets.backup.check_events import CHECK_SEVERITY
 from kstreams_assets.completeness.checks import explanation_of, is_red, severity_of
 from kstreams_assets.completeness.metadata import rule_metadata
 from kstreams_assets.completeness.result import RuleResult
 
 _MOST: Final = 10
-_SEVERITY: Final = {
-    Severity.ERROR: dg.AssetCheckSeverity.ERROR,
-    Severity.WARN: dg.AssetCheckSeverity.WARN,
-}
 
 
 def rule_check_events(
@@ -33,7 +29,7 @@ def rule_check_events(
             check_name=check,
             partition=result.window,
             passed=result.passed,
-            severity=_SEVERITY[severity_of(result)],
+            severity=CHECK_SEVERITY[severity_of(result)],
             description=explanation_of(result),
             metadata=rule_metadata(result),
         )
@@ -46,7 +42,7 @@ def rule_check_result(key: dg.AssetKey, check: str, result: RuleResult) -> dg.As
         asset_key=key,
         check_name=check,
         passed=result.passed,
-        severity=_SEVERITY[severity_of(result)],
+        severity=CHECK_SEVERITY[severity_of(result)],
         description=explanation_of(result),
         metadata=rule_metadata(result),
     )

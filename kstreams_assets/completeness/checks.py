@@ -77,6 +77,12 @@ def explanation_of(result: RuleResult) -> str:
     return f"{_NOT_VERIFIABLE}{result.explanation}"
 
 
+def declared_rules(settings: ApplicationSettings) -> frozenset[str]:
+    """The names that results may have: of the rules, and of the recomputed stores."""
+    recomputed = {f"{RULE_PREFIX}{each.store}" for each in settings.recomputed}
+    return frozenset({rule.name for rule in settings.completeness} | recomputed)
+
+
 def counts(results: Iterable[RuleResult]) -> dict[Outcome, int]:
     """How many results have which outcome."""
     found = dict.fromkeys(Outcome, 0)

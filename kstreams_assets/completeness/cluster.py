@@ -12,8 +12,6 @@ from kstreams_assets.completeness.content import (
     Part,
     ViewPart,
     in_flight_from,
-    is_read_and_written,
-    is_transient,
     wanted,
 )
 from kstreams_assets.completeness.planner import MomentPlanner
@@ -115,7 +113,7 @@ class ClusterContents:
 
     def _tails(self, view: View) -> list[str]:
         """Inputs of which only what the application had not yet taken in was restored."""
-        if view.kind is ViewKind.STORE or is_transient(view) or is_read_and_written(view):
+        if view.kind is ViewKind.STORE or view.is_transient or view.is_read_and_written:
             return []
         if TopicRole.INPUT not in view.roles or self._backup is None:
             return []

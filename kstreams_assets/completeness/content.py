@@ -114,19 +114,9 @@ def part_of(name: str, view: View, *, by_window: bool) -> Part:
     """What a view of this name holds; `by_window`: the rule is about what is new."""
     if name.endswith(BEFORE):
         return Part.BEFORE
-    if not by_window or view.kind is ViewKind.STORE or is_transient(view):
+    if not by_window or view.kind is ViewKind.STORE or view.is_transient:
         return Part.ALL
     return Part.NEW
-
-
-def is_transient(view: View) -> bool:
-    """Whether a view of a topic shows only what is in flight: the rest is deleted."""
-    return view.kind is ViewKind.TOPIC and TopicRole.REPARTITION in view.roles
-
-
-def is_read_and_written(view: View) -> bool:
-    """Whether the application both writes and reads the topic."""
-    return {TopicRole.INPUT, TopicRole.OUTPUT} <= view.roles
 
 
 def wanted(view: View, moment: Moment, part: Part) -> tuple[WantedPartition, ...]:
@@ -149,9 +139,9 @@ def wanted(view: View, moment: Moment, part: Part) -> tuple[WantedPartition, ...
 def in_flight_from(view: View, moment: Moment) -> Mapping[int, int]:
     """From which offset on records are in flight at the point, by partition."""
     cuts = [cut for cut in moment.point.partitions if cut.topic == view.topic]
-    if is_transient(view):
+    if view.is_transient:
         return {cut.partition: 0 for cut in cuts}
-    if view.kind is ViewKind.STORE or not is_read_and_written(view):
+    if view.kind is ViewKind.STORE or not view.is_read_and_written:
         return {}
     committed = _committed(moment.point, view.topic)
     return {
@@ -186,9 +176,9 @@ def _bounds(
     view: View, cut: PartitionCut, committed: GroupOffset | None, *, before: bool
 ) -> tuple[int, int]:
     taken_in = 0 if committed is None else committed.offset
-    if is_transient(view):
+    if view.is_transient:
         return max(cut.log_start, taken_in), cut.end
-    if is_read_and_written(view):
+    if view.is_read_and_written:
         return (taken_in if before else 0), cut.end
     if TopicRole.INPUT in view.roles:
         return 0, min(taken_in, cut.end)

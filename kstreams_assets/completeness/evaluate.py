@@ -243,7 +243,7 @@ def evaluate_point(
     For rules with scope `window` what is new is what came after the last window that had ended.
 
     Raises:
-        UnknownPointError: There is no point with this id.
+        RecoveryPointNotFoundError: There is no point with this id.
         UnknownRuleError, NewerLayoutError.
     """
     with Evaluator(settings, spark=spark, run_id=run_id, log=log) as evaluator:

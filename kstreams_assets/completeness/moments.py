@@ -6,7 +6,7 @@ from functools import cached_property
 from kstreams_assets.backup.ledger import Ledger
 from kstreams_assets.backup.windows import Window
 from kstreams_assets.completeness.content import Moment
-from kstreams_assets.errors import UnknownPointError
+from kstreams_assets.errors import RecoveryPointNotFoundError
 from kstreams_assets.recovery.point import RecoveryPoint
 from kstreams_assets.recovery.table import RecoveryPointTable, at_edges
 from kstreams_assets.settings import ApplicationSettings
@@ -33,14 +33,14 @@ class Moments:
         """A point, and the last one before it that ends a window.
 
         Raises:
-            UnknownPointError: There is no point with this id.
+            RecoveryPointNotFoundError: There is no point with this id.
         """
         for window, closing in self._closing.items():
             if closing == point_id and (moment := self.of_window(window)) is not None:
                 return moment
         point = self._load(point_id)
         if point is None:
-            raise UnknownPointError(application_id=self._application_id, point_id=point_id)
+            raise RecoveryPointNotFoundError(application_id=self._application_id, point_id=point_id)
         ended = [w for w in self._closing if w.end_ms <= point.effective_at_ms]
         before = self._load(self._closing[max(ended)]) if ended else None
         return Moment(point, before)

@@ -1,7 +1,8 @@
 """The table `completeness_results`: how rules came out, one row for each evaluation of each."""
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -35,6 +36,19 @@ SCHEMA = pa.schema(
 )
 
 
+_SMALL_FILES: Final = 64
+_FULL_FILE: Final = 10_000
+"""Rows from which on a file stays as it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class RuleStanding:
+    """How a rule stands at one place: its newest result, and how often it came out how."""
+
+    newest: RuleResult
+    evaluations: Mapping[Outcome, int]
+
+
 class ResultsTable:
     """Results of all applications; a rule that is evaluated again gets another row."""
 
@@ -48,8 +62,45 @@ class ResultsTable:
 
     def record(self, results: Sequence[RuleResult]) -> None:
         """Store results, in one commit."""
-        if results:
-            self._table.append([_row(result) for result in results])
+        if not results:
+            return
+        self._table.append([_row(result) for result in results])
+        for application_id in {result.application_id for result in results}:
+            self._put_together(application_id)
+
+    def newest(self, application_id: str, count: int) -> list[RuleResult]:
+        """The newest results of an application, newest first; what it costs does not grow."""
+        rows = self._table.read_newest(application_id, count).to_pylist()
+        return [_result(row) for row in _in_order(rows)[::-1][:count]]
+
+    def standings(self, application_id: str, rules: Collection[str]) -> list[RuleStanding]:
+        """How these rules stand at each place where they were evaluated, by rule and place."""
+        where = one_of("rule", rules)
+        names = ["rule", "place", "outcome", "evaluated_at_ms"]
+        slim = self._table.read(application_id=application_id, columns=names, where=where)
+        by_outcome = slim.group_by(names[:3]).aggregate([(names[3], "count")])
+        counts = {
+            (row["rule"], row["place"], Outcome(row["outcome"])): row["evaluated_at_ms_count"]
+            for row in by_outcome.to_pylist()
+        }
+        times = slim.group_by(names[:2]).aggregate([(names[3], "max")])["evaluated_at_ms_max"]
+        at_times = where & pc.field("evaluated_at_ms").isin(times.combine_chunks())
+        found = self._table.read(application_id=application_id, where=at_times).to_pylist()
+        last = {(row["rule"], row["place"]): row for row in _in_order(found)}
+        return [
+            RuleStanding(
+                _result(last[rule, place]),
+                {outcome: counts.get((rule, place, outcome), 0) for outcome in Outcome},
+            )
+            for rule, place in sorted(last)
+        ]
+
+    def _put_together(self, application_id: str) -> None:
+        """Small files become one now and then, or each read would open one for each window."""
+        small = [f for f in self._table.files(application_id) if f.rows < _FULL_FILE]
+        if len(small) >= _SMALL_FILES:
+            self._table.rewrite(application_id, small[0].low, small[-1].high, lambda rows: rows)
+            self._table.tidy()
 
     def of(
         self,
@@ -73,14 +124,11 @@ class ResultsTable:
             if values is not None:
                 where &= one_of(column, map(str, values))
         rows = self._table.read(application_id=application_id, where=where).to_pylist()
-        found = sorted(rows, key=lambda row: row["evaluated_at_ms"])
-        return [_result(row) for row in found]
+        return [_result(row) for row in _in_order(rows)]
 
 
-def newest(results: Sequence[RuleResult]) -> list[RuleResult]:
-    """The last result of each rule at each point and place, of results as `of` gives them."""
-    last = {(r.rule, r.place, r.point_id, r.window): r for r in results}
-    return list(last.values())
+def _in_order(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return sorted(rows, key=lambda row: row["evaluated_at_ms"])
 
 
 def _row(result: RuleResult) -> dict[str, Any]:

@@ -73,8 +73,16 @@ class View:
 
         Those are repartition topics and what the application both writes and reads.
         """
-        if self.kind is ViewKind.STORE or TopicRole.REPARTITION in self.roles:
-            return True
+        return self.kind is ViewKind.STORE or self.is_transient or self.is_read_and_written
+
+    @property
+    def is_transient(self) -> bool:
+        """Whether it shows only what is in flight: the application deletes the rest."""
+        return self.kind is ViewKind.TOPIC and TopicRole.REPARTITION in self.roles
+
+    @property
+    def is_read_and_written(self) -> bool:
+        """Whether the application both writes and reads the topic."""
         return {TopicRole.INPUT, TopicRole.OUTPUT} <= self.roles
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from kstreams_assets.backup.coverage import Coverage
 from kstreams_assets.backup.point_judge import PointStatus, Restores
-from kstreams_assets.completeness.content import Moment, Part, ViewPart, is_transient, wanted
+from kstreams_assets.completeness.content import Moment, Part, ViewPart, wanted
 from kstreams_assets.completeness.snapshots import Snapshots
 from kstreams_assets.completeness.standing import Standing, listed
 from kstreams_assets.completeness.view import View, ViewKind
@@ -121,7 +121,7 @@ class PointWorth:
 
     def _is_backed_up(self, view: View) -> bool:
         """Records in flight are saved with the point, whatever is backed up."""
-        return view.topic in self._backed_up or is_transient(view)
+        return view.topic in self._backed_up or view.is_transient
 
     def _snapshot_doubt(self, asked: ViewPart) -> str:
         point = self._moment.at(asked.part)
@@ -146,7 +146,7 @@ def _standing_of(statuses: Sequence[PointStatus]) -> Standing:
 def _is_counted(asked: ViewPart) -> bool:
     """Whether a view shows all records of a topic, or all that are new."""
     view = asked.view
-    return not (view.kind is ViewKind.STORE or is_transient(view) or asked.part is Part.BEFORE)
+    return not (view.kind is ViewKind.STORE or view.is_transient or asked.part is Part.BEFORE)
 
 
 def _narrowed(one: WantedPartition) -> PartitionCut:

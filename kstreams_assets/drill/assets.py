@@ -12,7 +12,8 @@ from kstreams_assets.drill.readiness_facts import readiness
 from kstreams_assets.drill.report import DrillReport
 from kstreams_assets.drill.request import DrillRequest
 from kstreams_assets.drill.run import DrillRun, report_file
-from kstreams_assets.errors import ConfigurationError, KStreamsAssetsError
+from kstreams_assets.errors import ConfigurationError
+from kstreams_assets.failure import told_as_failure
 from kstreams_assets.naming import (
     DRILL_POOL,
     backup_key,
@@ -119,11 +120,9 @@ def _drill_asset(settings: ApplicationSettings) -> dg.AssetsDefinition:
         context: dg.AssetExecutionContext, config: DrillConfig, spark: SparkSessionResource
     ) -> dg.MaterializeResult:
         run = DrillRun(settings, spark, context.run.run_id, log=context.log.info)
-        try:
+        with told_as_failure():
             report = run.execute(config.request())
             ready = readiness(settings)
-        except KStreamsAssetsError as error:
-            raise dg.Failure(description=str(error), allow_retries=False) from error
         file = str(report_file(settings, report.drill_id))
         return dg.MaterializeResult(
             metadata={**drill_metadata(report, file), **readiness_metadata(ready)},

@@ -5,6 +5,7 @@ from typing import Final
 
 from kstreams_assets.backup.coverage import recovery_point_is_recent
 from kstreams_assets.backup.due import window_statuses
+from kstreams_assets.completeness.checks import declared_rules
 from kstreams_assets.completeness.result import RuleResult
 from kstreams_assets.completeness.results_table import ResultsTable
 from kstreams_assets.drill.readiness import Facts, OpenFinding, Readiness, judge_readiness
@@ -49,16 +50,9 @@ def _results(settings: ApplicationSettings) -> tuple[RuleResult, ...] | None:
     """The newest evaluation of each declared rule at each place."""
     if not has_rules(settings):
         return None
-    declared = {rule.name for rule in settings.completeness}
-    declared |= {f"recompute_{one.store}" for one in settings.recomputed}
-    newest: dict[tuple[str, str], RuleResult] = {}
-    for result in ResultsTable(settings.warehouse).of(settings.application_id):
-        place = result.rule, result.place.value
-        before = newest.get(place)
-        is_newer = before is None or result.evaluated_at_ms >= before.evaluated_at_ms
-        if result.rule in declared and is_newer:
-            newest[place] = result
-    return tuple(newest[place] for place in sorted(newest))
+    table = ResultsTable(settings.warehouse)
+    standings = table.standings(settings.application_id, declared_rules(settings))
+    return tuple(standing.newest for standing in standings)
 
 
 def _findings(settings: ApplicationSettings) -> tuple[OpenFinding, ...] | None:

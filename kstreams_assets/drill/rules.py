@@ -6,7 +6,7 @@ from kstreams_assets.backup.run import Spark
 from kstreams_assets.completeness.result import RuleResult
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
-from kstreams_assets.restore.from_settings import evaluate_completeness
+from kstreams_assets.restore.completeness import evaluate_restore
 from kstreams_assets.restore.restores_table import StoredRestore
 from kstreams_assets.settings import ApplicationSettings
 
@@ -25,7 +25,7 @@ def rules_before_commit(
     log: Callable[[str], None],
 ) -> tuple[RuleResult, ...]:
     """As a restore evaluates them: at the offsets that are to be committed."""
-    return tuple(evaluate_completeness(settings, restore, target, spark=spark, log=log))
+    return tuple(evaluate_restore(settings, restore, target, spark=spark, log=log))
 
 
 def rules_after_catching_up(

@@ -23,7 +23,6 @@ from kstreams_assets.errors.cluster import (
 )
 from kstreams_assets.errors.completeness import (
     CompletenessError,
-    UnknownPointError,
     UnknownRuleError,
 )
 from kstreams_assets.errors.configuration import (
@@ -51,6 +50,7 @@ from kstreams_assets.errors.ktables import (
     UnknownStoreError,
 )
 from kstreams_assets.errors.machine import JarsMissingError, JavaNotFoundError, ProcessError
+from kstreams_assets.errors.recovery_points import RecoveryPointNotFoundError
 from kstreams_assets.errors.registry import (
     RegistryError,
     RegistryRefusedError,
@@ -118,6 +118,7 @@ __all__ = [
     "ProcessError",
     "ProduceRefusedError",
     "RawReadTimeoutError",
+    "RecoveryPointNotFoundError",
     "RegistryError",
     "RegistryRefusedError",
     "RegistryUnavailableError",
@@ -136,7 +137,6 @@ __all__ = [
     "TopicNotFoundError",
     "TopicPatternUnmatchedError",
     "TopologyParseError",
-    "UnknownPointError",
     "UnknownRuleError",
     "UnknownStoreError",
     "UnstableGroupOffsetsError",

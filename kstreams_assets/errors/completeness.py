@@ -20,15 +20,3 @@ class UnknownRuleError(CompletenessError):
             f"{application_id} has no completeness rule {rule!r}.",
             remedy=f"Its rules are: {', '.join(self.known) or 'none'}.",
         )
-
-
-class UnknownPointError(CompletenessError):
-    """There is no recovery point with this id."""
-
-    def __init__(self, *, application_id: str, point_id: str) -> None:
-        self.application_id = application_id
-        self.point_id = point_id
-        super().__init__(
-            f"{application_id} has no recovery point {point_id!r}.",
-            remedy="Look ids up: kstreams-assets recovery-points list.",
-        )

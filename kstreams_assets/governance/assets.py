@@ -1,21 +1,14 @@
 """Governance as a Dagster asset: a click, or its schedule, compares declaration and cluster."""
 
-from typing import Final
-
 import dagster as dg
 
-from kstreams_assets.backup.verdicts import Severity
-from kstreams_assets.errors import KStreamsAssetsError
+from kstreams_assets.backup.check_events import CHECK_SEVERITY
+from kstreams_assets.failure import told_as_failure
 from kstreams_assets.governance.findings import CHECKS, GovernanceVerdict
 from kstreams_assets.governance.metadata import findings_table, report_metadata
 from kstreams_assets.governance.run import check_governance
 from kstreams_assets.naming import folded, governance_key, group, topic_key
 from kstreams_assets.settings import ApplicationSettings
-
-_SEVERITY: Final = {
-    Severity.ERROR: dg.AssetCheckSeverity.ERROR,
-    Severity.WARN: dg.AssetCheckSeverity.WARN,
-}
 
 
 def build_governance_asset(settings: ApplicationSettings) -> dg.AssetsDefinition:
@@ -41,10 +34,8 @@ def build_governance_asset(settings: ApplicationSettings) -> dg.AssetsDefinition
         ],
     )
     def governance(context: dg.AssetExecutionContext) -> dg.MaterializeResult:
-        try:
+        with told_as_failure():
             report, facts = check_governance(settings, run_id=context.run.run_id)
-        except KStreamsAssetsError as error:
-            raise dg.Failure(description=str(error), allow_retries=False) from error
         return dg.MaterializeResult(
             metadata=report_metadata(report, facts, settings.application),
             check_results=[_check_result(key, verdict) for verdict in report.verdicts],
@@ -82,7 +73,7 @@ def _check_result(key: dg.AssetKey, verdict: GovernanceVerdict) -> dg.AssetCheck
         asset_key=key,
         check_name=verdict.check,
         passed=verdict.passed,
-        severity=_SEVERITY[verdict.severity],
+        severity=CHECK_SEVERITY[verdict.severity],
         description=verdict.explanation,
         metadata=metadata,
     )

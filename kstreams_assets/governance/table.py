@@ -1,6 +1,7 @@
 """The table `governance_findings`: how every check of every look at an application came out."""
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any, Final
 
 import pyarrow as pa
@@ -99,16 +100,7 @@ def _row(report: GovernanceReport, position: int, verdict: GovernanceVerdict) ->
         "severity": verdict.severity.value,
         "looked_at": verdict.looked_at,
         "not_judged": list(verdict.not_judged),
-        "findings": [
-            {
-                "subject": finding.subject,
-                "found": finding.found,
-                "expected": finding.expected,
-                "remedy": finding.remedy,
-                "severity": finding.severity.value,
-            }
-            for finding in verdict.findings
-        ],
+        "findings": [asdict(finding) for finding in verdict.findings],
     }
 
 

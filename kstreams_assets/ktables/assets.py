@@ -7,7 +7,7 @@ import dagster as dg
 
 from kstreams_assets.backup.check_events import window_check_events, window_check_specs
 from kstreams_assets.backup.partitions import WindowCalendar
-from kstreams_assets.errors import KStreamsAssetsError
+from kstreams_assets.failure import told_as_failure
 from kstreams_assets.ktables.checks import KTABLE_CHECKS, StoreVerdict, judge_snapshot
 from kstreams_assets.ktables.from_settings import make_snapshots, table_stores
 from kstreams_assets.ktables.lineage import column_lineage
@@ -60,7 +60,7 @@ def build_ktable_assets(settings: ApplicationSettings) -> list[dg.AssetsDefiniti
     def ktables(context: dg.AssetExecutionContext, spark: SparkSessionResource) -> Iterator[_Event]:
         stores = {by_key[key].store: by_key[key] for key in context.selected_asset_keys}
         began = time.monotonic()
-        try:
+        with told_as_failure():
             snapshots = make_snapshots(
                 settings,
                 calendar.windows(context.partition_keys),
@@ -69,8 +69,6 @@ def build_ktable_assets(settings: ApplicationSettings) -> list[dg.AssetsDefiniti
                 run_id=context.run.run_id,
                 log=context.log.info,
             )
-        except KStreamsAssetsError as error:
-            raise dg.Failure(description=str(error), allow_retries=False) from error
         context.log.info(f"{len(snapshots)} snapshots, {time.monotonic() - began:.1f} s.")
         yield from _events(context, settings, stores, snapshots)
 

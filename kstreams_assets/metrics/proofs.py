@@ -1,10 +1,10 @@
 """What the warehouse tells of restores, drills, completeness rules and governance."""
 
-from collections import Counter
 from collections.abc import Iterator
 
 from kstreams_assets.backup.verdicts import Severity
-from kstreams_assets.completeness.result import Outcome, RuleResult
+from kstreams_assets.completeness.checks import declared_rules
+from kstreams_assets.completeness.result import Outcome
 from kstreams_assets.completeness.results_table import ResultsTable
 from kstreams_assets.drill.judgement import ObjectiveResult
 from kstreams_assets.drill.readiness_facts import readiness
@@ -29,21 +29,14 @@ def restore_samples(settings: ApplicationSettings) -> Iterator[Sample]:
 
 def completeness_samples(settings: ApplicationSettings) -> Iterator[Sample]:
     """How each declared rule came out, at each place where it was evaluated."""
-    declared = {rule.name for rule in settings.completeness}
-    declared |= {f"recompute_{one.store}" for one in settings.recomputed}
-    last: dict[tuple[str, str], RuleResult] = {}
-    counts: Counter[tuple[str, str, str]] = Counter()
     table = ResultsTable(settings.warehouse)
-    for result in table.of(settings.application_id, rules=declared):  # the newest last
-        last[result.rule, result.place.value] = result
-        counts[result.rule, result.place.value, result.outcome.value] += 1
-    for (rule, place), result in sorted(last.items()):
-        labels = {"rule": rule, "place": place}
+    for standing in table.standings(settings.application_id, declared_rules(settings)):
+        result = standing.newest
+        labels = {"rule": result.rule, "place": result.place.value}
         yield from catalogue.RULE_OUTCOME.one_of(result.outcome.value, Outcome, **labels)
         yield catalogue.RULE_VIOLATIONS.sample(result.violations, **labels)
         yield catalogue.RULE_TIME.sample(result.evaluated_at_ms / 1000, **labels)
-        for outcome in Outcome:
-            count = counts[rule, place, outcome.value]
+        for outcome, count in standing.evaluations.items():
             yield catalogue.RULE_EVALUATIONS.sample(count, **labels, outcome=outcome.value)
 
 

@@ -11,7 +11,7 @@ from kstreams_assets.backup.coverage import (
 )
 from kstreams_assets.backup.from_settings import recorder_of
 from kstreams_assets.backup.point_judge import PointStatus
-from kstreams_assets.errors import KStreamsAssetsError
+from kstreams_assets.failure import told_as_failure
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.naming import group, recovery_points_key
 from kstreams_assets.recovery.metadata import point_metadata
@@ -44,13 +44,11 @@ def build_recovery_points_asset(settings: ApplicationSettings) -> dg.AssetsDefin
         ],
     )
     def recovery_points() -> dg.MaterializeResult:
-        try:
+        with told_as_failure():
             point = _take(settings)
             coverage = Coverage(settings)
             statuses = coverage.newest(_JUDGED)
             recency = recovery_point_is_recent(settings, restorable=coverage.newest_restorable())
-        except KStreamsAssetsError as error:
-            raise dg.Failure(description=str(error), allow_retries=False) from error
         return dg.MaterializeResult(
             metadata={
                 **point_metadata(point),

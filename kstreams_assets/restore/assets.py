@@ -8,6 +8,7 @@ import dagster as dg
 from kstreams_assets.app.model import AppTopic, TopicRole
 from kstreams_assets.completeness.checks import ON_RESTORES, rule_checks
 from kstreams_assets.errors import GroupOffsetsDifferError
+from kstreams_assets.failure import told_as_failure
 from kstreams_assets.ktables.from_settings import table_stores
 from kstreams_assets.naming import (
     COMPLETENESS,
@@ -37,7 +38,7 @@ from kstreams_assets.restore.from_settings import (
     plan_restore,
     run_restore,
 )
-from kstreams_assets.restore.of_run import restore_of_run, told_as_failure
+from kstreams_assets.restore.of_run import restore_of_run
 from kstreams_assets.restore.plan import RestorePlan
 from kstreams_assets.restore.request import RestoreRequest
 from kstreams_assets.restore.run import RestoreResult

@@ -7,13 +7,14 @@ import dagster as dg
 from kstreams_assets.completeness.check_events import rule_check_result
 from kstreams_assets.completeness.checks import ON_RESTORES, RuleCheck, rule_checks
 from kstreams_assets.completeness.metadata import evaluation_metadata
+from kstreams_assets.failure import told_as_failure
 from kstreams_assets.naming import (
     group,
     restore_completeness_key,
     restore_pool,
 )
 from kstreams_assets.restore.completeness import SKIPPED, evaluate_restore
-from kstreams_assets.restore.of_run import restore_of_run, told_as_failure
+from kstreams_assets.restore.of_run import restore_of_run
 from kstreams_assets.restore.restores_table import StoredRestore
 from kstreams_assets.restore.targets import open_stored_target
 from kstreams_assets.settings import ApplicationSettings

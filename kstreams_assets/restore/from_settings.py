@@ -5,7 +5,6 @@ from collections.abc import Callable
 from kstreams_assets.backup.run import Spark
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
-from kstreams_assets.restore.completeness import evaluate_restore as evaluate_completeness
 from kstreams_assets.restore.completeness import require_complete
 from kstreams_assets.restore.group_offsets import GroupOffsetsCommit
 from kstreams_assets.restore.plan import RestorePlan
@@ -14,7 +13,7 @@ from kstreams_assets.restore.restores_table import StoredRestore
 from kstreams_assets.restore.run import RestoreResult, RestoreRun
 from kstreams_assets.settings import ApplicationSettings
 
-__all__ = ["commit_group_offsets", "evaluate_completeness", "plan_restore", "run_restore"]
+__all__ = ["commit_group_offsets", "plan_restore", "run_restore"]
 
 
 def run_restore(
@@ -45,7 +44,7 @@ def commit_group_offsets(
 
     Raises:
         RestoreIncompleteError: A blocking completeness rule does not hold on the target, or was not
-            evaluated there (`evaluate_completeness`).
+            evaluated there (`evaluate_restore`).
         KStreamsAssetsError: As `GroupOffsetsCommit.execute`.
     """
     require_complete(settings, restore)

@@ -1,22 +1,9 @@
 """What the steps of a restore's run have in common."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import dagster as dg
 
-from kstreams_assets.errors import KStreamsAssetsError
 from kstreams_assets.restore.restores_table import RestoresTable, StoredRestore
 from kstreams_assets.settings import ApplicationSettings
-
-
-@contextmanager
-def told_as_failure() -> Iterator[None]:
-    """An error of ours is a failure in its own words, and not tried again."""
-    try:
-        yield
-    except KStreamsAssetsError as error:
-        raise dg.Failure(description=str(error), allow_retries=False) from error
 
 
 def restore_of_run(

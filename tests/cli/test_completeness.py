@@ -93,7 +93,7 @@ def evaluation(monkeypatch: pytest.MonkeyPatch) -> _Evaluation:
     made = _Evaluation()
     monkeypatch.setattr(completeness, "evaluate_window", made.window)
     monkeypatch.setattr(completeness, "evaluate_point", made.point)
-    monkeypatch.setattr(completeness, "evaluate_completeness", made.restore)
+    monkeypatch.setattr(completeness, "evaluate_restore", made.restore)
     return made
 
 
@@ -229,7 +229,6 @@ def test_json(program: Program, app_file: Path, evaluation: _Evaluation) -> None
         (["--window", "2026-10-20"], "There is no closed window '2026-10-20'"),
         (["--rule", "lost"], "shop has no completeness rule lost for this place. Rules that it"),
         (["--rule", ELSEWHERE], f"shop has no completeness rule {ELSEWHERE} for this place."),
-        (["--point", "point-9"], "shop has no recovery point 'point-9'."),
         (["--as-of", "2026-10-20T00:30:00Z"], "No recovery point taken at or before"),
         (["--as-of", "yesterday"], "as_of is 'yesterday'."),
         (["--restore", "r-9"], "shop has no restore 'r-9' in"),

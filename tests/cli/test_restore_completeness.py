@@ -71,7 +71,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> _Restore:
     made = _Restore()
     monkeypatch.setattr(restore_module, "plan_restore", made.plan)
     monkeypatch.setattr(restore_module, "run_restore", made.run)
-    monkeypatch.setattr(restore_module, "evaluate_completeness", made.evaluate)
+    monkeypatch.setattr(restore_module, "evaluate_restore", made.evaluate)
     monkeypatch.setattr(restore_module, "commit_group_offsets", made.commit)
     return made
 

@@ -12,7 +12,7 @@ from kstreams_assets.completeness.recomputation import Recomputation, WindowedBy
 from kstreams_assets.completeness.result import Outcome, RuleKind, RuleResult
 from kstreams_assets.completeness.results_table import ResultsTable
 from kstreams_assets.completeness.rule import CompletenessRule, Place, Scope
-from kstreams_assets.errors import UnknownPointError, UnknownRuleError
+from kstreams_assets.errors import RecoveryPointNotFoundError, UnknownRuleError
 from kstreams_assets.ktables.from_settings import make_snapshots
 from kstreams_assets.ktables.store_format import Encoding, Format, StoreFormat, StoreKind
 from kstreams_assets.settings import ApplicationSettings
@@ -248,7 +248,7 @@ def test_unknown_names_are_refused(
 ) -> None:
     with pytest.raises(UnknownRuleError, match="money_is_kept"):
         evaluate_point(settings, "point-0", spark=spark, run_id="run", rules=["money_is_lost"])
-    with pytest.raises(UnknownPointError, match="point-9"):
+    with pytest.raises(RecoveryPointNotFoundError, match="point-9"):
         evaluate_point(settings, "point-9", spark=spark, run_id="run")
 
 

@@ -12,7 +12,7 @@ from kstreams_assets.completeness.planner import ContentPlanner
 from kstreams_assets.completeness.staging import Staging
 from kstreams_assets.completeness.standing import Standing
 from kstreams_assets.completeness.view import views_of
-from kstreams_assets.errors import UnknownPointError
+from kstreams_assets.errors import RecoveryPointNotFoundError
 from kstreams_assets.kafka.positions import OffsetRange
 from kstreams_assets.recovery.point import Guarantee
 from kstreams_assets.warehouse.layout import Warehouse
@@ -91,7 +91,7 @@ def test_any_point_follows_the_last_window_that_had_ended(
     assert (between.window, between.before and between.before.id) == (None, "point-0")
     assert first.before is None
     assert moments.of_point("point-1") == moments.of_window(window_of(1))
-    with pytest.raises(UnknownPointError, match="no-such-point"):
+    with pytest.raises(RecoveryPointNotFoundError, match="no-such-point"):
         moments.of_point("no-such-point")
 
 

@@ -5,8 +5,9 @@ from pathlib import Path
 
 from kstreams_assets.backup.verdicts import Severity
 from kstreams_assets.completeness.result import Outcome, RuleKind, RuleResult, Sample
-from kstreams_assets.completeness.results_table import ResultsTable, newest
+from kstreams_assets.completeness.results_table import SCHEMA, ResultsTable
 from kstreams_assets.completeness.rule import Place
+from kstreams_assets.warehouse.control_table import ControlTable
 from kstreams_assets.warehouse.layout import CONTROL_TABLES, Warehouse
 
 VIOLATED = RuleResult(
@@ -65,9 +66,42 @@ def test_results_can_be_chosen(tmp_path: Path) -> None:
     assert table.of("app", rules=[]) == []
 
 
-def test_the_newest_of_each_rule_counts() -> None:
+def test_the_newest_of_each_rule_and_place_stands(tmp_path: Path) -> None:
+    table = ResultsTable(Warehouse(tmp_path))
     again = replace(VIOLATED, outcome=Outcome.PASSED, evaluated_at_ms=3_000)
-    assert newest([VIOLATED, PASSED, again]) == [again, PASSED]
+    elsewhere = replace(VIOLATED, place=Place.RESTORE)
+    assert table.standings("app", [VIOLATED.rule]) == []
+    table.record([elsewhere, again])
+    table.record([VIOLATED, PASSED, replace(VIOLATED, application_id="other")])
+    at_backup, at_restore = table.standings("app", [VIOLATED.rule])
+    assert (at_backup.newest, at_restore.newest) == (again, elsewhere)
+    assert at_backup.evaluations == {
+        outcome: int(outcome in {Outcome.PASSED, Outcome.VIOLATED}) for outcome in Outcome
+    }
+    assert at_restore.evaluations[Outcome.VIOLATED] == 1
+    assert table.standings("app", []) == []
+
+
+def test_the_newest_come_first(tmp_path: Path) -> None:
+    table = ResultsTable(Warehouse(tmp_path))
+    results = [replace(PASSED, evaluated_at_ms=number) for number in range(5)]
+    for result in results:
+        table.record([result])
+    assert table.newest("app", 2) == results[:2:-1]
+    assert table.newest("app", 0) == []
+    assert table.newest("other", 2) == []
+
+
+def test_small_files_are_put_together_and_nothing_is_lost(tmp_path: Path) -> None:
+    table = ResultsTable(Warehouse(tmp_path))
+    results = [replace(PASSED, evaluated_at_ms=number) for number in range(70)]
+    for result in results:
+        table.record([result])
+    assert table.of("app") == results
+    control = ControlTable(
+        Warehouse(tmp_path).control("completeness_results"), SCHEMA, grows_along="evaluated_at_ms"
+    )
+    assert len(control.files("app")) < 10
 
 
 def test_newer_releases_are_looked_for_in_it() -> None:

@@ -9,7 +9,7 @@ from typing import Final
 from examples.streams.application import ExampleApplication
 from kstreams_assets.backup.run import Spark
 from kstreams_assets.kafka.connection import KafkaConnection
-from kstreams_assets.restore.from_settings import evaluate_completeness
+from kstreams_assets.restore.completeness import evaluate_restore
 from kstreams_assets.restore.request import ChangelogSource
 from tests.drills.stage import Stage
 from tests.restore.trial import Restored, SourceRun, own_names, restore
@@ -55,7 +55,7 @@ def restored_under_own_names(
     )
     restored = restore(control, target, spark, request)
     if with_rules:
-        evaluate_completeness(control.settings, restored.restore, target, spark=spark)
+        evaluate_restore(control.settings, restored.restore, target, spark=spark)
     restored.commit()
     return restored
 

@@ -19,13 +19,8 @@ from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.kafka.positions import CommittedOffset, TopicPartitionId
 from kstreams_assets.recovery.point import GroupOffset, RecoveryPoint
 from kstreams_assets.restore import run as run_module
-from kstreams_assets.restore.completeness import require_none_blocks
-from kstreams_assets.restore.from_settings import (
-    commit_group_offsets,
-    evaluate_completeness,
-    plan_restore,
-    run_restore,
-)
+from kstreams_assets.restore.completeness import evaluate_restore, require_none_blocks
+from kstreams_assets.restore.from_settings import commit_group_offsets, plan_restore, run_restore
 from kstreams_assets.restore.group_offsets import GroupOffsetsCommit
 from kstreams_assets.restore.restores_table import RestoreState
 from kstreams_assets.restore.run import RestoreResult
@@ -75,9 +70,7 @@ class Case:
 
     def evaluate(self, restored: Restored, spark: SparkSessionResource) -> dict[str, RuleResult]:
         """Every rule on the restored cluster, by name."""
-        results = evaluate_completeness(
-            self.live.settings, restored.restore, self.target, spark=spark
-        )
+        results = evaluate_restore(self.live.settings, restored.restore, self.target, spark=spark)
         return {result.rule: result for result in results}
 
 
@@ -162,9 +155,7 @@ class TestWhatReachesTheTarget:
         self, case: Case, result: RestoreResult, spark: SparkSessionResource
     ) -> None:
         for step in (
-            lambda: evaluate_completeness(
-                case.live.settings, result.restore, case.target, spark=spark
-            ),
+            lambda: evaluate_restore(case.live.settings, result.restore, case.target, spark=spark),
             lambda: commit_group_offsets(
                 replace(case.live.settings, completeness=(), recomputed=()),
                 result.restore,
@@ -238,7 +229,7 @@ class TestOffsetsOneTooFar:
         ]
         altered = replace(restored.restore, run_id="altered", to_commit=(*others, wrong))
 
-        found = evaluate_completeness(case.live.settings, altered, case.target, spark=spark)
+        found = evaluate_restore(case.live.settings, altered, case.target, spark=spark)
 
         assert {r.rule for r in found if r.outcome is Outcome.VIOLATED} >= {COUNTED}
         with pytest.raises(RestoreIncompleteError):

@@ -15,13 +15,8 @@ from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.kafka.positions import CommittedOffset, TopicPartitionId
 from kstreams_assets.ktables.from_settings import make_snapshots
 from kstreams_assets.recovery.point import GroupOffset, Guarantee, RecoveryPoint
-from kstreams_assets.restore.completeness import results_of_restore
-from kstreams_assets.restore.from_settings import (
-    commit_group_offsets,
-    evaluate_completeness,
-    plan_restore,
-    run_restore,
-)
+from kstreams_assets.restore.completeness import evaluate_restore, results_of_restore
+from kstreams_assets.restore.from_settings import commit_group_offsets, plan_restore, run_restore
 from kstreams_assets.restore.plan import RestorePlan
 from kstreams_assets.restore.request import RestoreRequest
 from kstreams_assets.restore.restores_table import RestoreState, StoredRestore
@@ -162,7 +157,7 @@ class Restored:
         settings = self.run.settings
         skips = self.restore.skips_completeness
         if not skips and not results_of_restore(settings, self.restore):
-            evaluate_completeness(settings, self.restore, self.target, spark=self.spark)
+            evaluate_restore(settings, self.restore, self.target, spark=self.spark)
         done = commit_group_offsets(self.run.settings, self.restore, self.target)
         assert done.state is RestoreState.COMMITTED
 

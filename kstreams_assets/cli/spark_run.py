@@ -1,0 +1,32 @@
+"""What a command needs that makes one run: a Spark session of its own, and an id."""
+
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+from kstreams_assets.backup.run import Spark
+
+
+class SparkRun(NamedTuple):
+    """A session that is started when it is first used, and the id of the run."""
+
+    spark: Spark
+    id: str
+
+
+@contextmanager
+def spark_run() -> Iterator[SparkRun]:
+    """A run on Spark; its session is stopped at the end."""
+    from spark_resources.session import SparkSessionResource
+
+    spark = SparkSessionResource()
+    try:
+        yield SparkRun(spark, new_run_id())
+    finally:
+        spark.stop()
+
+
+def new_run_id() -> str:
+    """An id that no Dagster run has."""
+    return f"cli-{uuid.uuid4()}"
