@@ -3,13 +3,13 @@
 import time
 
 from confluent_kafka.admin import (
-    AclBinding,
-    AclBindingFilter,
-    AclOperation,
-    AclPermissionType,
+    AclBinding,  # pyright: ignore[reportPrivateImportUsage]
+    AclBindingFilter,  # pyright: ignore[reportPrivateImportUsage]
+    AclOperation,  # pyright: ignore[reportPrivateImportUsage]
+    AclPermissionType,  # pyright: ignore[reportPrivateImportUsage]
     AdminClient,
-    ResourcePatternType,
-    ResourceType,
+    ResourcePatternType,  # pyright: ignore[reportPrivateImportUsage]
+    ResourceType,  # pyright: ignore[reportPrivateImportUsage]
 )
 
 

@@ -49,22 +49,25 @@ def consume(servers: str, topic: str, partitions: int = 1) -> list[Record]:
         message = consumer.poll(1.0)
         if message is None:
             continue
+        partition, offset = message.partition(), message.offset()
+        assert partition is not None
         if message.error():
-            ended.add(message.partition())
+            ended.add(partition)
             continue
+        assert offset is not None
         kind, timestamp_ms = message.timestamp()
         if kind == 0:  # librdkafka's word for a timestamp of -1
             kind, timestamp_ms = 1, -1
         headers = message.headers()
         records.append(
             Record(
-                message.partition(),
-                message.offset(),
+                partition,
+                offset,
                 timestamp_ms,
                 _SPARK_TIMESTAMP_TYPE[kind],
                 message.key(),
                 message.value(),
-                None if headers is None else tuple(headers),
+                None if headers is None else tuple(headers),  # pyright: ignore[reportArgumentType]
             )
         )
     consumer.close()

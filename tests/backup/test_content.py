@@ -66,7 +66,7 @@ def _write(path: Path, *files: Sequence[dict[str, Any]]) -> None:
             of_file.setdefault((record["window"], record["topic"]), []).append(record)
         actions += [_add(path, key, rows) for key, rows in of_file.items()]
     table = DeltaTable(path)
-    table.create_write_transaction(actions, "append", table.schema(), ["window", "topic"])
+    table.create_write_transaction([*actions], "append", table.schema(), ["window", "topic"])
 
 
 def _add(path: Path, key: tuple[str, str], rows: list[dict[str, Any]]) -> AddAction:

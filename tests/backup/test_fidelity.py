@@ -44,7 +44,7 @@ def test_every_oddity_survives(workbench: Workbench) -> None:
         sender = producer(servers, compression_type=codec, linger_ms=20, message_max_bytes=3000000)
         _write_payloads(sender, topic, partition)
         for number, headers in enumerate(HEADERS):
-            sender.produce(topic, b"headers", b"%d" % number, partition, headers=headers)
+            sender.produce(topic, b"headers", b"%d" % number, partition, headers=[*headers])
         assert sender.flush(30) == 0
     times = (0, -1, 1, 999, 1_700_000_000_123, -1, 253_402_300_799_999, LATEST_MS)
     raw = [RawRecord(time_ms, b"%d" % time_ms, b"time", HEADERS[2]) for time_ms in times]

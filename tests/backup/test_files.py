@@ -87,7 +87,8 @@ def test_each_file_is_one_span_in_offset_order(bench: Workbench) -> None:
     for action in actions:
         assert action["min.partition"] == action["max.partition"]
         file = bench.records_path / unquote(action["path"])
-        offsets = pq.read_table(file, partitioning=None)["offset"].to_pylist()
+        records = pq.read_table(file, partitioning=None)  # pyright: ignore[reportArgumentType]
+        offsets = records["offset"].to_pylist()
         assert offsets == [*range(action["min.offset"], action["max.offset"] + 1)]
         _assert_compressed_well(file)
     topic = min(bench.roles)

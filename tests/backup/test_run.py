@@ -4,7 +4,8 @@ import time
 from dataclasses import replace
 
 import pytest
-from confluent_kafka.admin import AdminClient, NewPartitions
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewPartitions
 
 from kstreams_assets.backup.planner import WindowsChangedError
 from kstreams_assets.backup.result import WindowBackup
@@ -131,6 +132,7 @@ def test_the_newest_closed_window_gets_a_point_when_it_has_none(workbench: Workb
     write(workbench, topic, 2)
     workbench.take_point()  # in the next window, and overtaken by the late one
     write(workbench, topic, 1)
+    backups: list[WindowBackup] = []
     for _ in range(2):  # the second time it has one
         backups = workbench.run().execute([first, newest], newest_closed=newest)
         assert spans(*backups) == {(first.key, 0): (0, 4), (newest.key, 0): (4, 10)}

@@ -299,4 +299,5 @@ def test_default_status(tmp_path: Path, running: bool) -> None:
     sensor = build_backup_sensor(replace(settings_of(tmp_path), sensors_running=running))
     expected = dg.DefaultSensorStatus.RUNNING if running else dg.DefaultSensorStatus.STOPPED
     assert sensor.default_status is expected
+    assert sensor.minimum_interval_seconds is not None
     assert timedelta(seconds=sensor.minimum_interval_seconds) <= timedelta(minutes=1)

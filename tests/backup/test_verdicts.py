@@ -1,5 +1,6 @@
 """Checks: green, red, warning, and what they tell."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
@@ -203,7 +204,9 @@ class TestPartitionsAligned:
 class TestCompactionCannotOutrunBackup:
     """Windows of the samples are 10 ms long."""
 
-    def _judged(self, *unproven: str, hole: int | None = None, **configs: str) -> Verdict:
+    def _judged(
+        self, configs: Mapping[str, str], *unproven: str, hole: int | None = None
+    ) -> Verdict:
         settings = {"cleanup.policy": "compact", **configs}
         facts = TopicFacts("life-1", 1, 3, tuple(sorted(settings.items())))
         thinned = replace(result(span(0, 9)), first_hole=hole, contiguity_known=True)
@@ -211,7 +214,7 @@ class TestCompactionCannotOutrunBackup:
         return compaction_cannot_outrun_backup(made)
 
     def test_green_when_compaction_waits_for_longer_than_a_window(self) -> None:
-        verdict = self._judged(**{"min.compaction.lag.ms": "11"})
+        verdict = self._judged({"min.compaction.lag.ms": "11"})
         assert _is(verdict, passed=True, severity=Severity.WARN)
         assert "enough if the backup comes within 1 ms" in verdict.explanation
         assert verdict.numbers == {
@@ -223,26 +226,26 @@ class TestCompactionCannotOutrunBackup:
 
     @pytest.mark.parametrize("lag", [{}, {"min.compaction.lag.ms": "10"}])
     def test_a_warning_when_it_does_not(self, lag: dict[str, str]) -> None:
-        verdict = self._judged(**lag)
+        verdict = self._judged(lag)
         assert _is(verdict, passed=False, severity=Severity.WARN)
         assert "min.compaction.lag.ms=20" in verdict.explanation
 
     def test_compacted_and_deleted(self) -> None:
-        assert not self._judged(**{"cleanup.policy": "compact,delete"}).passed
+        assert not self._judged({"cleanup.policy": "compact,delete"}).passed
 
     def test_a_topic_that_is_not_compacted(self) -> None:
-        verdict = self._judged(**{"cleanup.policy": "delete"})
+        verdict = self._judged({"cleanup.policy": "delete"})
         assert verdict.passed
         assert "not compacted (cleanup.policy=delete)" in verdict.explanation
 
     def test_points_that_lost_their_proof_are_named(self) -> None:
-        verdict = self._judged("point-3", "point-4", hole=4, **{"min.compaction.lag.ms": "11"})
+        verdict = self._judged({"min.compaction.lag.ms": "11"}, "point-3", "point-4", hole=4)
         assert _is(verdict, passed=False, severity=Severity.WARN)
         assert "point-3; point-4" in verdict.explanation
         assert verdict.numbers["spans_with_holes"] == 1
 
     def test_holes_that_spoilt_no_point(self) -> None:
-        assert self._judged(hole=4, **{"min.compaction.lag.ms": "11"}).passed
+        assert self._judged({"min.compaction.lag.ms": "11"}, hole=4).passed
 
     def test_a_topic_that_is_gone(self) -> None:
         assert compaction_cannot_outrun_backup(backup(facts=None)).passed

@@ -162,4 +162,6 @@ def test_dagster_accepts_the_instance_settings(tmp_path: Path) -> None:
         assert not instance.telemetry_enabled
         assert instance.run_monitoring_enabled
         assert instance.get_concurrency_config().pool_config.default_pool_limit == 1
-    assert InstanceRef.from_dir(str(tmp_path)).settings["run_retries"]["max_retries"] == 2
+    retries = InstanceRef.from_dir(str(tmp_path)).settings["run_retries"]
+    assert isinstance(retries, dict)
+    assert retries["max_retries"] == 2

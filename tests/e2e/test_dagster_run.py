@@ -11,6 +11,7 @@ import dagster as dg
 import pytest
 from confluent_kafka import Producer
 
+from kstreams_assets.backup.run import Spark
 from kstreams_assets.backup.verdicts import CHECKS
 from kstreams_assets.components.builder import build_application_definitions
 from kstreams_assets.kafka.connection import KafkaConnection
@@ -73,7 +74,7 @@ def produce(workbench: Workbench, topic: str, count: int) -> None:
 def run(
     settings: ApplicationSettings,
     instance: dg.DagsterInstance,
-    spark: SparkSessionResource,
+    spark: Spark,
     *,
     keys: list[dg.AssetKey],
     first: str,

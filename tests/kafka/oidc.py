@@ -75,7 +75,9 @@ class TokenEndpoint:
         signature = self.key.sign(signed.encode(), padding.PKCS1v15(), hashes.SHA256())
         return f"{signed}.{_encode(signature)}"
 
-    def _handler(endpoint) -> type[BaseHTTPRequestHandler]:
+    def _handler(self) -> type[BaseHTTPRequestHandler]:
+        endpoint = self
+
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
                 time.sleep(endpoint.delay_s)

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from kafka import KafkaAdminClient
-from kafka import TopicPartition as PythonTopicPartition
 from kafka.structs import OffsetAndMetadata
+from kafka.structs import TopicPartition as PythonTopicPartition
 
 import kstreams_assets.kafka.groups as groups_module
 from kstreams_assets.errors import (
@@ -161,10 +161,14 @@ class TestAnswers:
         metadata = ["AgAAAAAAAAPo", "", "ünï\x00code"]
         assert cluster.group_offsets(group) == {}  # waits for the coordinator
         admin = KafkaAdminClient(**kafka_python_arguments(connection))
-        admin.alter_group_offsets(
+        admin.alter_group_offsets(  # pyright: ignore[reportAttributeAccessIssue]
             group,
             {
-                PythonTopicPartition(topic, number): OffsetAndMetadata(5 + number, text, None)
+                PythonTopicPartition(topic, number): OffsetAndMetadata(
+                    5 + number,
+                    text,
+                    None,  # pyright: ignore[reportArgumentType]
+                )
                 for number, text in enumerate(metadata)
             },
         )
@@ -260,6 +264,7 @@ class TestAnswers:
             consumer.close()
             state = cluster.group_state(name)
             assert state == GroupState(name, protocol, "Empty", 0)
+            assert state is not None
             assert state.is_empty
 
     def test_transactional_topics_of_one_application(

@@ -6,12 +6,16 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic
+from confluent_kafka.admin import (
+    AdminClient,
+    ConfigResource,  # pyright: ignore[reportPrivateImportUsage]
+)
+from confluent_kafka.cimpl import NewTopic
 
 from kstreams_assets.errors import JarsMissingError, LocalClusterError
 from kstreams_assets.kafka import broker_properties, local_cluster
@@ -37,7 +41,9 @@ def produce(cluster: LocalCluster, topic: str, values: list[bytes], **settings: 
     errors: list[KafkaError] = []
     producer = Producer({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0} | settings)
     for value in values:
-        producer.produce(topic, value, on_delivery=lambda error, _: error and errors.append(error))
+        producer.produce(
+            topic, value, on_delivery=lambda error, _: errors.append(error) if error else None
+        )
     assert producer.flush(30) == 0
     assert errors == []
 
@@ -208,7 +214,7 @@ def test_missing_jars_are_an_error_that_says_the_command(
         LocalCluster(tmp_path / "data").start()
 
 
-def sasl(password: str) -> Mapping[str, str]:
+def sasl(password: str) -> dict[str, str]:
     return {
         "security.protocol": "SASL_PLAINTEXT",
         "sasl.mechanism": "SCRAM-SHA-512",

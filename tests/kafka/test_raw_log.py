@@ -192,6 +192,7 @@ class TestTransactions:
 
     def _await_end(self, cluster: KafkaCluster, partition: TopicPartitionId, end: int) -> int:
         """Markers are written after a commit has returned."""
+        found = -1
         deadline = time.monotonic() + 10
         while time.monotonic() < deadline:
             found = cluster.high_watermarks([partition])[partition]
@@ -377,6 +378,7 @@ class TestThreeBrokers:
     def _await_compaction(
         self, reader: RawLogReader, partition: TopicPartitionId
     ) -> list[RawBatch]:
+        batches: list[RawBatch] = []
         deadline = time.monotonic() + 40
         while time.monotonic() < deadline:
             batches = list(reader.scan(partition, 0, 81, deadline_s=DEADLINE_S))

@@ -101,7 +101,8 @@ class TestCorruption:
         assert caught.value.offset == 40
 
     def _data(self, **fields: object) -> bytes:
-        return batch_bytes([_record(40, **fields), _record(41, **fields)], base_offset=40)
+        records = [_record(offset, **fields) for offset in (40, 41)]  # pyright: ignore[reportArgumentType]
+        return batch_bytes(records, base_offset=40)
 
     @pytest.mark.parametrize("codec", CODECS)
     def test_rubbish(self, codec: str) -> None:

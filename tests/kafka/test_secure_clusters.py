@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka.admin import (
-    AclBinding,
-    AclBindingFilter,
-    AclOperation,
-    AclPermissionType,
+    AclBinding,  # pyright: ignore[reportPrivateImportUsage]
+    AclBindingFilter,  # pyright: ignore[reportPrivateImportUsage]
+    AclOperation,  # pyright: ignore[reportPrivateImportUsage]
+    AclPermissionType,  # pyright: ignore[reportPrivateImportUsage]
     AdminClient,
-    ResourcePatternType,
-    ResourceType,
+    ResourcePatternType,  # pyright: ignore[reportPrivateImportUsage]
+    ResourceType,  # pyright: ignore[reportPrivateImportUsage]
 )
 from kafka import KafkaAdminClient
 from pydantic import SecretStr
@@ -208,7 +208,10 @@ def _java_topics(connection: KafkaConnection, directory: Path) -> list[str]:
 
 def _python_topics(connection: KafkaConnection) -> list[str]:
     tame_client_logs()
-    client = KafkaAdminClient(**kafka_python_arguments(connection), bootstrap_timeout_ms=10_000)
+    client = KafkaAdminClient(
+        **kafka_python_arguments(connection),
+        bootstrap_timeout_ms=10_000,  # pyright: ignore[reportCallIssue]
+    )
     try:
         return list(client.list_topics())
     finally:

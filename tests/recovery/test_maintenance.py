@@ -182,7 +182,8 @@ class TestIfDue:
         assert maintain_if_due(warehouse, "other", DAY) is not None
         [mark] = warehouse.root.glob(f".locks/maintenance/{APPLICATION_ID}*")
         for wrong_s in (-601, 601):  # a clock that was set back does not stop it for ever
-            os.utime(mark, (time.time() + wrong_s,) * 2)
+            at_s = time.time() + wrong_s
+            os.utime(mark, (at_s, at_s))
             assert maintain_if_due(warehouse, APPLICATION_ID, DAY) is not None
             assert maintain_if_due(warehouse, APPLICATION_ID, DAY) is None
 
@@ -239,6 +240,7 @@ def test_three_days_of_points(warehouse: Warehouse) -> None:
     table = RecoveryPointTable(warehouse)
     saved = SavedRecordsTable(warehouse)
     every: list[RecoveryPoint] = []
+    now_ms = START_MS
     for begin in range(0, 72 * 360, 6 * 360):
         points = [sealed_point(number) for number in range(begin, begin + 6 * 360)]
         records = [r for n in range(begin, begin + 6 * 360) for r in tail_of(n).records]

@@ -7,7 +7,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from confluent_kafka.admin import AclOperation, ResourceType
+from confluent_kafka.admin import (
+    AclOperation,  # pyright: ignore[reportPrivateImportUsage]
+    ResourceType,  # pyright: ignore[reportPrivateImportUsage]
+)
 from pydantic import SecretStr
 
 from kstreams_assets.app.model import TopicRole

@@ -7,7 +7,10 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Consumer
-from confluent_kafka.admin import AclOperation, ResourceType
+from confluent_kafka.admin import (
+    AclOperation,  # pyright: ignore[reportPrivateImportUsage]
+    ResourceType,  # pyright: ignore[reportPrivateImportUsage]
+)
 
 from examples.order_processor.application import OrderProcessor, create_topics
 from kstreams_assets.backup.point_judge import Restores

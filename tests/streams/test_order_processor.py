@@ -51,10 +51,13 @@ def read_topic(cluster: LocalCluster, topic: str) -> Iterator[Message]:
 
 
 def totals_in(cluster: LocalCluster, topic: str) -> dict[str, CustomerTotal]:
-    return {
-        message.key().decode(): CustomerTotal(**json.loads(message.value()))
-        for message in read_topic(cluster, topic)
-    }
+    totals: dict[str, CustomerTotal] = {}
+    for message in read_topic(cluster, topic):
+        key, value = message.key(), message.value()
+        assert key is not None
+        assert value is not None
+        totals[key.decode()] = CustomerTotal(**json.loads(value))
+    return totals
 
 
 def await_totals(

@@ -261,7 +261,8 @@ def _age(path: Path, seconds: float) -> None:
     """Make every file this much older than now."""
     for file in path.rglob("*"):
         if file.is_file():
-            os.utime(file, (time.time() - seconds,) * 2)
+            at_s = time.time() - seconds
+            os.utime(file, (at_s, at_s))
 
 
 def _log_entries(table: ControlTable) -> list[Path]:
