@@ -1,18 +1,15 @@
 """Gathers what readiness is judged by; needs no JVM, and the source cluster only to be told."""
 
 import time
+from dataclasses import replace
 from typing import Final
 
 from kstreams_assets.backup.coverage import recovery_point_is_recent
-from kstreams_assets.backup.due import window_statuses
-from kstreams_assets.completeness.checks import declared_rules
-from kstreams_assets.completeness.result import RuleResult
-from kstreams_assets.completeness.results_table import ResultsTable
+from kstreams_assets.drill.evidence import Evidence
 from kstreams_assets.drill.readiness import Facts, OpenFinding, Readiness, judge_readiness
 from kstreams_assets.drill.rules import has_rules
-from kstreams_assets.drill.table import DrillsTable
 from kstreams_assets.errors import KafkaError, SecretNotFoundError
-from kstreams_assets.governance.table import FindingsTable
+from kstreams_assets.governance.findings import GovernanceReport
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.settings import ApplicationSettings
 
@@ -28,35 +25,28 @@ def readiness(
     not change the verdict. `now_ms` is the present time when left out. Raises NewerLayoutError when
     a newer release wrote the warehouse.
     """
-    now = now_ms or time.time_ns() // 1_000_000
-    statuses = window_statuses(settings)
-    due = tuple(status.window.key for status in statuses[:-1] if status.is_due)
-    return judge_readiness(
-        Facts(
-            now_ms=now,
-            recency=recovery_point_is_recent(settings, now_ms=now),
-            due=due,
-            results=_results(settings),
-            findings=_findings(settings),
-            drill=DrillsTable(settings.warehouse).newest(settings.application_id),
-            drill_declared=bool(settings.drill.command),
-            cluster_asked=ask_cluster,
-            cluster_problem=_cluster_problem(settings) if ask_cluster else None,
-        )
+    facts = facts_of(Evidence(settings), now_ms or time.time_ns() // 1_000_000)
+    if ask_cluster:
+        problem = _cluster_problem(settings)
+        facts = replace(facts, cluster_asked=True, cluster_problem=problem)
+    return judge_readiness(facts)
+
+
+def facts_of(evidence: Evidence, now_ms: int) -> Facts:
+    """What the warehouse says, as readiness is judged by it."""
+    settings, windows = evidence.settings, evidence.windows
+    return Facts(
+        now_ms=now_ms,
+        recency=recovery_point_is_recent(settings, restorable=evidence.restorable, now_ms=now_ms),
+        due=tuple(status.window.key for status in windows[:-1] if status.is_due),
+        results=tuple(rule.newest for rule in evidence.rules) if has_rules(settings) else None,
+        findings=_findings(evidence.governance),
+        drill=evidence.drill,
+        drill_declared=bool(settings.drill.command),
     )
 
 
-def _results(settings: ApplicationSettings) -> tuple[RuleResult, ...] | None:
-    """The newest evaluation of each declared rule at each place."""
-    if not has_rules(settings):
-        return None
-    table = ResultsTable(settings.warehouse)
-    standings = table.standings(settings.application_id, declared_rules(settings))
-    return tuple(standing.newest for standing in standings)
-
-
-def _findings(settings: ApplicationSettings) -> tuple[OpenFinding, ...] | None:
-    report = FindingsTable(settings.warehouse).newest(settings.application_id)
+def _findings(report: GovernanceReport | None) -> tuple[OpenFinding, ...] | None:
     if report is None:
         return None
     return tuple(

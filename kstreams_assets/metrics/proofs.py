@@ -1,24 +1,23 @@
 """What the warehouse tells of restores, drills, completeness rules and governance."""
 
+import time
 from collections.abc import Iterator
 
 from kstreams_assets.backup.verdicts import Severity
-from kstreams_assets.completeness.checks import declared_rules
 from kstreams_assets.completeness.result import Outcome
-from kstreams_assets.completeness.results_table import ResultsTable
+from kstreams_assets.drill.evidence import Evidence
 from kstreams_assets.drill.judgement import ObjectiveResult
-from kstreams_assets.drill.readiness_facts import readiness
+from kstreams_assets.drill.readiness import judge_readiness
+from kstreams_assets.drill.readiness_facts import facts_of
 from kstreams_assets.drill.report import Phase
-from kstreams_assets.drill.table import DrillsTable
-from kstreams_assets.governance.table import FindingsTable
 from kstreams_assets.metrics import catalogue
 from kstreams_assets.metrics.sample import Sample
 from kstreams_assets.restore.restores_table import RestoresTable, RestoreState
-from kstreams_assets.settings import ApplicationSettings
 
 
-def restore_samples(settings: ApplicationSettings) -> Iterator[Sample]:
+def restore_samples(evidence: Evidence) -> Iterator[Sample]:
     """The restore that was begun last, and how many are open."""
+    settings = evidence.settings
     restores = RestoresTable(settings.warehouse).all(settings.application_id)
     yield catalogue.RESTORES_OPEN.sample(sum(not restore.is_finished for restore in restores))
     if restores:
@@ -27,10 +26,9 @@ def restore_samples(settings: ApplicationSettings) -> Iterator[Sample]:
         yield catalogue.RESTORE_TIME.sample(newest.changed_at_ms / 1000)
 
 
-def completeness_samples(settings: ApplicationSettings) -> Iterator[Sample]:
+def completeness_samples(evidence: Evidence) -> Iterator[Sample]:
     """How each declared rule came out, at each place where it was evaluated."""
-    table = ResultsTable(settings.warehouse)
-    for standing in table.standings(settings.application_id, declared_rules(settings)):
+    for standing in evidence.rules:
         result = standing.newest
         labels = {"rule": result.rule, "place": result.place.value}
         yield from catalogue.RULE_OUTCOME.one_of(result.outcome.value, Outcome, **labels)
@@ -40,9 +38,9 @@ def completeness_samples(settings: ApplicationSettings) -> Iterator[Sample]:
             yield catalogue.RULE_EVALUATIONS.sample(count, **labels, outcome=outcome.value)
 
 
-def governance_samples(settings: ApplicationSettings) -> Iterator[Sample]:
+def governance_samples(evidence: Evidence) -> Iterator[Sample]:
     """How many findings each check had the last time."""
-    report = FindingsTable(settings.warehouse).newest(settings.application_id)
+    report = evidence.governance
     if report is None:
         return
     yield catalogue.GOVERNANCE_TIME.sample(report.judged_at_ms / 1000)
@@ -53,12 +51,12 @@ def governance_samples(settings: ApplicationSettings) -> Iterator[Sample]:
             yield catalogue.GOVERNANCE_FINDINGS.sample(found, **labels)
 
 
-def drill_samples(settings: ApplicationSettings) -> Iterator[Sample]:
+def drill_samples(evidence: Evidence) -> Iterator[Sample]:
     """The drill that was begun last, and the declared time to recover."""
-    objective_s = settings.drill.objective_s
+    objective_s = evidence.settings.drill.objective_s
     if objective_s is not None:
         yield catalogue.RECOVERY_OBJECTIVE.sample(objective_s)
-    drill = DrillsTable(settings.warehouse).newest(settings.application_id)
+    drill = evidence.drill
     if drill is None:
         return
     yield catalogue.DRILL_TIME.sample(drill.ended_at_ms / 1000)
@@ -76,6 +74,7 @@ def drill_samples(settings: ApplicationSettings) -> Iterator[Sample]:
             yield catalogue.DRILL_PHASE_SECONDS.sample(seconds, phase=phase.value)
 
 
-def readiness_samples(settings: ApplicationSettings) -> Iterator[Sample]:
+def readiness_samples(evidence: Evidence) -> Iterator[Sample]:
     """Whether the application could be recovered right now."""
-    yield catalogue.READY.sample(readiness(settings).ready)
+    facts = facts_of(evidence, time.time_ns() // 1_000_000)
+    yield catalogue.READY.sample(judge_readiness(facts).ready)

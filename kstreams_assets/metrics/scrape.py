@@ -8,6 +8,7 @@ from typing import Final
 from prometheus_client.metrics_core import Metric as MetricFamily
 from prometheus_client.registry import Collector
 
+from kstreams_assets.drill.evidence import Evidence
 from kstreams_assets.errors import ConfigurationError
 from kstreams_assets.metrics.cluster import read_cluster, read_group
 from kstreams_assets.metrics.proofs import (
@@ -82,4 +83,5 @@ def read_warehouse(settings: ApplicationSettings) -> list[Sample]:
             f"The warehouse {settings.warehouse.root} is not there.",
             remedy="Check the path and whether the disk is mounted.",
         )
-    return [sample for part in _PARTS for sample in part(settings)]
+    evidence = Evidence(settings)
+    return [sample for part in _PARTS for sample in part(evidence)]

@@ -6,17 +6,16 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from kstreams_assets.backup.coverage import newest_restorable
-from kstreams_assets.backup.due import WindowStatus, window_statuses
+from kstreams_assets.backup.due import WindowStatus
 from kstreams_assets.backup.ledger import Ledger
 from kstreams_assets.backup.plan import LOSSES, GapCause
+from kstreams_assets.drill.evidence import Evidence
 from kstreams_assets.ktables.snapshot import Snapshot
 from kstreams_assets.ktables.snapshots_table import SnapshotsTable
 from kstreams_assets.metrics import catalogue
 from kstreams_assets.metrics.sample import Sample
 from kstreams_assets.recovery.point import Guarantee
 from kstreams_assets.recovery.table import RecoveryPointTable
-from kstreams_assets.settings import ApplicationSettings
 
 TOLD_CAUSES: Final = tuple(
     cause.value for cause in GapCause if cause in LOSSES or cause is GapCause.UNEXPLAINED
@@ -35,8 +34,9 @@ _COLUMNS: Final = [
 ]
 
 
-def point_samples(settings: ApplicationSettings) -> Iterator[Sample]:
+def point_samples(evidence: Evidence) -> Iterator[Sample]:
     """The newest recovery points, and what may be restored of them."""
+    settings = evidence.settings
     objective_s = settings.recovery_points.objective_s
     if objective_s is not None:
         yield catalogue.POINT_OBJECTIVE.sample(objective_s)
@@ -48,15 +48,15 @@ def point_samples(settings: ApplicationSettings) -> Iterator[Sample]:
     yield catalogue.POINT_EXACT.sample(point.guarantee is Guarantee.EXACT)
     yield catalogue.POINT_SECONDS.sample(point.took_ms / 1000)
     yield catalogue.POINT_IN_FLIGHT.sample(point.in_flight)
-    restorable = newest_restorable(settings)
+    restorable = evidence.restorable
     for kind, status in (("covered", restorable.covered), ("exact", restorable.exact)):
         if status is not None:
             yield catalogue.POINT_TIME.sample(status.taken_at_ms / 1000, kind=kind)
 
 
-def backup_samples(settings: ApplicationSettings) -> Iterator[Sample]:
+def backup_samples(evidence: Evidence) -> Iterator[Sample]:
     """What is backed up, what is due, what was lost."""
-    statuses = window_statuses(settings)
+    settings, statuses = evidence.settings, evidence.windows
     yield catalogue.WINDOWS_DUE.sample(sum(status.is_due for status in statuses))
     topics = sorted(topic.name for topic in settings.topics)
     ledger = Ledger(settings.warehouse, settings.application_id)
@@ -125,9 +125,10 @@ def _losses(rows: pa.Table, topics: list[str]) -> Iterator[Sample]:
             yield catalogue.LOSSES.sample(row["cause_count"], **labels)
 
 
-def store_samples(settings: ApplicationSettings) -> Iterator[Sample]:
+def store_samples(evidence: Evidence) -> Iterator[Sample]:
     """The newest snapshot of each store."""
     newest: dict[str, Snapshot] = {}
+    settings = evidence.settings
     for snapshot in SnapshotsTable(settings.warehouse).of(settings.application_id):
         newest[snapshot.store] = snapshot  # in order of time
     for store, snapshot in newest.items():

@@ -12,7 +12,7 @@ from tests.backup.writing import write
 from tests.streams.cluster import unique_name
 from tests.streams.workbench import Workbench
 
-pytestmark = [pytest.mark.kafka, pytest.mark.spark]
+pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.drill]
 
 
 def test_neither_has_a_row_of_the_other(workbench: Workbench) -> None:

@@ -11,7 +11,7 @@ from kstreams_assets.recovery.point import Guarantee
 from kstreams_assets.settings import RecoveryPointSettings
 from tests.recovery.trial import NO_PURGE, QUICK_SESSIONS, new_trial, running, wrong_points
 
-pytestmark = pytest.mark.kafka
+pytestmark = [pytest.mark.kafka, pytest.mark.drill]
 
 AGGRESSIVE = {
     "topic.segment.ms": "5000",

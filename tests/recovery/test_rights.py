@@ -26,7 +26,7 @@ from tests.recovery.trial import (
     wrong_points,
 )
 
-pytestmark = pytest.mark.kafka
+pytestmark = [pytest.mark.kafka, pytest.mark.drill]
 
 PASSWORD = "bob-secret"
 

@@ -23,7 +23,7 @@ from tests.restore.trial import connection_to, settings_of
 from tests.streams.cluster import unique_name
 from tests.streams.feed import Record, produce
 
-pytestmark = [pytest.mark.kafka, pytest.mark.spark]
+pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.drill]
 
 _MONTH_MS = 30 * 86_400_000
 _RECORDS = 200
