@@ -5,7 +5,7 @@ from collections.abc import Collection
 from typing import NamedTuple
 
 import pyarrow.dataset as ds
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, TopicPartition
 from deltalake import DeltaTable
 
 from tests.streams.cluster import unique_name
@@ -51,7 +51,9 @@ def consume(servers: str, topic: str, partitions: int = 1) -> list[Record]:
             continue
         partition, offset = message.partition(), message.offset()
         assert partition is not None
-        if message.error():
+        error = message.error()
+        if error is not None:
+            assert error.code() == KafkaError._PARTITION_EOF, error
             ended.add(partition)
             continue
         assert offset is not None

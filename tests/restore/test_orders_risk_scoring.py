@@ -36,7 +36,7 @@ from tests.restore.example_trial import (
 )
 from tests.streams.feed import Record
 
-pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.e2e]
+pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.e2e, pytest.mark.drill]
 
 RATE: Final = 600
 AN_HOUR_AGO_MS: Final = time.time_ns() // 1_000_000 - 3_600_000
