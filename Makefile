@@ -44,7 +44,7 @@ test: setup test-jars ## Run the tests: the pure ones, then those with brokers a
 	$(BIN)/python -m pytest -q -n 2 -m "not ($(SLOW))"
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m "($(SLOW)) and not drill"
 
-drills: setup test-jars ## Run the tests of minutes: kills, exact cuts, restored applications, drills
+drills: setup test-jars ## Run the tests of minutes, over an hour: kills, exact cuts, restores, drills
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m "drill and not alone"
 	$(BIN)/python -m pytest -q -m "drill and alone"
 
