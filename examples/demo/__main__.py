@@ -69,10 +69,7 @@ class _Story:
         """From the first order to the comparison with the uninterrupted run."""
         shop, points = self._until_the_loss()
         lost_at, lost_ms = time.monotonic(), time.time_ns() // 1_000_000
-        with self._phase("a new broker"):
-            cluster = LocalCluster(self.place.new_kafka)
-            cluster.start()
-        with cluster:
+        with self._new_cluster() as cluster:
             settings = self._settings(cluster)
             restored = self._restore(settings, cluster)
             point = _point(settings, restored)
@@ -149,6 +146,16 @@ class _Story:
             restored = restore(settings, cluster.bootstrap_servers, instance)
         print(f"Run {restored.run_id}: {restored.records:,} records, {restored.seconds:.1f} s.")
         return restored
+
+    @contextmanager
+    def _new_cluster(self) -> Iterator[LocalCluster]:
+        cluster = LocalCluster(self.place.new_kafka)
+        with self._phase("a new broker"):
+            cluster.start()
+        try:
+            yield cluster
+        finally:
+            cluster.stop()
 
     @contextmanager
     def _application(self, cluster: LocalCluster) -> Iterator[OrderProcessor]:

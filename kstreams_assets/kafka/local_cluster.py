@@ -36,6 +36,7 @@ _STOP_TIMEOUT_S: Final = 10.0
 _PORT_ATTEMPTS: Final = 3
 _STARTED: Final = "Kafka Server started"
 _PORT_TAKEN: Final = "Address already in use"
+_FATAL: Final = "Exiting Kafka due to fatal exception"
 _TAIL_LINES: Final = 2_000
 """A broker that cannot bind a port goes on to write some hundred lines before it ends."""
 # A broker's log says DEBUG-like things at INFO; its reasons for dying are ERROR.
@@ -110,20 +111,22 @@ class LocalCluster:
         return process.pid if process is not None and process.running else None
 
     def start(self) -> None:
-        """Start every node and wait until each answers metadata that names all nodes.
+        """Start every node that does not run and wait until each answers metadata that names all.
 
         Takes 2 to 4 s for one node; gives up after 60 s. Leaves nothing running if it raises.
         """
         self.data_dir.mkdir(parents=True, exist_ok=True)
         cluster_id = self._cluster_id()
-        nodes = range(self._size)
         for attempt in range(1, _PORT_ATTEMPTS + 1):
+            nodes = [node for node in range(self._size) if self.pid(node) is None]
+            if not nodes:
+                return
             self._ports = self._ports if attempt == 1 and self._ports else choose_ports(self._size)
             try:
                 for node in nodes:
                     self._write_properties(node)
-                with ThreadPoolExecutor(max_workers=self._size) as pool:
-                    list(pool.map(self._format, nodes, [cluster_id] * self._size))
+                with ThreadPoolExecutor(max_workers=len(nodes)) as pool:
+                    list(pool.map(self._format, nodes, [cluster_id] * len(nodes)))
                 for node in nodes:
                     self._launch(node)
                 self._await_ready(nodes)
@@ -272,12 +275,14 @@ class LocalCluster:
 
 
 def _reason(log: str) -> str:
-    """Pick from a broker's output why it died: its last exception, else its last lines."""
+    """Pick from a broker's output why it died: the exception it names, else its last lines."""
     lines = [line.strip() for line in log.splitlines() if line.strip()]
     taken = [line for line in lines if _PORT_TAKEN in line]
     if taken:
         return max(taken, key=len).rstrip(".")  # the longest one names the port
-    for line in reversed(lines):
+    # What comes after it are troubles of shutting down.
+    fatal = next((i for i, line in enumerate(lines) if _FATAL in line), len(lines))
+    for line in reversed(lines[: fatal + 2]):
         if re.search(r"(Exception|Error)(:|$)", line) and not line.startswith("at "):
             return line.removeprefix('Exception in thread "main" ').rstrip(".")
     return " / ".join(lines[-3:]).rstrip(".") or "no output"

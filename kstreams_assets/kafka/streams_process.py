@@ -46,7 +46,9 @@ class StreamsProcess:
         return self._process is not None and self._process.running
 
     def start(self, *, timeout_s: float = 60.0) -> None:
-        """Start the application and wait until its state is RUNNING (3 s as a rule)."""
+        """Start the application, if it does not run, and wait until RUNNING (3 s as a rule)."""
+        if self.running:
+            return
         self._process = GuardedProcess(
             [*self._program.command(heap_mb=self._heap_mb), *self._arguments],
             log_file=self.log_file,

@@ -131,6 +131,27 @@ def test_a_node_comes_back_on_its_ports_with_its_data(tmp_path: Path, way: str) 
         assert consume(cluster, topic, 2) == [b"a", b"b"]
 
 
+def test_a_cluster_that_runs_is_not_started_again(tmp_path: Path) -> None:
+    cluster = LocalCluster(tmp_path)
+    cluster.start()
+    running = (cluster.pid(0), cluster.bootstrap_servers)
+    with cluster:
+        assert (cluster.pid(0), cluster.bootstrap_servers) == running
+        cluster.kill_node(0)
+        cluster.start()
+        assert cluster.pid(0) not in (None, running[0])
+        assert cluster.bootstrap_servers == running[1]
+    assert cluster.pid(0) is None
+
+
+def test_a_directory_that_another_cluster_uses_is_the_reason(tmp_path: Path) -> None:
+    with (
+        LocalCluster(tmp_path),
+        pytest.raises(LocalClusterError, match=r"lock .* in another process .* this directory"),
+    ):
+        LocalCluster(tmp_path).start()
+
+
 def test_a_later_cluster_finds_the_data_of_the_directory(tmp_path: Path) -> None:
     with LocalCluster(tmp_path) as first:
         create_topic(first, "kept")
