@@ -9,6 +9,7 @@ from examples.demo.backfill import Backfill
 from kstreams_assets.backup.ledger import Ledger, LedgerEntry
 from kstreams_assets.backup.windows import Window
 from kstreams_assets.cli.output import print_table
+from kstreams_assets.completeness.result import RuleResult
 from kstreams_assets.settings import ApplicationSettings
 
 
@@ -133,6 +134,18 @@ def backup_findings(backfill: Backfill) -> list[Finding]:
     return [
         Finding("the backup run succeeded", True, backfill.success),
         Finding("red checks of the backup", [], red),
+    ]
+
+
+def rule_findings(rules: Sequence[RuleResult]) -> list[Finding]:
+    """Whether the rules of the business were evaluated on the new cluster and hold there."""
+    return [
+        Finding("completeness rules were evaluated", True, bool(rules)),
+        Finding(
+            "completeness rules that do not hold on the new cluster",
+            [],
+            [f"{rule.rule}: {rule.outcome}" for rule in rules if not rule.passed],
+        ),
     ]
 
 

@@ -1,4 +1,4 @@
-"""Restores the application through Dagster: topics, verification, group offsets in one run."""
+"""Restores the application through Dagster in one run: topics, verification, rules, offsets."""
 
 import time
 from dataclasses import dataclass
@@ -6,7 +6,9 @@ from dataclasses import dataclass
 import dagster as dg
 
 from examples.demo.live import DemoError
-from kstreams_assets.naming import folded, group_offsets_key, restore_key
+from kstreams_assets.completeness.result import RuleResult
+from kstreams_assets.naming import folded, group, restore_completeness_key
+from kstreams_assets.restore.completeness import results_of_restore
 from kstreams_assets.restore.restores_table import RestoresTable, RestoreState, StoredRestore
 from kstreams_assets.settings import ApplicationSettings
 
@@ -15,11 +17,16 @@ _QUIET = {"console": {"config": {"log_level": "ERROR"}}}
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """A restore whose group offsets are committed."""
+    """A restore whose group offsets are committed.
+
+    `seconds` are those of the whole run, `rules_s` those in which its rules were evaluated.
+    """
 
     restore: StoredRestore
     run_id: str
+    rules: tuple[RuleResult, ...]
     seconds: float
+    rules_s: float
 
     @property
     def records(self) -> int:
@@ -30,28 +37,32 @@ class Restored:
 def restore(
     settings: ApplicationSettings, bootstrap_servers: str, instance: dg.DagsterInstance
 ) -> Restored:
-    """Materialise every restore asset of the application onto a cluster, newest exact point."""
+    """Materialise every restore asset of the application onto a cluster, newest exact point.
+
+    Raises:
+        DemoError: The run did not come to its end, in Dagster's words.
+    """
     from kstreams_assets.definitions import defs
 
     application_id = settings.application_id
     began = time.monotonic()
-    topics = [restore_key(application_id, topic.name) for topic in settings.application.topics]
-    result = (
-        defs()
-        .resolve_implicit_global_asset_job_def()
-        .execute_in_process(
-            instance=instance,
-            asset_selection=[*topics, group_offsets_key(application_id)],
-            run_config={
-                "loggers": _QUIET,
-                "ops": {
-                    f"restore_{folded(application_id)}": {
-                        "config": {"dry_run": False, "target": bootstrap_servers}
-                    }
-                },
+    definitions = defs()
+    result = definitions.resolve_implicit_global_asset_job_def().execute_in_process(
+        instance=instance,
+        asset_selection=[
+            spec.key
+            for spec in definitions.resolve_all_asset_specs()
+            if spec.group_name == group(application_id, "restore")
+        ],
+        run_config={
+            "loggers": _QUIET,
+            "ops": {
+                f"restore_{folded(application_id)}": {
+                    "config": {"dry_run": False, "target": bootstrap_servers}
+                }
             },
-            raise_on_error=False,
-        )
+        },
+        raise_on_error=False,
     )
     found = RestoresTable(settings.warehouse).of_run(application_id, result.run_id)
     if not result.success or not found or found[0].state is not RestoreState.COMMITTED:
@@ -61,4 +72,28 @@ def restore(
             if event.is_step_failure
         ]
         raise DemoError("The restore did not come to its end. " + " ".join(failed))
-    return Restored(found[0], result.run_id, time.monotonic() - began)
+    rules = results_of_restore(settings, found[0])
+    return Restored(
+        found[0],
+        result.run_id,
+        tuple(rules.values()),
+        time.monotonic() - began,
+        _seconds_of(result, restore_completeness_key(application_id)),
+    )
+
+
+def _seconds_of(result: dg.ExecuteInProcessResult, key: dg.AssetKey) -> float:
+    """How long the step took that materialised an asset."""
+    steps = {
+        event.step_key
+        for event in result.get_asset_materialization_events()
+        if event.asset_key == key
+    }
+    return (
+        sum(
+            event.step_success_data.duration_ms
+            for event in result.all_events
+            if event.is_step_success and event.step_key in steps
+        )
+        / 1000
+    )

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Final
 
 from kstreams_assets.errors.base import KStreamsAssetsError
 from kstreams_assets.errors.configuration import ConfigurationError
@@ -64,6 +65,16 @@ class RestoredTopicsChangedError(RestoreError):
         )
 
 
+_FIND_OUT: Final = (
+    "Find out what is missing, or restore another point; correct the rule if it is the rule that"
+    " is wrong."
+)
+_EVALUATE: Final = (
+    "Run the restore again, it writes nothing twice and evaluates them; in Dagster, select the"
+    " topics, `completeness` and `group_offsets` together."
+)
+
+
 class RestoreIncompleteError(RestoreError):
     """Blocking completeness rules do not hold on a restored cluster, or were not evaluated there.
 
@@ -82,9 +93,8 @@ class RestoreIncompleteError(RestoreError):
         super().__init__(
             f"Restore {restore_id} is not known to be complete: {'; '.join(told)}. No group offset"
             " was committed.",
-            remedy="Find out what is missing, or restore another point; correct the rule if it is"
-            " the rule that is wrong. To go on all the same, run the restore again with"
-            " --skip-completeness (in Dagster: skip_completeness: true).",
+            remedy=f"{_FIND_OUT if self.violated else _EVALUATE} To go on all the same, run the"
+            " restore again with --skip-completeness (in Dagster: skip_completeness: true).",
         )
 
 

@@ -243,7 +243,7 @@ def _topic_spec(key: dg.AssetKey, topic: AppTopic, settings: ApplicationSettings
             f"Topic `{topic.name}` ({', '.join(sorted(topic.roles))}) on the target cluster, as of"
             " a recovery point, byte for byte.\n\nMaterialised as it is, it only shows the plan."
             " Open the launchpad to choose `as_of`, `target` and `dry_run: false`; select all"
-            f" topics and `{GROUP_OFFSETS}` together.\n\n**Checks**\n\n{checks}"
+            f" assets of this group together, `{GROUP_OFFSETS}` too.\n\n**Checks**\n\n{checks}"
         ),
         group_name=group(application_id, "restore"),
         kinds={"kafka"},

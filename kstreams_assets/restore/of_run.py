@@ -19,8 +19,8 @@ def restore_of_run(
         parent = run.parent_run_id
         run = context.instance.get_run_by_id(parent) if parent else None
     raise dg.Failure(
-        description=f"No restore of {settings.application_id} belongs to this run. Materialise the"
-        " topics and the group offsets together, with the same configuration as before: what is"
-        " restored already is found and not written again.",
+        description=f"No restore of {settings.application_id} belongs to this run. Materialise all"
+        " assets of its restore together, with the same configuration as before: what is restored"
+        " already is found and not written again.",
         allow_retries=False,
     )
