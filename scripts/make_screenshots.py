@@ -1,4 +1,4 @@
-"""Takes the pictures of docs/pictures: `python -m scripts.make_screenshots [--port N]`.
+"""Takes the pictures of docs/pictures: `python -m scripts.make_screenshots`.
 
 Starts a Dagster UI of its own on the example definitions, with a DAGSTER_HOME that it throws away,
 and lets a headless Chromium look at it. Neither a broker nor a JVM is needed.
@@ -44,7 +44,7 @@ _CALL_TIMEOUT_S: Final = 30.0
 _STOP_TIMEOUT_S: Final = 15.0
 _PAUSE_S: Final = 0.5
 _CALM_S: Final = 4.0
-_PARTS: Final = ("topics", "backups", "ktables", "restore")
+_PARTS: Final = ("topics", "backups", "ktables", "completeness", "governance", "restore", "drill")
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ everything.
 
 import contextlib
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -22,6 +23,8 @@ from examples.order_processor.orders import OrderGenerator
 from kstreams_assets.errors import KStreamsAssetsError
 from kstreams_assets.kafka.local_cluster import LocalCluster
 
+_START_TIMEOUT_S: Final = 180.0
+"""Of the application: where it was killed before, the group first waits for its lost members."""
 _STOP_TIMEOUT_S: Final = 30.0
 
 
@@ -30,6 +33,7 @@ _STOP_TIMEOUT_S: Final = 30.0
 @click.option("--rate", default=50.0, show_default=True, help="Orders per second.")
 def main(port: int, rate: float) -> None:
     """Start broker, application, a trickle of orders and the Dagster UI with its daemon."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     place = Place()
     place.root.mkdir(exist_ok=True)
     try:
@@ -41,12 +45,15 @@ def main(port: int, rate: float) -> None:
                 else time.strftime("%Y-%m-%d-%H:%M", time.gmtime()),
             )
             create_topics(cluster.bootstrap_servers)
-            with OrderProcessor(
+            application = OrderProcessor(
                 cluster.bootstrap_servers,
                 state_dir=place.new_state if place.new_kafka.is_dir() else place.state,
                 application_id=APPLICATION_ID,
                 config=CONFIG,
-            ):
+            )
+            print("The order processor starts ...", flush=True)
+            application.start(timeout_s=_START_TIMEOUT_S)
+            with application:
                 _serve(cluster.bootstrap_servers, port=port, rate=rate)
     except KStreamsAssetsError as error:
         sys.exit(f"Error: {error}")
@@ -65,6 +72,9 @@ def _serve(bootstrap_servers: str, *, port: int, rate: float) -> None:
     os.environ["KSTREAMS_SENSORS"] = "running"
     print(f"Broker {bootstrap_servers}; the UI comes up on http://127.0.0.1:{port}", flush=True)
     process = subprocess.Popen(command, cwd=CHECKOUT, env=os.environ)
+    # The terminal sends Ctrl-C to both. Who is asked to end alone has to pass it on: otherwise UI
+    # and daemon outlive this process, and go on to work.
+    signal.signal(signal.SIGTERM, lambda *_: process.send_signal(signal.SIGINT))
     try:
         process.wait()
     except KeyboardInterrupt:

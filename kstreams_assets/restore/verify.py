@@ -70,14 +70,14 @@ class VerifyResult:
         if self.problems:
             return _explained(self.problems, sum(p.differing for p in self.partitions))
         records = sum(partition.records for partition in self.partitions)
-        counted = f"{len(self.partitions)} partitions hold {records} records, as the backup does"
+        counted = f"{len(self.partitions)} partitions hold {records:,} records, as the backup does"
         replaced = sum(partition.replaced_timestamps for partition in self.partitions)
         told = f"; {replaced} of them had no timestamp and got the restore's" if replaced else ""
         if self.extent is VerifyExtent.COUNTS:
             return f"{counted}; none was compared (verify: counts)."
         if self.extent is VerifyExtent.SAMPLE:
-            return f"{counted}; {self.compared} were compared (verify: sample){told}."
-        return f"{counted}; all {self.compared} were compared{told}."
+            return f"{counted}; {self.compared:,} were compared (verify: sample){told}."
+        return f"{counted}; all {self.compared:,} were compared{told}."
 
 
 def verify(
@@ -114,7 +114,7 @@ def verify(
             cluster, present, ends, extent, accept_replaced_timestamps=accept_replaced_timestamps
         )
         records = sum(len(stretch) for reading in readings for stretch in reading.stretches)
-        log(f"Reading back {records} records of {len(present)} partitions (verify: {extent}).")
+        log(f"Reading back {records:,} records of {len(present)} partitions (verify: {extent}).")
         task = ReadBackTask(librdkafka_config(connection), connection.request_timeout_seconds)
         found = run_partition_tasks(spark, _bundles(readings), task)
         by_target = {verified.target: verified for bundle in found for verified in bundle}
