@@ -35,7 +35,6 @@ FOLDER: Final = CHECKOUT / "docs" / "pictures"
 WIDTH: Final = 1400
 HEIGHT: Final = 900
 _WIDE: Final = 1800
-_WIDEST: Final = 2600
 _FEW_STORES: Final = 3
 _CHROMIUM: Final = ("chromium", "chromium-browser", "google-chrome", "chrome")
 _START_TIMEOUT_S: Final = 300.0
@@ -69,8 +68,8 @@ class ScreenshotError(Exception):
 
 
 def pictures(applications: Mapping[str, Sequence[str]]) -> list[Picture]:
-    """Of each application (with its stores): the graph of its groups, KTables shown one by one; and
-    of its first store, by name, lineage and columns.
+    """Of each application (with its stores): the graph of its groups, few KTables shown one by one;
+    and of its first store, by name, lineage and columns.
     """
     found: list[Picture] = []
     for application_id, stores in sorted(applications.items()):
@@ -103,9 +102,7 @@ def _graph(application_id: str, stores: int) -> Picture:
         f"/asset-groups~{urllib.parse.quote(selection, safe='')}",
         "restore",
         _CLOSE_SIDEBAR,
-        (whole, f"{whole}/ktables"),
-        width := WIDTH if stores <= _FEW_STORES else _WIDEST,
-        width * HEIGHT // WIDTH,
+        (whole, f"{whole}/ktables") if stores <= _FEW_STORES else (whole,),
     )
 
 
