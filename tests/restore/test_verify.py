@@ -169,7 +169,7 @@ def test_a_sample_holds_both_ends_and_says_how_much_it_is(workplace: Workplace) 
 
     assert true.passed
     assert true.compared == sampled
-    assert f"; {sampled} were compared (verify: sample)" in true.explanation()
+    assert f"; {sampled:,} were compared (verify: sample)" in true.explanation()
     assert [(p.target, p.offset) for p in result.problems] == [
         (changed[0].at(0), 999),
         (changed[1].at(0), 4_000),
