@@ -74,11 +74,17 @@ class _Story:
         """From the first order to the comparison with the uninterrupted run."""
         shop, points = self._until_the_loss()
         lost_at, lost_ms = time.monotonic(), time.time_ns() // 1_000_000
-        with self._new_cluster() as cluster:
+        cluster = LocalCluster(self.place.new_kafka)
+        with self._phase("a new broker"):
+            cluster.start()
+        with cluster:
             settings = self._settings(cluster)
             restored = self._restore(settings, cluster)
             point = _point(settings, restored)
-            with self._application(cluster), KafkaCluster(settings.connection) as asked:
+            application = self._order_processor(cluster, self.place.new_state)
+            with self._phase("the application's start"):
+                application.start()
+            with application, KafkaCluster(settings.connection) as asked:
                 recovery_s = time.monotonic() - lost_at
                 print(f"The application is RUNNING, {recovery_s:.1f} s after the loss.")
                 orders = len(shop.places) + round(RATE * _AFTERWARDS_S)
@@ -155,26 +161,6 @@ class _Story:
         )
         self.findings += rule_findings(restored.rules)
         return restored
-
-    @contextmanager
-    def _new_cluster(self) -> Iterator[LocalCluster]:
-        cluster = LocalCluster(self.place.new_kafka)
-        with self._phase("a new broker"):
-            cluster.start()
-        try:
-            yield cluster
-        finally:
-            cluster.stop()
-
-    @contextmanager
-    def _application(self, cluster: LocalCluster) -> Iterator[OrderProcessor]:
-        application = self._order_processor(cluster, self.place.new_state)
-        with self._phase("the application's start"):
-            application.start()
-        try:
-            yield application
-        finally:
-            application.stop()
 
     def _order_processor(self, cluster: LocalCluster, state: Path) -> OrderProcessor:
         return OrderProcessor(

@@ -72,28 +72,17 @@ def restore(
             if event.is_step_failure
         ]
         raise DemoError("The restore did not come to its end. " + " ".join(failed))
-    rules = results_of_restore(settings, found[0])
+    seconds = time.monotonic() - began
     return Restored(
         found[0],
         result.run_id,
-        tuple(rules.values()),
-        time.monotonic() - began,
+        tuple(results_of_restore(settings, found[0]).values()),
+        seconds,
         _seconds_of(result, restore_completeness_key(application_id)),
     )
 
 
 def _seconds_of(result: dg.ExecuteInProcessResult, key: dg.AssetKey) -> float:
-    """How long the step took that materialised an asset."""
-    steps = {
-        event.step_key
-        for event in result.get_asset_materialization_events()
-        if event.asset_key == key
-    }
-    return (
-        sum(
-            event.step_success_data.duration_ms
-            for event in result.all_events
-            if event.is_step_success and event.step_key in steps
-        )
-        / 1000
-    )
+    """How long the step of an asset took."""
+    events = result.events_for_node(key.to_python_identifier())
+    return sum(e.step_success_data.duration_ms for e in events if e.is_step_success) / 1000
