@@ -19,7 +19,7 @@ setup: $(INSTALLED) jdk jars ## Install everything: .venv, JDK (Debian, Ubuntu a
 
 $(INSTALLED): pyproject.toml constraints.txt scripts/make_venv.sh
 	@scripts/make_venv.sh "$(PYTHON)" $(VENV)
-	$(BIN)/python -m pip install -q -c constraints.txt hatchling editables
+	$(BIN)/python -m pip install -q -c constraints.txt hatchling editables setuptools wheel
 	$(BIN)/python -m pip install -q -c constraints.txt --no-build-isolation -e '.[dev]'
 	@touch $@
 
