@@ -59,6 +59,7 @@ SCHEMA = pa.schema(
         pa.field("delta_version", pa.int64()),
         pa.field("run_id", pa.string(), nullable=False),
         pa.field("recorded_at_ms", pa.int64(), nullable=False),
+        pa.field("ledger_version", pa.int64()),
     ]
 )
 
@@ -175,8 +176,9 @@ class Ledger:
         """Put the rows of these windows and topics in place of earlier ones, in one commit."""
         if not backups:
             return
+        version = self._table.version()
         rows = [
-            self._row(backup, span, run_id)
+            self._row(backup, span, run_id, version)
             for backup in backups
             for span in backup.spans or (_no_span(backup),)
         ]
@@ -184,7 +186,13 @@ class Ledger:
         application = sql_string(self._application_id)
         self._table.replace(rows, where=f"application_id = {application} AND ({pairs})")
 
-    def _row(self, backup: TopicBackup, span: SpanResult, run_id: str) -> dict[str, Any]:
+    def version(self) -> int:
+        """The version of the ledger; it grows with each change."""
+        return self._table.version()
+
+    def _row(
+        self, backup: TopicBackup, span: SpanResult, run_id: str, version: int
+    ) -> dict[str, Any]:
         plan, content = span.plan, span.content
         return {
             "application_id": self._application_id,
@@ -220,6 +228,7 @@ class Ledger:
             "delta_version": backup.delta_version,
             "run_id": run_id,
             "recorded_at_ms": time.time_ns() // 1_000_000,
+            "ledger_version": version,
         }
 
 

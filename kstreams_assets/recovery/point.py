@@ -58,6 +58,8 @@ class PartitionCut:
     set where records were saved with points (`recovery_point_records`): those of
     `[saved_from, end)` outside `excluded`, under the id of this point or of earlier ones. Of a
     changelog they are all of them if the point is sealed, else what the log still held.
+    `topic_id` names the incarnation of the log (`topic_id_of`). `leader_epoch` is the epoch of the
+    leader that reported `end`; None in points that do not know it.
     """
 
     topic: str
@@ -68,6 +70,7 @@ class PartitionCut:
     roles: frozenset[TopicRole] = frozenset()
     excluded: tuple[OffsetRange, ...] = ()
     saved_from: int | None = None
+    leader_epoch: int | None = None
 
     @property
     def id(self) -> TopicPartitionId:
@@ -97,7 +100,10 @@ class RecoveryPoint:
     `sealed`: the changelog records up to its ends were saved with it or lay in backups that were
     read before it, so that compaction cannot change it any more; `unsealed_because` says why not.
     `attempts` counts the cuts that were tried, `in_flight` the records of repartition topics that
-    belong to it and were not yet processed.
+    belong to it and were not yet processed. `sequence` counts the points of the application and
+    orders them, whatever the clocks said; `ledger_version` is the version of the table `windows`
+    before the cut: what was recorded by then was read before the cut. Both are None in points of
+    earlier releases.
     """
 
     id: str
@@ -116,6 +122,8 @@ class RecoveryPoint:
     absent_topics: tuple[str, ...] = ()
     attempts: int = 1
     in_flight: int = 0
+    sequence: int | None = None
+    ledger_version: int | None = None
     _by_id: dict[TopicPartitionId, PartitionCut] = field(
         init=False, repr=False, compare=False, default_factory=dict
     )
@@ -146,6 +154,21 @@ class Instant(Protocol):
 
 
 P = TypeVar("P", bound=Instant)
+
+_TRUNCATED = "~"  # Kafka's notation of a topic id has no such character
+
+
+def truncated_incarnation(topic_id: str, leader_epoch: int) -> str:
+    """The incarnation of a partition whose log was truncated, as first seen in a leader epoch.
+
+    What was noted of the log before does not belong to it, as with a topic that was recreated.
+    """
+    return f"{topic_id_of(topic_id)}{_TRUNCATED}{leader_epoch}"
+
+
+def topic_id_of(incarnation: str) -> str:
+    """The topic id, in Kafka's own notation, of an incarnation of a partition's log."""
+    return incarnation.partition(_TRUNCATED)[0]
 
 
 def in_force(points: Iterable[P]) -> list[P]:

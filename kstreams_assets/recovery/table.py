@@ -54,6 +54,7 @@ SCHEMA = pa.schema(
                             pa.list_(pa.struct([("start", pa.int64()), ("end", pa.int64())])),
                         ),
                         ("saved_from", pa.int64()),
+                        ("leader_epoch", pa.int32()),
                     ]
                 )
             ),
@@ -71,6 +72,8 @@ SCHEMA = pa.schema(
                 )
             ),
         ),
+        pa.field("sequence", pa.int64()),
+        pa.field("ledger_version", pa.int64()),
     ]
 )
 
@@ -217,6 +220,7 @@ def row_of(point: RecoveryPoint) -> dict[str, Any]:
                 "roles": sorted(role.value for role in cut.roles),
                 "excluded": [{"start": bad.start, "end": bad.end} for bad in cut.excluded],
                 "saved_from": cut.saved_from,
+                "leader_epoch": cut.leader_epoch,
             }
             for cut in point.partitions
         ],
@@ -229,6 +233,8 @@ def row_of(point: RecoveryPoint) -> dict[str, Any]:
             }
             for offset in point.group_offsets
         ],
+        "sequence": point.sequence,
+        "ledger_version": point.ledger_version,
     }
 
 
@@ -244,6 +250,8 @@ def _point(row: dict[str, Any]) -> RecoveryPoint:
         took_ms=row["took_ms"],
         attempts=row["attempts"],
         in_flight=row["in_flight"],
+        sequence=row["sequence"],
+        ledger_version=row["ledger_version"],
         unsealed_because=row["unsealed_because"],
         partitions=tuple(_cut(cut) for cut in row["partitions"]),
         group_offsets=tuple(GroupOffset(**offset) for offset in row["group_offsets"]),
@@ -263,4 +271,5 @@ def _cut(row: dict[str, Any]) -> PartitionCut:
         roles=frozenset(TopicRole(role) for role in row["roles"] or ()),
         excluded=tuple(OffsetRange(bad["start"], bad["end"]) for bad in row["excluded"] or ()),
         saved_from=row["saved_from"],
+        leader_epoch=row["leader_epoch"],
     )

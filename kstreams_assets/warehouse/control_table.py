@@ -107,6 +107,14 @@ class ControlTable:
         """
         return _open(self.path)
 
+    def version(self) -> int:
+        """The version of the table, which grows with each commit; -1 while nobody has written it.
+
+        Of two processes, the one that sees the lower version looked first: no clock says so better.
+        """
+        table = self.open()
+        return -1 if table is None else table.version()
+
     def append(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Add rows in one commit."""
         self._write(self._table_of(rows), predicate=None)
@@ -265,13 +273,17 @@ class ControlTable:
 
     def _commit(self, table: DeltaTable, rows: pa.Table, predicate: str | None) -> None:
         properties = CommitProperties(max_commit_retries=20)
+        # A table of an earlier release gets the columns it lacks; its rows have no value in them.
         if predicate is None:
-            write_deltalake(table, rows, mode="append", commit_properties=properties)
+            write_deltalake(
+                table, rows, mode="append", schema_mode="merge", commit_properties=properties
+            )
         else:
             write_deltalake(
                 table,
                 rows,
                 mode="overwrite",
+                schema_mode="merge",
                 predicate=predicate,
                 commit_properties=properties,
                 writer_properties=_LARGE_ROW_GROUP if self.bulky else _ROW_GROUP,

@@ -7,7 +7,8 @@ COMMON = {
     "window_end_ms": "Exclusive end of the window, epoch milliseconds.",
     "topic": "Topic.",
     "partition": "Partition of the topic.",
-    "topic_id": "Id that Kafka gave the topic; a recreated topic has another one.",
+    "topic_id": "Id that Kafka gave the topic; a recreated topic has another one. If the log of"
+    " the partition was truncated, with `~` and the leader epoch in which that was seen.",
 }
 RECORDS = {
     "window": COMMON["window"],
@@ -38,8 +39,12 @@ RECOVERY_POINTS = {
     "absent_topics": "Topics that earlier points knew and that were not on the cluster.",
     "partitions": "Of each partition: log start offset and exclusive `end`; ranges `excluded` from"
     " it; `saved_from`: its records from there on are in `recovery_point_records`, under this id or"
-    " earlier ones.",
+    " earlier ones; `leader_epoch` of the leader that reported `end`.",
     "group_offsets": "Committed offsets of the group, with metadata unchanged.",
+    "sequence": "Number of the point among those of the application: orders them, whatever the"
+    " clocks said; null: taken by an earlier release.",
+    "ledger_version": "Version of the table `windows` before the cut: what it held was read before"
+    " the cut; null: not known.",
 }
 SAVED_RECORDS = {
     "application_id": COMMON["application_id"],
@@ -76,6 +81,7 @@ WINDOWS = {
     "delta_version": "Version of the records table that holds the span.",
     "run_id": "Dagster run, or `cli-...`.",
     "recorded_at_ms": "When the row was written, epoch milliseconds.",
+    "ledger_version": "Version of this table when the span had been read; null: not known.",
 }
 TOPICS = {
     **{name: COMMON[name] for name in ("application_id", "window", "window_end_ms", "topic")},

@@ -38,12 +38,14 @@ def test_a_point_comes_back_as_it_was(table: RecoveryPointTable) -> None:
         point(
             15,
             cut(0, 3, log_start=2),
-            cut(1, 2**62, topic_id="life-2"),
+            replace(cut(1, 2**62, topic_id="life-2~7"), leader_epoch=7),
             closes_window_end_ms=10,
             group_offsets=[GroupOffset("t", 0, 3, metadata), GroupOffset("t", 1, 0, "")],
             absent_topics=["gone"],
         ),
         sealed=True,
+        sequence=3,
+        ledger_version=41,
     )
     table.append(taken)
     assert table.load(APPLICATION_ID, [taken.id]) == [taken]

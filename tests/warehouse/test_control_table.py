@@ -257,6 +257,27 @@ class TestTidy:
         assert DeltaTable(table.path).version() <= version + 2  # the vacuum's own entries
 
 
+def test_columns_that_a_table_of_an_earlier_release_lacks(table: ControlTable) -> None:
+    application, name, number = SCHEMA
+    earlier = pa.schema([application, name, _parts(("part", pa.int32()))])
+    later = pa.schema(
+        [application, name, _parts(("part", pa.int32()), ("epoch", pa.int32())), number]
+    )
+    old = {"application_id": "a", "parts": [{"part": 1}]}
+    ControlTable(table.path, earlier).append([{**old, "name": name} for name in ("old", "again")])
+    grown = ControlTable(table.path, later)
+    new = {"application_id": "a", "parts": [{"part": 2, "epoch": 7}], "number": 5}
+    grown.append([{**new, "name": "new"}])
+    grown.replace([{**new, "name": "again"}], where="application_id = 'a' AND name = 'again'")
+    found = {row.pop("name"): row for row in grown.read(application_id="a").to_pylist()}
+    assert found["old"] == {**old, "parts": [{"part": 1, "epoch": None}], "number": None}
+    assert found["new"] == found["again"] == new
+
+
+def _parts(*fields: tuple[str, pa.DataType]) -> pa.Field:
+    return pa.field("parts", pa.list_(pa.struct(list(fields))))
+
+
 def _age(path: Path, seconds: float) -> None:
     """Make every file this much older than now."""
     for file in path.rglob("*"):
