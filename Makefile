@@ -2,6 +2,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
 PYTHON ?= python3
+PYTHONS ?= python3.11 python3.12 python3.13
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
@@ -10,7 +11,7 @@ SLOW := spark or kafka or e2e
 export VIRTUAL_ENV := $(CURDIR)/$(VENV)
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: help setup jdk jars test-jars demo dev test drills check bench clean
+.PHONY: help setup jdk jars test-jars demo dev fast test pythons sample drills check bench clean
 
 help: ## Say what can be made
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -19,6 +20,7 @@ setup: $(INSTALLED) jdk jars ## Install everything: .venv, JDK (Debian, Ubuntu a
 
 $(INSTALLED): pyproject.toml constraints.txt scripts/make_venv.sh
 	@scripts/make_venv.sh "$(PYTHON)" $(VENV)
+	@# pyspark comes as source: without isolation it is built with the setuptools and wheel named here.
 	$(BIN)/python -m pip install -q -c constraints.txt hatchling editables setuptools wheel
 	$(BIN)/python -m pip install -q -c constraints.txt --no-build-isolation -e '.[dev]'
 	@touch $@
@@ -40,9 +42,21 @@ demo: setup ## Run a broker, an application and its backup; two minutes of order
 dev: setup ## Open the Dagster UI on 127.0.0.1:3000 on a live example, with its daemon
 	$(BIN)/python -m examples.demo.ui
 
-test: setup test-jars ## Run the tests: the pure ones, then those with brokers and Spark
+fast: setup ## Run the pure tests: no broker, no Spark
 	$(BIN)/python -m pytest -q -n 2 -m "not ($(SLOW))"
+
+test: fast test-jars ## Run the tests: the pure ones, then those with brokers and Spark
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m "($(SLOW)) and not drill"
+
+pythons: ## Set up and run the pure tests with each of PYTHONS, in .venv-3.11, .venv-3.12, ...
+	@set -e; for python in $(PYTHONS); do \
+	  version=$$($$python -c 'import sys; print("%d.%d" % sys.version_info[:2])'); \
+	  echo "== Python $$version"; \
+	  $(MAKE) --no-print-directory fast PYTHON=$$python VENV=.venv-$$version; \
+	done
+
+sample: setup test-jars ## Run one drill of each kind, about ten minutes
+	$(BIN)/python -m pytest -q -m "sample" --durations=0 --durations-min=5
 
 drills: setup test-jars ## Run the tests of minutes, over an hour: kills, exact cuts, restores, drills
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m "drill and not alone"
@@ -60,4 +74,4 @@ bench: setup ## Run the benchmarks; results go to bench/results
 clean: ## Remove what the demo and the tools made; .venv and .jars stay
 	rm -rf .demo .tmp_dagster_home_* .pytest_cache .ruff_cache .hypothesis build dist *.egg-info
 	rm -rf spark-warehouse metastore_db derby.log
-	find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +
+	find . -name __pycache__ -not -path './.venv*' -prune -exec rm -rf {} +

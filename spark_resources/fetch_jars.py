@@ -34,6 +34,7 @@ from spark_resources.jars import (
 from spark_resources.java import find_java
 
 _FETCH_TIMEOUT_S: Final = 1200.0
+_NEEDED: Final[tuple[JarSet, ...]] = ("spark", "kafka")
 _LOCK_HEADER: Final = (
     "# set file size sha256; written by: python -m spark_resources.fetch_jars --relock all\n"
 )
@@ -179,12 +180,25 @@ def _reason(output: str) -> str:
     return " / ".join(lines[-5:])
 
 
-@click.command()
-@click.argument("which", type=click.Choice([*JAR_SETS, "all"]), default="all")
-@click.option("--relock", "write_lock", is_flag=True, help="Write jars.lock anew.")
-def main(which: str, *, write_lock: bool) -> None:
-    """Fetch the jars of Spark, of the local Kafka, those that serve tests only, or all."""
-    jar_sets: tuple[JarSet, ...] = tuple(name for name in JAR_SETS if which in (name, "all"))
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument(
+    "names", nargs=-1, metavar="[SET]...", type=click.Choice([*JAR_SETS, "all"]), required=False
+)
+@click.option(
+    "--relock", "write_lock", is_flag=True, help="Write jars.lock anew (in a checkout only)."
+)
+def main(names: Sequence[str], *, write_lock: bool) -> None:
+    """Fetch sets of jars and compare each jar with the lock file.
+
+    `spark` is what backups and restores need, `kafka` the local broker of drills; both are fetched
+    if no set is named. The sets `kafka39` and `registry` serve the tests of this project. The jars
+    go to the folder in KSTREAMS_ASSETS_JARS, else to .jars of a checkout, else to
+    ~/.cache/kstreams-assets/jars.
+    """
+    wanted = names or _NEEDED
+    jar_sets: tuple[JarSet, ...] = tuple(
+        name for name in JAR_SETS if name in wanted or "all" in wanted
+    )
     try:
         if write_lock:
             relock(jar_sets)

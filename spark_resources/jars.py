@@ -5,7 +5,6 @@ Nothing here downloads anything: a missing jar is an error that names the comman
 
 import hashlib
 import os
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal, get_args
@@ -62,7 +61,7 @@ def jars_directory(jar_set: JarSet) -> Path:
 
 def fetch_command(jar_set: JarSet) -> str:
     """Return the command that fetches a set of jars, as text for a person."""
-    return f"{sys.executable} -m spark_resources.fetch_jars {jar_set}"
+    return f"kstreams-assets jars fetch {jar_set}"
 
 
 def read_lock(jar_set: JarSet, *, lock_file: Path | None = None) -> tuple[LockedJar, ...]:

@@ -1,4 +1,4 @@
-"""`kstreams-assets`: discover, recovery-points, windows, backup, ktables, state, restore."""
+"""`kstreams-assets`: one group of commands for each thing an operator does."""
 
 import logging
 import sys
@@ -11,6 +11,7 @@ from kstreams_assets.cli.completeness import completeness
 from kstreams_assets.cli.discover import discover
 from kstreams_assets.cli.drill import drill
 from kstreams_assets.cli.governance import governance
+from kstreams_assets.cli.jars import jars
 from kstreams_assets.cli.ktables import ktables
 from kstreams_assets.cli.metrics import metrics
 from kstreams_assets.cli.ready import ready
@@ -22,6 +23,7 @@ from kstreams_assets.errors import KStreamsAssetsError
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="kstreams-assets", message="%(prog)s %(version)s")
 @click.option("-v", "--verbose", is_flag=True, help="Progress on standard error.")
 def cli(verbose: bool) -> None:
     """Back up and restore Kafka Streams applications as a unit.
@@ -42,6 +44,7 @@ cli.add_command(completeness)
 cli.add_command(discover)
 cli.add_command(governance)
 cli.add_command(drill)
+cli.add_command(jars)
 cli.add_command(ktables)
 cli.add_command(metrics)
 cli.add_command(ready)

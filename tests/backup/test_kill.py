@@ -56,6 +56,7 @@ FIRST_BACKUP = {
     "topics described, no ledger": Moment("described", hold=True),
     "the ledger is being written": Moment("recording", until=_has_ledger_file),
 }
+SAMPLE = ("files are written", "committed, nothing recorded")
 # windows that are stored are written anew beside new ones
 SECOND_BACKUP = {
     "rewritten, not committed": Moment("writing", until=lambda bench: _files(bench) > 12),
@@ -113,7 +114,13 @@ def _assert_equals_the_reference(bench: Workbench, expected: dict[str, list[Reco
         assert entry.result.unaccounted == 0
 
 
-@pytest.mark.parametrize("name", FIRST_BACKUP)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.sample] if name in SAMPLE else [])
+        for name in FIRST_BACKUP
+    ],
+)
 def test_killed_in_its_first_backup(bench: Workbench, name: str) -> None:
     _kill_at(bench, bench.windows, FIRST_BACKUP[name])
     _run_again(bench)

@@ -10,6 +10,7 @@ from kstreams_assets.metrics.catalogue import METRICS
 from scripts import generate_reference
 from scripts.generate_reference import main
 from scripts.reference import tables_page
+from scripts.reference.benchmark_table import README, readme
 from scripts.reference.pages import pages, stale_pages
 
 
@@ -90,3 +91,8 @@ def test_every_metric_is_there() -> None:
     assert [name for name in METRICS if f"| `{name}` | {METRICS[name].kind} |" not in text] == []
     assert "| `topic`, `partition`, `role` | Committed offset of the group. |" in text
     assert "`kafka.streams:type=stream-thread-metrics,thread-id=*` | `commit-latency-avg`" in text
+
+
+def test_the_benchmark_table_of_the_readme_is_that_of_the_results() -> None:
+    text = README.read_text(encoding="utf-8")
+    assert text == readme(), "run: python -m scripts.generate_reference"

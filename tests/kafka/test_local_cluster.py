@@ -231,7 +231,7 @@ def test_missing_jars_are_an_error_that_says_the_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("KSTREAMS_ASSETS_JARS", str(tmp_path / "none"))
-    with pytest.raises(JarsMissingError, match=r"-m spark_resources\.fetch_jars kafka"):
+    with pytest.raises(JarsMissingError, match=r"kstreams-assets jars fetch kafka"):
         LocalCluster(tmp_path / "data").start()
 
 

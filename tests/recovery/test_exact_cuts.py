@@ -36,6 +36,7 @@ def assert_exact(trial: Trial, *, count: int, by_transactions: int) -> None:
     assert methods(points)[Method.TRANSACTIONS] >= by_transactions, reasons(points)
 
 
+@pytest.mark.sample
 def test_a_hundred_cuts_under_load_and_rebalances(
     kafka_cluster: LocalCluster, tmp_path: Path
 ) -> None:

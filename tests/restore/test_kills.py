@@ -120,6 +120,7 @@ def _place(record: Record) -> tuple[int, int]:
     return record.partition, record.offset
 
 
+@pytest.mark.sample
 def test_run_killed_at_ten_moments(
     attempts: Attempts, target: KafkaCluster, spark: SparkSessionResource
 ) -> None:

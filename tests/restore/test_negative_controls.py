@@ -28,6 +28,7 @@ pytestmark = [
     pytest.mark.spark,
     pytest.mark.e2e,
     pytest.mark.drill,
+    pytest.mark.sample,
     pytest.mark.alone,
 ]
 

@@ -67,7 +67,7 @@ def test_the_order_run_had_its_hard_moments(order_run: OrderRun) -> None:
     ("label", "inputs", "same_names"),
     [
         ("steady", InputsExtent.FULL, True),
-        ("after a rebalance", InputsExtent.FULL, False),
+        pytest.param(*("after a rebalance", InputsExtent.FULL, False), marks=pytest.mark.sample),
         ("aborted", InputsExtent.FULL, False),
         ("reader paused", InputsExtent.TAIL, False),
         ("one instance", InputsExtent.TAIL, False),

@@ -133,6 +133,7 @@ def result(
 class TestWhatReachesTheTarget:
     """The producer drops, alters and doubles records, and says that all is well."""
 
+    @pytest.mark.sample
     @pytest.mark.parametrize(
         ("topic", "told"),
         [

@@ -88,8 +88,13 @@ def test_relock_writes_the_given_set_and_keeps_the_others(home: Path, tmp_path: 
     assert jars.verify_jars("kafka", hashes=True) == home / "kafka"
 
 
-def test_the_command_fetches_all_sets_or_says_why_not(home: Path, tmp_path: Path) -> None:
+def test_the_command_fetches_what_users_need_all_sets_or_says_why_not(
+    home: Path, tmp_path: Path
+) -> None:
     result = CliRunner().invoke(fetch_jars.main, [])
+    assert result.exit_code == 0, result.output
+    assert only(home) == {"spark", "kafka"}
+    result = CliRunner().invoke(fetch_jars.main, ["all"])
     assert result.exit_code == 0, result.output
     assert only(home) == {"spark", "kafka", "kafka39", "registry"}
     fake_java(tmp_path / "java", version="11")

@@ -43,7 +43,7 @@ def test_a_missing_jar_is_named_with_the_command(home: Path) -> None:
     with pytest.raises(JarsMissingError) as caught:
         verify_jars("kafka", hashes=False)
     assert caught.value.missing == ("b.jar",)
-    assert caught.value.command == f"{sys.executable} -m spark_resources.fetch_jars kafka"
+    assert caught.value.command == "kstreams-assets jars fetch kafka"
     assert caught.value.command in str(caught.value)
 
 
