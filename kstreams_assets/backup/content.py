@@ -11,11 +11,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
-from deltalake.exceptions import TableNotFoundError
 
 from kstreams_assets.backup.result import SpanContent
 from kstreams_assets.kafka.positions import TopicPartitionId
-from kstreams_assets.warehouse.layout import check_layout
+from kstreams_assets.warehouse.delta import open_delta
 
 _PAYLOAD_COLUMNS = ("key", "value", "headers")
 
@@ -43,13 +42,9 @@ def open_records(path: Path) -> DeltaTable | None:
 
     Raises:
         NewerLayoutError: A newer release wrote it.
+        WarehouseError: It cannot be read.
     """
-    try:
-        table = DeltaTable(path)
-    except TableNotFoundError:
-        return None
-    check_layout(f"records/{path.name}", table.metadata().configuration)
-    return table
+    return open_delta(path, f"records/{path.name}")
 
 
 def windows_with_data(path: Path, windows: Collection[str]) -> set[tuple[str, str]]:

@@ -11,6 +11,7 @@ from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.ktables.schemas import try_to_save_schemas
 from kstreams_assets.recovery.recorder import Recorder
 from kstreams_assets.settings import ApplicationSettings
+from kstreams_assets.warehouse.presence import make_warehouse
 
 
 def back_up(
@@ -26,6 +27,7 @@ def back_up(
 
     Schemas of its registry are stored at the end; if that fails, it is logged as a warning.
     """
+    make_warehouse(settings.warehouse.root)
     with KafkaCluster(settings.connection) as cluster:
         run = BackupRun(
             application=settings.application,

@@ -4,3 +4,6 @@ from typing import Final
 
 CHECK_FAILED: Final = 1
 ERROR: Final = 2
+"""An error, also an unforeseen one."""
+INTERRUPTED: Final = 130
+"""Ctrl-C, as shells have it."""

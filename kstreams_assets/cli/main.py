@@ -1,7 +1,9 @@
 """`kstreams-assets`: one group of commands for each thing an operator does."""
 
 import logging
+import os
 import sys
+from typing import Any, NoReturn
 
 import click
 
@@ -20,15 +22,32 @@ from kstreams_assets.cli.restore import restore
 from kstreams_assets.cli.state import state
 from kstreams_assets.cli.windows import windows
 from kstreams_assets.errors import KStreamsAssetsError
+from kstreams_assets.warehouse.delta import disk_remedy
+
+_log = logging.getLogger("kstreams_assets.cli")
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+class _Commands(click.Group):
+    """The commands; that nobody reads standard output to its end is no red check."""
+
+    def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401 - as click has it
+        """Run a command."""
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            # Click would exit with 1, and Python complain when it flushes the rest at its end.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            sys.exit(exit_codes.ERROR)
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="kstreams-assets", message="%(prog)s %(version)s")
 @click.option("-v", "--verbose", is_flag=True, help="Progress on standard error.")
 def cli(verbose: bool) -> None:
     """Back up and restore Kafka Streams applications as a unit.
 
     Exit code 0: done, every check passed. 1: a check failed. 2: an error, named in one line.
+    130: interrupted.
     """
     logging.basicConfig(
         level=logging.WARNING,
@@ -55,12 +74,14 @@ cli.add_command(windows)
 
 
 def main() -> None:
-    """Run the command line; an error of this project is one line, never a stack trace."""
+    """Run the command line; an error is one line, its stack trace is logged with --verbose.
+
+    Exit code 1 is for checks alone: whatever was not foreseen ends with 2.
+    """
     try:
         cli.main(prog_name="kstreams-assets", standalone_mode=False)
     except KStreamsAssetsError as error:
-        click.echo(f"Error: {error}", err=True)
-        sys.exit(exit_codes.ERROR)
+        _end(str(error), error)
     except click.ClickException as error:
         error.show()
         sys.exit(exit_codes.ERROR)
@@ -68,7 +89,28 @@ def main() -> None:
         sys.exit(stop.exit_code)
     except (click.Abort, KeyboardInterrupt):
         click.echo("Interrupted; what was committed stays, run the same command again.", err=True)
-        sys.exit(exit_codes.ERROR)
+        sys.exit(exit_codes.INTERRUPTED)
+    except Exception as error:  # noqa: BLE001 - the one place where the unforeseen ends
+        _end(_unforeseen(error), error)
+
+
+def _end(text: str, error: Exception) -> NoReturn:
+    click.echo(f"Error: {' '.join(text.split())}", err=True)
+    _log.info("The stack trace of that error:", exc_info=error)
+    sys.exit(exit_codes.ERROR)
+
+
+def _unforeseen(error: Exception) -> str:
+    # What follows the first line in errors of Java and Rust are their stack traces.
+    said = next((line for line in str(error).splitlines() if line.strip()), "without a text")
+    remedy = disk_remedy(error)
+    if remedy is not None:
+        return f"{said.strip().rstrip('.')}. {remedy}"
+    return (
+        f"{type(error).__name__}: {said.strip().rstrip('.')}. This was not foreseen: what was"
+        " committed stays; run the command again as kstreams-assets -v ... for the stack trace,"
+        " and report it."
+    )
 
 
 if __name__ == "__main__":

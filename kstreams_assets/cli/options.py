@@ -3,11 +3,16 @@
 import functools
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import click
 
 from kstreams_assets.cli.app_file import load_settings
+from kstreams_assets.warehouse.presence import absence
+
+_READERS: Final = frozenset({"windows", "list", "show", "ready", "state", "map"})
+"""Commands whose answer comes from the warehouse alone: where there is none, they say so. Others
+make one and say that (backup, take, governance), or fail for want of what they need."""
 
 
 def app_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -30,6 +35,9 @@ def app_options(command: Callable[..., None]) -> Callable[..., None]:
             bootstrap_servers=bootstrap,
             warehouse=warehouse,
         )
+        missing = absence(settings.warehouse, settings.application_id)
+        if missing is not None and click.get_current_context().info_name in _READERS:
+            click.echo(f"NOTE {missing}", err=True)
         command(settings=settings, **rest)
 
     decorated: Callable[..., None] = with_settings

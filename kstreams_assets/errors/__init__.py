@@ -49,7 +49,12 @@ from kstreams_assets.errors.ktables import (
     NoSnapshotError,
     UnknownStoreError,
 )
-from kstreams_assets.errors.machine import JarsMissingError, JavaNotFoundError, ProcessError
+from kstreams_assets.errors.machine import (
+    JarsMissingError,
+    JavaNotFoundError,
+    ProcessError,
+    WarehouseError,
+)
 from kstreams_assets.errors.recovery_points import RecoveryPointNotFoundError
 from kstreams_assets.errors.registry import (
     RegistryError,
@@ -140,4 +145,5 @@ __all__ = [
     "UnknownRuleError",
     "UnknownStoreError",
     "UnstableGroupOffsetsError",
+    "WarehouseError",
 ]

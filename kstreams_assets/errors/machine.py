@@ -26,3 +26,15 @@ class JarsMissingError(KStreamsAssetsError):
             f"{len(self.missing)} jar(s) missing or different in {directory}: {names}.",
             remedy=f"Run: {command}",
         )
+
+
+class WarehouseError(KStreamsAssetsError):
+    """A folder or table of the warehouse cannot be read or written.
+
+    `path` is what could not be used; `reason` is one line, as the system or the library gave it.
+    """
+
+    def __init__(self, *, path: Path, reason: str, remedy: str) -> None:
+        super().__init__(f"{path} cannot be used: {reason}.", remedy=remedy)
+        self.path = path
+        self.reason = reason

@@ -9,11 +9,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
-from deltalake.exceptions import TableNotFoundError
 
 from kstreams_assets.ktables.snapshot import RowProblem
 from kstreams_assets.ktables.work import PartitionContent
-from kstreams_assets.warehouse.layout import check_layout
+from kstreams_assets.warehouse.delta import open_delta
 
 FEW_PROBLEMS = 20
 """How many of the rows with a problem are named."""
@@ -26,13 +25,9 @@ def open_table(path: Path) -> DeltaTable | None:
 
     Raises:
         NewerLayoutError: A newer release wrote it.
+        WarehouseError: It cannot be read.
     """
-    try:
-        table = DeltaTable(path)
-    except TableNotFoundError:
-        return None
-    check_layout(f"ktables/{path.parent.name}/{path.name}", table.metadata().configuration)
-    return table
+    return open_delta(path, f"ktables/{path.parent.name}/{path.name}")
 
 
 def window_files(table: DeltaTable | None, path: Path) -> dict[str, list[tuple[Path, int]]]:

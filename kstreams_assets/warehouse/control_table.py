@@ -10,17 +10,18 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.fs as pafs
 from deltalake import CommitProperties, DeltaTable, WriterProperties, write_deltalake
-from deltalake.exceptions import CommitFailedError, TableNotFoundError
+from deltalake.exceptions import CommitFailedError
 
+from kstreams_assets.warehouse.delta import open_delta, storage_failures
 from kstreams_assets.warehouse.layout import (
     CONTROL_TABLES,
     LAYOUT_PROPERTY,
     LAYOUT_VERSION,
     Warehouse,
-    check_layout,
 )
 from kstreams_assets.warehouse.lock import warehouse_lock
 from kstreams_assets.warehouse.predicate import sql_string
+from kstreams_assets.warehouse.presence import make_warehouse
 
 Value = int | str
 """A value of the column that a table grows along."""
@@ -55,16 +56,7 @@ def refuse_newer_tables(warehouse: Warehouse) -> None:
         NewerLayoutError: A newer release wrote one of them.
     """
     for name in CONTROL_TABLES:
-        _open(warehouse.control(name))
-
-
-def _open(path: Path) -> DeltaTable | None:
-    try:
-        table = DeltaTable(path)
-    except TableNotFoundError:
-        return None
-    check_layout(path.name, table.metadata().configuration)
-    return table
+        open_delta(warehouse.control(name), name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +96,9 @@ class ControlTable:
 
         Raises:
             NewerLayoutError: A newer release wrote it.
+            WarehouseError: It cannot be read.
         """
-        return _open(self.path)
+        return open_delta(self.path, self.name)
 
     def version(self) -> int:
         """The version of the table, which grows with each commit; -1 while nobody has written it.
@@ -240,12 +233,13 @@ class ControlTable:
         # Arrow's own file system: the bridge into deltalake's aborts at interpreter exit now and
         # then (deltalake 1.6.6 with pyarrow 26: 2 of 6 processes).
         local = pafs.SubTreeFileSystem(str(self.path), pafs.LocalFileSystem())
-        dataset = table.to_pyarrow_dataset(
-            file_pruning_predicate=[("application_id", "=", application_id)],
-            filesystem=local,
-            schema=self.schema,
-        )
-        return dataset.to_table(columns=list(columns) if columns else None, filter=where)
+        with storage_failures(self.path):
+            dataset = table.to_pyarrow_dataset(
+                file_pruning_predicate=[("application_id", "=", application_id)],
+                filesystem=local,
+                schema=self.schema,
+            )
+            return dataset.to_table(columns=list(columns) if columns else None, filter=where)
 
     def _table_of(self, rows: Sequence[Mapping[str, Any]]) -> pa.Table:
         return pa.Table.from_pylist(list(rows), schema=self.schema)
@@ -254,7 +248,11 @@ class ControlTable:
         self._locked(lambda table: self._commit(table, rows, predicate))
 
     def _locked(self, commit: Callable[[DeltaTable], None]) -> None:
-        with warehouse_lock(self._lock_file, purpose=f"write to {self.name}", wait_s=_LOCK_WAIT_S):
+        make_warehouse(self.path.parent)
+        with (
+            storage_failures(self.path),
+            warehouse_lock(self._lock_file, purpose=f"write to {self.name}", wait_s=_LOCK_WAIT_S),
+        ):
             for attempt in range(_ATTEMPTS):
                 table = self._opened_or_created()
                 try:
@@ -293,7 +291,6 @@ class ControlTable:
         table = self.open()
         if table is not None:
             return table
-        self.path.parent.mkdir(parents=True, exist_ok=True)
         return DeltaTable.create(
             self.path,
             schema=self.schema,

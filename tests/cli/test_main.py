@@ -168,7 +168,7 @@ def test_ctrl_c(program: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(main_module.cli, "invoke", interrupt)
     result = program("windows", "--app", tmp_path / "defs.yaml")
-    assert result.exit_code == 2
+    assert result.exit_code == 130
     assert "Interrupted" in result.err
     assert "Traceback" not in result.err
 

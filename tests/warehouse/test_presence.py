@@ -1,0 +1,73 @@
+"""A new warehouse is made with a marker and a warning; an unmounted disk is not written below."""
+
+import json
+import logging
+from pathlib import Path
+
+import pytest
+
+from kstreams_assets.errors import WarehouseError
+from kstreams_assets.recovery.table import RecoveryPointTable
+from kstreams_assets.warehouse.layout import NewerLayoutError, Warehouse
+from kstreams_assets.warehouse.presence import MARKER, absence, is_warehouse, make_warehouse
+from tests.backup.samples import cut, point
+
+
+def _append(root: Path, point_id: str = "first") -> None:
+    RecoveryPointTable(Warehouse(root)).append(point(1000, cut(0, 10), point_id=point_id))
+
+
+def test_the_first_write_says_that_the_warehouse_is_new(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    root = tmp_path / "warehouse"
+    assert not is_warehouse(root)
+    _append(root)
+    assert [record.levelno for record in caplog.records] == [logging.WARNING]
+    assert f"New warehouse: {root}" in caplog.text
+    assert is_warehouse(root)
+    assert json.loads((root / MARKER).read_text())["created_at"] is not None
+    caplog.clear()
+    _append(root, "second")
+    assert not caplog.records
+
+
+def test_one_of_an_older_release_is_marked_without_a_word(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    _append(tmp_path)
+    (tmp_path / MARKER).unlink()
+    caplog.clear()
+    _append(tmp_path, "second")
+    assert not caplog.records
+    assert json.loads((tmp_path / MARKER).read_text())["created_at"] is None
+
+
+def test_one_of_a_newer_release_is_left_alone(tmp_path: Path) -> None:
+    _append(tmp_path)
+    (tmp_path / MARKER).write_text('{"kstreams_assets.layout": "99"}')
+    with pytest.raises(NewerLayoutError, match="layout version 99"):
+        _append(tmp_path, "second")
+
+
+def test_an_unmounted_disk(tmp_path: Path) -> None:
+    fstab = tmp_path / "fstab"
+    share = tmp_path / "a share"
+    share.mkdir()
+    written = str(share).replace(" ", "\\040")
+    fstab.write_text(f"# a comment\nUUID=1 / ext4 defaults 0 1\nserver:/x {written} nfs\n")
+    with pytest.raises(WarehouseError, match=r"is to be mounted .*Mount it"):
+        make_warehouse(share / "warehouse", fstab=fstab)
+    assert not list(share.iterdir())
+    make_warehouse(tmp_path / "elsewhere", fstab=fstab)
+    assert is_warehouse(tmp_path / "elsewhere")
+
+
+def test_a_ledger_that_is_gone_is_named(tmp_path: Path) -> None:
+    warehouse = Warehouse(tmp_path)
+    assert "There is no warehouse" in str(absence(warehouse, "shop"))
+    _append(tmp_path)
+    assert absence(warehouse, "shop") is None
+    (tmp_path / "records" / "shop").mkdir(parents=True)
+    assert "the ledger" in str(absence(warehouse, "shop"))
+    assert absence(warehouse, "other") is None
