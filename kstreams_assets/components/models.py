@@ -172,7 +172,9 @@ class RecoveryPointsModel(dg.Resolvable, dg.Model):
     )
     seal_mib: int = Field(
         default=_POINTS.seal_bytes // _MIB,
-        description="How much of the changelogs a point may save, so that it stays exact.",
+        description="How much of the changelogs a point may save, so that it stays exact; counted"
+        " as stored in Kafka and uncompressed. The memory that a recorder needs is a small multiple"
+        " of it.",
     )
     closing_seal_mib: int = Field(
         default=_POINTS.closing_seal_bytes // _MIB,

@@ -115,6 +115,17 @@ class RawReadTimeoutError(KafkaError):
         self.reason = reason
 
 
+class RawReadLimitError(KafkaError):
+    """Ranges of the raw log hold more bytes than may be kept in memory."""
+
+    def __init__(self, *, limit_bytes: int) -> None:
+        super().__init__(
+            f"There are more than {limit_bytes} bytes to read.",
+            remedy="Raise the limit, or read less at once.",
+        )
+        self.limit_bytes = limit_bytes
+
+
 class CorruptBatchError(KafkaError):
     """Bytes of the log are no record batch this project can read."""
 

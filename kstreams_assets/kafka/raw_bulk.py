@@ -4,9 +4,14 @@ import time
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from itertools import repeat
 from typing import Any, Final
 
-from kstreams_assets.errors import ClusterUnavailableError, RawReadTimeoutError
+from kstreams_assets.errors import (
+    ClusterUnavailableError,
+    RawReadLimitError,
+    RawReadTimeoutError,
+)
 from kstreams_assets.kafka.fetch import (
     FIRST_FETCH_BYTES,
     LARGEST_FETCH_BYTES,
@@ -38,6 +43,7 @@ class _Reading:
     isolation: Isolation
     log_start: int | None = None
     batches: list[LoadedBatch] = field(default_factory=list)
+    held_bytes: int = 0
     max_bytes: int = FIRST_FETCH_BYTES
     empty_answers: int = 0
     # whether the last answer held anything: who came away empty-handed goes first next time
@@ -55,18 +61,28 @@ class _Reading:
         """
         self.log_start = answer.log_start_offset
         self.served = False
+        kept: list[LoadedBatch] = []
         for header, data in judged(answer, self.partition, self.isolation):
             self.served = True
             if header.base_offset >= self.end:
                 self.position = self.end
                 break
-            self.batches.append(LoadedBatch(header, data, self.partition))
+            kept.append(LoadedBatch(header, data, self.partition))
             self.position = header.last_offset + 1
+        self._keep(kept, len(answer.records or b""))
         if self.served:
             self.max_bytes = min(2 * self.max_bytes, LARGEST_FETCH_BYTES)
             self.empty_answers = 0
         else:
             self._take_nothing(answer, was_first=was_first)
+
+    def _keep(self, batches: list[LoadedBatch], answered: int) -> None:
+        used = sum(len(batch.data) for batch in batches)
+        if used < answered:
+            # a view keeps the whole answer alive, also what lies behind the range
+            batches = [one._replace(data=memoryview(bytes(one.data))) for one in batches]
+        self.held_bytes += used
+        self.batches += batches
 
     def _take_nothing(self, answer: Any, *, was_first: bool) -> None:  # noqa: ANN401
         self.reason = f"the log ends at {answer.high_watermark}"
@@ -91,6 +107,7 @@ class BulkReader:
         *,
         deadline_s: float,
         isolation: Isolation,
+        limit_bytes: int | None = None,
     ) -> None:
         self._wire = wire
         self._leaders = leaders
@@ -98,6 +115,7 @@ class BulkReader:
             _Reading(partition, asked.start, asked.end, asked.start, isolation)
             for partition, asked in ranges.items()
         ]
+        self._limit_bytes = limit_bytes
         self._limit_s = deadline_s
         self._deadline = time.monotonic() + deadline_s
 
@@ -108,10 +126,22 @@ class BulkReader:
                 raise self._late(unfinished[0])
             if not self._round(unfinished):
                 time.sleep(_RETRY_S)
+            if self._limit_bytes is not None and self._held() > self._limit_bytes:
+                raise RawReadLimitError(limit_bytes=self._limit_bytes)
         return {
             r.partition: RawRange(r.start, r.end, r.log_start, tuple(r.batches))
             for r in self._readings
         }
+
+    def _held(self) -> int:
+        return sum(reading.held_bytes for reading in self._readings)
+
+    def _most_bytes(self, requests: int) -> int:
+        """How large each of so many answers may be; the first batch of one comes whole anyway."""
+        if self._limit_bytes is None:
+            return LARGEST_FETCH_BYTES
+        left = (self._limit_bytes - self._held()) // requests
+        return max(1, min(left, LARGEST_FETCH_BYTES))
 
     def _late(self, reading: _Reading) -> RawReadTimeoutError:
         return RawReadTimeoutError(
@@ -144,17 +174,18 @@ class BulkReader:
                 self._leaders.forget(reading.partition)
             else:
                 requests.setdefault((leader, reading.isolation), []).append(reading)
+        most = self._most_bytes(len(requests)) if requests else 0
         if len(requests) > 1:
             with ThreadPoolExecutor(len(requests)) as pool:
-                list(pool.map(self._ask, requests, requests.values()))
+                list(pool.map(self._ask, requests, requests.values(), repeat(most)))
         elif requests:
-            self._ask(*next(iter(requests.items())))
+            self._ask(*next(iter(requests.items())), most)
         return any(reading.served for reading in unfinished)
 
-    def _ask(self, whom: tuple[int, Isolation], readings: list[_Reading]) -> None:
+    def _ask(self, whom: tuple[int, Isolation], readings: list[_Reading], most_bytes: int) -> None:
         leader, isolation = whom
         request = fetch_request(
-            [r.wanted for r in readings], max_bytes=LARGEST_FETCH_BYTES, isolation=isolation
+            [r.wanted for r in readings], max_bytes=most_bytes, isolation=isolation
         )
         try:
             response = self._wire.request(

@@ -119,6 +119,7 @@ class RawLogReader(Closing):
         *,
         deadline_s: float,
         isolation: Isolation = Isolation.READ_UNCOMMITTED,
+        limit_bytes: int | None = None,
     ) -> dict[TopicPartitionId, RawRange]:
         """Every batch of these ranges with its bytes, one request per leader and round.
 
@@ -126,10 +127,17 @@ class RawLogReader(Closing):
         `aborted` is None for all data of transactions; with READ_COMMITTED it is as `scan` gives
         it, at the price of one more request where a range reaches beyond the last stable offset.
         Waits for an end that is not yet replicated. The batches keep the answers they came in
-        alive. Ends or fails within `deadline_s`. Raises what `scan` raises.
+        alive. Ends or fails within `deadline_s`. With `limit_bytes` no more than that is held of
+        all ranges together, and one batch for each leader: what would not fit is not asked for.
+        Raises what `scan` raises, and RawReadLimitError.
         """
         bulk = BulkReader(
-            self._wire, self._leaders, ranges, deadline_s=deadline_s, isolation=isolation
+            self._wire,
+            self._leaders,
+            ranges,
+            deadline_s=deadline_s,
+            isolation=isolation,
+            limit_bytes=limit_bytes,
         )
         return bulk.read()
 

@@ -5,11 +5,15 @@ The application deletes repartition records as soon as it has processed them
 beyond the cut. What was captured is used only if the raw log was whole: without a missing offset.
 """
 
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
-from kstreams_assets.errors import OffsetOutOfRangeError
+from kstreams_assets.errors import (
+    CorruptBatchError,
+    OffsetOutOfRangeError,
+    RawReadLimitError,
+    RawReadTimeoutError,
+)
 from kstreams_assets.kafka.positions import OffsetRange, TopicPartitionId
 from kstreams_assets.kafka.raw_log import RawLogReader
 from kstreams_assets.kafka.raw_range import LoadedBatch
@@ -18,7 +22,7 @@ from kstreams_assets.kafka.visible import content_of_range
 from kstreams_assets.recovery.segments import merged, tail_of
 
 _READ_S = 30.0
-_CHUNK_OFFSETS = 50_000
+"""For everything that one capture reads: a tick of a sensor has 60 s in all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,17 +51,17 @@ class Captured:
     hole: str = ""
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Capture:
-    """Reads stretches of several partitions, chunk by chunk, up to a limit in bytes."""
+    """Reads stretches of several partitions, and holds no more than a limit in bytes.
+
+    The limit counts the bytes as they lie in the logs while these are read, and what keys, values
+    and headers of the decoded records take: compression does not get round it. Beyond it at most
+    one batch for each broker is held.
+    """
 
     reader: RawLogReader
     limit_bytes: int | None = None
-    _batches: dict[TopicPartitionId, list[LoadedBatch]] = field(init=False)
-    _bytes: int = field(init=False, default=0)
-
-    def __post_init__(self) -> None:
-        self._batches = defaultdict(list)
 
     def records(
         self, stretches: Sequence[Stretch]
@@ -71,40 +75,39 @@ class Capture:
     def what_is_left(self, stretches: Sequence[Stretch]) -> Captured | Missing:
         """The committed records that the log still holds, with the first hole if there is one.
 
-        Missing when there are too many bytes, or the log begins behind a stretch.
+        Missing when there are too many bytes, they take too long to read, or the log begins behind
+        a stretch.
         """
-        positions = {one.partition: one.start for one in stretches}
-        ends = {
-            one.partition: max(one.end, one.decided) for one in stretches if one.start < one.end
+        ranges = {
+            one.partition: OffsetRange(one.start, max(one.end, one.decided))
+            for one in stretches
+            if one.start < one.end
         }
-        while ends:
-            chunk = {
-                p: OffsetRange(positions[p], min(end, positions[p] + _CHUNK_OFFSETS))
-                for p, end in ends.items()
-            }
-            try:
-                self._read(chunk)
-            except OffsetOutOfRangeError as error:
-                return Missing(error.problem.rstrip("."))
-            if self.limit_bytes is not None and self._bytes > self.limit_bytes:
-                return Missing(f"there are more than {self.limit_bytes} bytes to save")
-            positions.update({p: one.end for p, one in chunk.items()})
-            ends = {p: end for p, end in ends.items() if positions[p] < end}
-        return self._committed(stretches)
+        try:
+            return self._committed(stretches, self._read(ranges))
+        except RawReadLimitError:
+            return Missing(f"there are more than {self.limit_bytes} bytes to save")
+        except (CorruptBatchError, OffsetOutOfRangeError, RawReadTimeoutError) as error:
+            return Missing(error.problem.rstrip("."))
 
-    def _read(self, chunk: Mapping[TopicPartitionId, OffsetRange]) -> None:
-        for partition, raw in self.reader.read(chunk, deadline_s=_READ_S).items():
-            known = self._batches[partition]
-            last = known[-1].header.last_offset if known else -1
-            fresh = [batch for batch in raw.batches if batch.header.base_offset > last]
-            self._bytes += sum(len(batch.data) for batch in fresh)
-            known += fresh
+    def _read(
+        self, ranges: Mapping[TopicPartitionId, OffsetRange]
+    ) -> dict[TopicPartitionId, Sequence[LoadedBatch]]:
+        if not ranges:
+            return {}
+        found = self.reader.read(ranges, deadline_s=_READ_S, limit_bytes=self.limit_bytes)
+        return {partition: raw.batches for partition, raw in found.items()}
 
-    def _committed(self, stretches: Sequence[Stretch]) -> Captured:
+    def _committed(
+        self,
+        stretches: Sequence[Stretch],
+        read: dict[TopicPartitionId, Sequence[LoadedBatch]],
+    ) -> Captured:
         found: dict[TopicPartitionId, list[RawRecord]] = {}
         first_hole = ""
+        held = 0
         for stretch in stretches:
-            batches = self._batches[stretch.partition]
+            batches = read.pop(stretch.partition, ())
             headers = [batch.header for batch in batches]
             holes = content_of_range(headers, stretch.start, stretch.end).holes
             if holes and not first_hole:
@@ -112,17 +115,31 @@ class Capture:
                     f"{stretch.partition} no longer holds offset {holes[0].start}, which belongs to"
                     " the point"
                 )
-            tail = tail_of(stretch.partition, headers, below=stretch.end)
-            aborted = [s for s in tail.segments if s.marker and not s.marker.committed]
-            bad = merged([*stretch.excluded, *(r for s in aborted for r in s.ranges)])
-            found[stretch.partition] = [
-                record
-                for batch in batches
-                if not batch.header.is_control and not _lies_in(batch.header.base_offset, bad)
-                for record in batch.records()
-                if stretch.start <= record.offset < stretch.end
-            ]
+            records = found[stretch.partition] = []
+            for fresh in _decoded(stretch, batches):
+                held += sum(map(_bytes_of, fresh))
+                if self.limit_bytes is not None and held > self.limit_bytes:
+                    raise RawReadLimitError(limit_bytes=self.limit_bytes)
+                records += fresh
         return Captured(found, first_hole)
+
+
+def _decoded(stretch: Stretch, batches: Sequence[LoadedBatch]) -> Iterator[list[RawRecord]]:
+    """The committed records of a stretch, batch by batch."""
+    tail = tail_of(stretch.partition, (batch.header for batch in batches), below=stretch.end)
+    aborted = [s for s in tail.segments if s.marker and not s.marker.committed]
+    bad = merged([*stretch.excluded, *(r for s in aborted for r in s.ranges)])
+    for batch in batches:
+        header = batch.header
+        if header.base_offset >= stretch.end:
+            return  # what lies behind the end was read for its markers only
+        if not header.is_control and not _lies_in(header.base_offset, bad):
+            yield [r for r in batch.records() if stretch.start <= r.offset < stretch.end]
+
+
+def _bytes_of(record: RawRecord) -> int:
+    size = len(record.key or b"") + len(record.value or b"")
+    return size + sum(len(name) + len(value or b"") for name, value in record.headers)
 
 
 def _lies_in(offset: int, ranges: Sequence[OffsetRange]) -> bool:

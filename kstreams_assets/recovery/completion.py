@@ -34,13 +34,16 @@ class Completion:
     seal_bytes: int
 
     def complete(self, positions: Positions) -> Completed | NotTaken:
-        """The rest of the point; NotTaken when records in flight were purged meanwhile."""
+        """The rest of the point; NotTaken when records in flight could not be read whole.
+
+        That is so when they were purged meanwhile.
+        """
         cluster, standing = self.scene.cluster, self.scene.standing
         in_flight = self._in_flight(positions)
         capture = Capture(self.scene.reader)
         found = capture.records(_stretches(positions, in_flight))
         if isinstance(found, Missing):
-            return NotTaken(f"records in flight were purged: {found.reason}", again=True)
+            return NotTaken(f"records in flight could not be saved: {found.reason}", again=True)
         starts = cluster.log_start_offsets(standing.partitions)
         changelogs = self._changelogs(positions, starts)
         tails = self._tails(positions, changelogs, starts)
@@ -110,7 +113,7 @@ class Completion:
     def _tails(
         self, positions: Positions, savings: Mapping[TopicPartitionId, Saving], starts: Offsets
     ) -> Captured | Missing:
-        """The ends of the changelogs.
+        """The ends of the changelogs; Missing when they are too long, or take too long to read.
 
         With a hole in them the point is not sealed, but they are saved all the same: what removed
         those records lies before the next point, which can be sealed again.

@@ -38,13 +38,17 @@ class FakeLog:
 
 
 class FakeWire:
-    """Stands for a WireClient; `asked` has the positions of each request, in order."""
+    """Stands for a WireClient; `asked` has the positions of each request, in order.
+
+    `answered_bytes` counts the bytes of records in all answers.
+    """
 
     timeout_s = 10.0
 
     def __init__(self, logs: dict[TopicPartitionId, FakeLog]) -> None:
         self.logs = logs
         self.asked: list[tuple[int, dict[TopicPartitionId, int]]] = []
+        self.answered_bytes = 0
         self.before_fetch: Callable[[], None] = lambda: None
         self.throttled = 0
         self.dead: set[int] = set()
@@ -89,6 +93,7 @@ class FakeWire:
                 if not (found_any or throttled or error) and not data:
                     data = self._first(log, entry.fetch_offset, request)
                 found_any, left = found_any or bool(data), max(0, left - len(data))
+                self.answered_bytes += len(data)
                 answers[topic.topic].append(
                     _TOPIC.PartitionData(
                         partition_index=entry.partition,

@@ -12,6 +12,7 @@ from kstreams_assets.errors import (
     AuthorizationFailedError,
     KafkaRequestError,
     OffsetOutOfRangeError,
+    RawReadLimitError,
     RawReadTimeoutError,
     TopicNotFoundError,
 )
@@ -50,6 +51,7 @@ class Fake:
         *,
         deadline_s: float = 5.0,
         isolation: Isolation = Isolation.READ_UNCOMMITTED,
+        limit_bytes: int | None = None,
     ) -> dict[TopicPartitionId, RawRange]:
         """The call under test."""
         return BulkReader(
@@ -58,6 +60,7 @@ class Fake:
             ranges,
             deadline_s=deadline_s,
             isolation=isolation,
+            limit_bytes=limit_bytes,
         ).read()
 
 
@@ -123,6 +126,33 @@ class TestFake:
         # who came away empty-handed was asked first the next time
         orders = [list(asked) for _, asked in fake.wire.asked]
         assert orders[0][0] != orders[1][0]
+
+    def test_a_limit_stops_the_reading_before_more_is_asked_for(self) -> None:
+        fake = _fake(FIRST, SECOND, THIRD, OTHER, batches=50, size=500)
+        fake.logs[OTHER].leader = 1
+        batch = len(fake.logs[FIRST].batches[0][2])
+        ranges = {p: OffsetRange(0, 100) for p in fake.logs}
+        with pytest.raises(RawReadLimitError):
+            fake.read(ranges, limit_bytes=10 * batch)
+        assert 10 * batch < fake.wire.answered_bytes <= 12 * batch  # one more for each leader
+
+    def test_what_a_limit_just_allows_is_read_whole(self) -> None:
+        fake = _fake(FIRST, SECOND, OTHER, batches=5, size=500)
+        fake.logs[OTHER].leader = 1
+        fake.logs[FIRST].high_watermark = 20  # compaction emptied the tail
+        size = sum(len(data) for log in fake.logs.values() for _, _, data in log.batches)
+        ranges = {FIRST: OffsetRange(0, 20), SECOND: OffsetRange(0, 10), OTHER: OffsetRange(0, 10)}
+        found = fake.read(ranges, limit_bytes=size)
+        assert [_bases(found[partition]) for partition in ranges] == [[0, 2, 4, 6, 8]] * 3
+        with pytest.raises(RawReadLimitError):
+            fake.read(ranges, limit_bytes=size - 1)
+
+    def test_no_more_is_held_than_the_range_has(self) -> None:
+        fake = _fake(FIRST, batches=100, size=500)
+        (batch,) = fake.read({FIRST: OffsetRange(0, 2)})[FIRST].batches
+        held = batch.data.obj
+        assert isinstance(held, bytes)
+        assert len(held) == len(fake.logs[FIRST].batches[0][2])
 
     def test_throttled_answers_are_not_the_end(self) -> None:
         fake = _fake(FIRST, batches=2)

@@ -1,5 +1,6 @@
 """Records captured right after a cut: only what belongs to it, and only if nothing is missing."""
 
+import tracemalloc
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import cast
@@ -7,13 +8,17 @@ from typing import cast
 import pytest
 
 from kstreams_assets.errors import OffsetOutOfRangeError
+from kstreams_assets.kafka.connection import KafkaConnection
+from kstreams_assets.kafka.leaders import PartitionLeaders
 from kstreams_assets.kafka.positions import OffsetRange, TopicPartitionId
 from kstreams_assets.kafka.raw_batch import parse_with_bytes
 from kstreams_assets.kafka.raw_log import RawLogReader
 from kstreams_assets.kafka.raw_range import LoadedBatch, RawRange
 from kstreams_assets.kafka.raw_record import RawRecord
+from kstreams_assets.kafka.wire import WireClient
 from kstreams_assets.recovery import capture
-from kstreams_assets.recovery.capture import Capture, Missing, Stretch
+from kstreams_assets.recovery.capture import Capture, Captured, Missing, Stretch
+from tests.kafka import fake_leaders
 from tests.kafka.batch_bytes import batch_bytes
 
 PARTITION = TopicPartitionId("app-totals-changelog", 0)
@@ -40,9 +45,15 @@ class FakeLog:
         self._add([RawRecord(offset, 0, 0, key, b"", ())], _CONTROL, producer_id, offset, None)
 
     def read(
-        self, ranges: Mapping[TopicPartitionId, OffsetRange], *, deadline_s: float
+        self,
+        ranges: Mapping[TopicPartitionId, OffsetRange],
+        *,
+        deadline_s: float,
+        limit_bytes: int | None = None,
     ) -> dict[TopicPartitionId, RawRange]:
-        """Whole batches that have an offset in the range."""
+        """Whole batches that have an offset in the range; limits are tested with a real reader."""
+        assert deadline_s > 0
+        assert limit_bytes is None
         ((partition, wanted),) = ranges.items()
         self.asked.append(wanted)
         if wanted.start < self.log_start:
@@ -82,11 +93,10 @@ def _captured(
     *,
     decided: int = 0,
     excluded: tuple[OffsetRange, ...] = (),
-    limit_bytes: int | None = None,
 ) -> list[int] | Missing:
     reader = cast(RawLogReader, log)
     stretch = Stretch(PARTITION, start, end, decided, excluded)
-    found = Capture(reader, limit_bytes).records([stretch])
+    found = Capture(reader).records([stretch])
     return found if isinstance(found, Missing) else [r.offset for r in found[PARTITION]]
 
 
@@ -156,15 +166,81 @@ def test_purged_records_are_missed(log: FakeLog) -> None:
     assert not missing.reason.endswith(".")
 
 
-def test_too_much(log: FakeLog) -> None:
-    missing = _captured(log, 0, 7, limit_bytes=100)
+@dataclass(slots=True)
+class Brokers:
+    """Changelog partitions of brokers in memory, read by the reader that real ones are read by."""
+
+    logs: dict[TopicPartitionId, fake_leaders.FakeLog]
+    wire: fake_leaders.FakeWire = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.wire = fake_leaders.FakeWire(self.logs)
+
+    def what_is_left(self, limit_bytes: int) -> Captured | Missing:
+        """What a capture holds of all that the logs should have."""
+        shared = (
+            cast(WireClient, self.wire),
+            cast(PartitionLeaders, fake_leaders.FakeLeaders(self.logs)),
+        )
+        reader = RawLogReader(KafkaConnection(bootstrap_servers="fake:9092"), shared=shared)
+        stretches = [
+            Stretch(partition, 0, log.high_watermark, log.high_watermark)
+            for partition, log in self.logs.items()
+        ]
+        return Capture(reader, limit_bytes).what_is_left(stretches)
+
+
+def _brokers(partitions: int, *, batches: int, size: int, codec: str = "none") -> Brokers:
+    """Logs of the same content, which takes memory only once."""
+    content: list[tuple[int, int, bytes]] = []
+    for base in range(0, 4 * batches, 4):
+        records = [RawRecord(base + n, 0, 0, b"k", bytes(size), ()) for n in range(4)]
+        content.append((base, base + 3, batch_bytes(records, base_offset=base, codec=codec)))
+    return Brokers(
+        {
+            TopicPartitionId("app-totals-changelog", number): fake_leaders.FakeLog(
+                content, leader=number % 3, high_watermark=4 * batches
+            )
+            for number in range(partitions)
+        }
+    )
+
+
+def test_memory_is_bounded_by_the_limit_however_many_partitions_there_are() -> None:
+    limit = 500_000
+    brokers = _brokers(60, batches=100, size=1_000)  # 24 MB
+    tracemalloc.start()
+    try:
+        found = brokers.what_is_left(limit)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert found == Missing("there are more than 500000 bytes to save")
+    assert brokers.wire.answered_bytes < limit + 3 * 5_000
+    assert peak < 4 * limit
+
+
+def test_compressed_records_count_with_what_they_take_in_memory() -> None:
+    brokers = _brokers(1, batches=10, size=50_000, codec="gzip")  # 2 MB, compressed to some KB
+    assert isinstance(brokers.what_is_left(1_900_000), Missing)
+    found = brokers.what_is_left(2_100_000)
+    assert isinstance(found, Captured)
+    assert [len(records) for records in found.records.values()] == [40]
+    assert brokers.wire.answered_bytes < 20_000
+
+
+def test_what_the_limit_allows_is_read_whole() -> None:
+    brokers = _brokers(6, batches=10, size=100)
+    found = brokers.what_is_left(6 * 10 * 600)
+    assert isinstance(found, Captured)
+    assert not found.hole
+    assert {len(records) for records in found.records.values()} == {40}
+
+
+def test_what_takes_too_long_is_missed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(capture, "_READ_S", 0.1)
+    brokers = _brokers(2, batches=10, size=10)
+    brokers.wire.dead = {1}
+    missing = brokers.what_is_left(1_000_000)
     assert isinstance(missing, Missing)
-    assert "more than 100 bytes" in missing.reason
-    assert _captured(log, 0, 7, limit_bytes=10_000) == [0, 1, 2, 4, 5, 6]
-
-
-def test_chunks_do_not_repeat_batches(log: FakeLog, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(capture, "_CHUNK_OFFSETS", 2)
-    log.marker(2, 8, commit=False)
-    assert _captured(log, 0, 7, decided=9) == [0, 1, 2, 6]
-    assert log.asked == [OffsetRange(o, min(9, o + 2)) for o in range(0, 9, 2)]
+    assert "app-totals-changelog-1 was read up to offset 0 of 40 within 0.1 s" in missing.reason

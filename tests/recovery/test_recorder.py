@@ -2,14 +2,17 @@
 
 import threading
 import time
+import tracemalloc
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
+from kstreams_assets.app.model import TopicRole
 from kstreams_assets.errors import TopicNotFoundError
 from kstreams_assets.kafka.cluster import KafkaCluster
+from kstreams_assets.recovery import capture
 from kstreams_assets.recovery.point import GroupOffset, Guarantee, Method
-from kstreams_assets.recovery.recorder import TopicChangedWhileReadingError
+from kstreams_assets.recovery.recorder import Recorder, TopicChangedWhileReadingError
 from tests.backup.writing import open_transaction, producer, send, write
 from tests.streams.workbench import NoSpark, Workbench
 
@@ -75,6 +78,41 @@ def test_a_first_commit_in_an_open_transaction_is_waited_for(bench: Workbench) -
     committing.join(20)
     member.close()
     assert [(o.topic, o.offset) for o in point.group_offsets] == [(topic, 3)]
+
+
+def test_a_changelog_too_long_to_be_saved_leaves_the_point_unsealed(bench: Workbench) -> None:
+    """Its 16 MB are not read to find that out."""
+    topic = bench.topic("app-s-changelog", partitions=4, role=TopicRole.CHANGELOG)
+    sender = producer(bench.bootstrap_servers, linger_ms=5)
+    for number in range(4_000):
+        sender.produce(topic, bytes(4_000), key=b"%d" % number, partition=number % 4)
+    assert sender.flush(30) == 0
+    recorder = Recorder(bench.application, bench.cluster, bench.warehouse)
+    recorder.take(seal_bytes=0)  # connections and classes are there from now on
+    tracemalloc.start()
+    try:
+        point = recorder.take(seal_bytes=500_000)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert not point.sealed
+    assert point.unsealed_because == "there are more than 500000 bytes to save"
+    assert [cut.end for cut in point.partitions] == [1_000] * 4
+    assert peak < 5_000_000
+    assert recorder.take(seal_bytes=32_000_000).sealed
+
+
+def test_a_changelog_that_takes_too_long_to_read_leaves_the_point_unsealed(
+    bench: Workbench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = bench.topic("app-s-changelog", role=TopicRole.CHANGELOG)
+    write(bench, topic, 5)
+    monkeypatch.setattr(capture, "_READ_S", 0.0)
+    point = bench.take_point()
+    assert not point.sealed
+    assert f"{topic}-0 was read up to offset 0 of 5" in point.unsealed_because
+    monkeypatch.undo()
+    assert bench.take_point().sealed
 
 
 def test_points_are_ordered_even_if_the_clock_is_set_back(
