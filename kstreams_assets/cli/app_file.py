@@ -1,30 +1,32 @@
 """Reads the YAML of an application for the command line."""
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import yaml
 from dagster.components.resolved.errors import ResolutionException
 from pydantic import ValidationError
+from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
+from kstreams_assets.cli.yaml_problems import leading_place, place, place_of_text, problems_in
+from kstreams_assets.completeness.yaml_lines import attributes_node
 from kstreams_assets.components import KafkaStreamsAppComponent
-from kstreams_assets.errors import ConfigurationError, KStreamsAssetsError
+from kstreams_assets.errors import ConfigurationError, KStreamsAssetsError, RuleSqlError
+from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.settings import ApplicationSettings
+from kstreams_assets.warehouse.layout import Warehouse
 
-_PLACE = re.compile(r"<string>:\d+ - ")
+_PLACE = re.compile(r"<string>:\d+ - (?P<block>\S+)")
 _TYPE_ENDING = KafkaStreamsAppComponent.__name__
 
 
 class AppFileError(ConfigurationError):
     """The YAML of an application is missing, not YAML, or says something unknown."""
 
-    def __init__(self, *, path: Path, problem: str) -> None:
-        super().__init__(
-            f"{path}: {' '.join(problem.split())}",
-            remedy="Correct the file; `dg check yaml` shows the same with the place in it, the"
-            " settings are listed in docs/reference/yaml.md.",
-        )
+    def __init__(self, *, path: Path, problem: str, remedy: str = "Correct the file.") -> None:
+        super().__init__(f"{path}: {' '.join(problem.split())}", remedy=remedy)
         self.path = path
 
 
@@ -48,7 +50,23 @@ def load_settings(
         bootstrap_servers=bootstrap_servers,
         warehouse=warehouse,
     )
-    return component.settings(path.parent, file=path.name)
+    try:
+        return component.settings(path.parent, file=path.name)
+    except RuleSqlError:
+        raise  # it names its place
+    except ConfigurationError as error:
+        root = attributes_node(path, component.application_id)
+        where = leading_place(root, error.problem) or next(
+            (
+                place
+                for name in ("pattern", "name")
+                if (place := place_of_text(root, getattr(error, name, "")))
+            ),
+            "",
+        )
+        raise AppFileError(
+            path=path, problem=_at(where, error.problem), remedy=error.remedy
+        ) from error
 
 
 def load_component(
@@ -70,6 +88,8 @@ def load_component(
         ConfigurationError: The file does not say what it should.
     """
     attributes = read_attributes(path, application_id=application_id)
+    _check_options(bootstrap_servers, warehouse)
+    root = attributes_node(path, application_id)
     if bootstrap_servers is not None:
         connection = dict(attributes.get("connection") or {})
         attributes["connection"] = {**connection, "bootstrap_servers": bootstrap_servers}
@@ -78,9 +98,17 @@ def load_component(
     try:
         return KafkaStreamsAppComponent.resolve_from_dict(attributes)
     except ValidationError as error:
-        raise AppFileError(path=path, problem=_problems(error)) from None
+        raise AppFileError(path=path, problem=problems_in(root, error)) from None
     except ResolutionException as error:
-        raise AppFileError(path=path, problem=_resolution_problem(error)) from None
+        raise AppFileError(path=path, problem=_resolution_problem(root, error)) from None
+
+
+def _check_options(bootstrap_servers: str | None, warehouse: str | None) -> None:
+    """What stands on the command line is not to be blamed on the file."""
+    if bootstrap_servers is not None:
+        KafkaConnection(bootstrap_servers=bootstrap_servers)
+    if warehouse is not None:
+        Warehouse.at(warehouse)
 
 
 def read_attributes(path: Path, *, application_id: str | None = None) -> dict[str, Any]:
@@ -93,6 +121,8 @@ def read_attributes(path: Path, *, application_id: str | None = None) -> dict[st
         documents = list(yaml.safe_load_all(path.read_text(encoding="utf-8")))
     except OSError as error:
         raise AppFileError(path=path, problem=f"{error.strerror}.") from None
+    except yaml.MarkedYAMLError as error:
+        raise AppFileError(path=path, problem=_not_yaml(error)) from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise AppFileError(path=path, problem=f"not YAML: {error}.") from None
     found = [
@@ -114,20 +144,51 @@ def read_attributes(path: Path, *, application_id: str | None = None) -> dict[st
     return dict(found[0])
 
 
-def _resolution_problem(error: ResolutionException) -> str:
+def _not_yaml(error: yaml.MarkedYAMLError) -> str:
+    """The place of the problem alone: the text around it may be a secret."""
+    mark = error.problem_mark
+    where = "" if mark is None else f"line {mark.line + 1}, column {mark.column + 1}: "
+    return f"{where}not YAML: {error.problem or error.context}."
+
+
+def _resolution_problem(root: Node | None, error: ResolutionException) -> str:
     """What a template or a resolver said: Dagster's own text of the latter is a stack trace."""
     cause = error.__context__
+    told = _PLACE.match(str(error).strip())
+    block = "" if told is None else told["block"]
     if isinstance(cause, ValidationError):
-        return f"connection: {_problems(cause)}"
+        return problems_in(root, cause, block=block)
     if isinstance(cause, KStreamsAssetsError):
-        return f"connection: {cause}"
-    return f"{_PLACE.sub('', str(error)).strip().rstrip('.')}."
+        setting = cause.problem.partition(":")[0]
+        return _at(place(root, f"{block}.{setting}"), str(cause))
+    text = str(error).strip()
+    where = place(root, block)
+    if told is not None:
+        text = text[told.end() :].strip()
+    else:
+        where = next((place_of_text(root, value) for value in _templates(root, text)), "")
+    return _at(where, f"{text.rstrip('.')}.")
 
 
-def _problems(error: ValidationError) -> str:
-    """Where and what, without the values: they may be secrets."""
-    problems = [
-        f"{'.'.join(str(part) for part in item['loc'])}: {item['msg']}"
-        for item in error.errors(include_input=False, include_url=False, include_context=False)
-    ]
-    return "; ".join(problems) + "."
+def _at(where: str, problem: str) -> str:
+    """The problem with its place; a key at the problem's own beginning is not repeated."""
+    line, _, keys = where.partition(", ")
+    if keys and re.match(rf"{re.escape(keys)}\b", problem):
+        return f"{line}: {problem}"
+    *_, last = keys.split(".")
+    if last:
+        problem = problem.removeprefix(f"{last}: ")
+    return f"{where}: {problem}" if where else problem
+
+
+def _templates(root: Node | None, text: str) -> Iterator[str]:
+    """Values of the YAML with a template that names an environment variable of the text."""
+    names = re.findall(r"[A-Z][A-Z0-9_]{2,}", text)
+    if isinstance(root, ScalarNode) and "{{" in root.value:
+        yield from (root.value for name in names if name in root.value)
+    elif isinstance(root, MappingNode):
+        for _, value in root.value:
+            yield from _templates(value, text)
+    elif isinstance(root, SequenceNode):
+        for value in root.value:
+            yield from _templates(value, text)

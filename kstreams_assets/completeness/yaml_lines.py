@@ -53,10 +53,19 @@ def yaml_lines(file: Path, application_id: str) -> YamlLines:
 
     A file may have several documents: the one with this application id counts, or the only one.
     """
+    attributes = attributes_node(file, application_id)
+    return NO_LINES if attributes is None else _of_attributes(file, attributes)
+
+
+def attributes_node(file: Path, application_id: str | None) -> Node | None:
+    """The attributes of an application in its YAML, with their places; None if that is not clear.
+
+    Without an id, those of the only application in the file.
+    """
     try:
         documents = list(yaml.compose_all(file.read_text(encoding="utf-8"), yaml.SafeLoader))
     except (OSError, UnicodeDecodeError, yaml.YAMLError):
-        return NO_LINES
+        return None
     found = [
         attributes
         for document in documents
@@ -64,9 +73,7 @@ def yaml_lines(file: Path, application_id: str) -> YamlLines:
         and (attributes := _child(document, "attributes")) is not None
     ]
     named = [each for each in found if _text(_child(each, "application_id")) == application_id]
-    if len(named or found) != 1:
-        return NO_LINES
-    return _of_attributes(file, (named or found)[0])
+    return (named or found)[0] if len(named or found) == 1 else None
 
 
 def _of_attributes(file: Path, attributes: Node) -> YamlLines:

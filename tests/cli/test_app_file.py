@@ -12,6 +12,21 @@ from tests.cli.application import document, write
 SECRET = "hunter2-do-not-show"
 
 
+_YAML = """type: kstreams_assets.components.KafkaStreamsAppComponent
+attributes:
+  application_id: shop
+  connection:
+    bootstrap_servers: localhost:1
+  warehouse: /nowhere/warehouse
+  windows:
+    every: hour
+    start: "2026-10-20"
+  topics:
+    t: {roles: [input]}
+    u.v: {roles: [output]}
+"""
+
+
 def _fails(path: Path, **options: str) -> str:
     with pytest.raises(AppFileError) as caught:
         load_settings(path, **options)
@@ -114,12 +129,12 @@ class TestErrors:
     @pytest.mark.parametrize(
         ("change", "texts"),
         [
-            ({"applicaton": "x"}, ["applicaton", "Extra inputs"]),
-            ({"windows": {"every": "hour"}}, ["windows", "start", "Field required"]),
+            ({"applicaton": "x"}, ["applicaton", "unknown key", "near: application_id"]),
+            ({"windows": {"every": "hour"}}, ["windows.start", "is missing"]),
             ({"backup": {"codec": 1}}, ["codec"]),
             ({"topics": {"t": {"roles": ["inptu"]}}}, ["topics", "'input', 'global'"]),
             ({"connection": {"bootstrap_servers": "a"}}, ["bootstrap_servers: 'a' is not"]),
-            ({"connection": {"bootstrap_servers": "a:1", "x": 1}}, ["connection", "x", "Extra"]),
+            ({"connection": {"bootstrap_servers": "a:1", "x": 1}}, ["connection.x", "unknown"]),
             ({"warehouse": "{{ nope }}"}, ["'nope' not found in scope"]),
             ({"warehouse": "{{ env('NOT_SET_ANYWHERE') }}"}, ["NOT_SET_ANYWHERE"]),
         ],
@@ -128,6 +143,46 @@ class TestErrors:
         said = _fails(write(tmp_path / "defs.yaml", document(**change)))
         for text in texts:
             assert text in said
+
+    @pytest.mark.parametrize(
+        ("lines", "texts"),
+        [
+            (
+                ["recovery_points:", "  objective_secnds: 5"],
+                ["line 14, recovery_points.objective_secnds: unknown key (near: objective_sec"],
+            ),
+            (["recovery_points:", "  objective_seconds: soon"], ["line 14, recovery_points.obj"]),
+            (["recovery_points:", "  objective_seconds: 5"], ["line 14: recovery_points.obj"]),
+            (["warehous: x"], ["line 13, warehous: unknown key (near: warehouse)"]),
+            (["restore:", "  target: {bootstrap_servers: x}"], ["line 14, restore.target.boot"]),
+            (["restore:", "  target: {", "    bootstrap_server: a:1}"], ["line 15, restore.tar"]),
+            (["governance:", "  objective: 3"], ["line 14, governance.objective: unknown key"]),
+            (["completeness:", "- name: a", "  sqll: SELECT 1"], ["line 15", "(near: sql)"]),
+            (["stores:", "  s:", "    formt: x"], ["line 15, stores.s.formt: unknown key"]),
+            (["exclude: [u.v]", "include:", "- nope"], ["line 15, include: The include pattern"]),
+            (["tags:", "  a: \"{{ env('NOT_THERE_AT_ALL') }}\""], ["line 14, tags.a: Environment"]),
+            (["backup: [", "  x: {"], ["line 15", "not YAML"]),
+        ],
+    )
+    def test_the_line_the_key_and_near_names(
+        self, tmp_path: Path, lines: list[str], texts: list[str]
+    ) -> None:
+        path = tmp_path / "defs.yaml"
+        path.write_text(_YAML + "".join(f"  {line}\n" for line in lines))
+        said = _fails(path)
+        for text in texts:
+            assert text in said
+        for noise in ("<string>", "<unicode", "Model", "`dg", "connection:"):
+            assert noise not in said
+
+    def test_what_stands_on_the_command_line_is_not_blamed_on_the_file(
+        self, tmp_path: Path
+    ) -> None:
+        path = write(tmp_path / "defs.yaml", document())
+        for options in ({"bootstrap_servers": "nowhere"}, {"warehouse": "s3://bucket"}):
+            with pytest.raises(ConfigurationError) as caught:
+                load_settings(path, **options)
+            assert "defs.yaml" not in str(caught.value)
 
     def test_what_stands_in_clear_is_not_repeated(self, tmp_path: Path) -> None:
         sasl = {"mechanism": "PLAIN", "username": "u", "password": SECRET}
