@@ -6,8 +6,8 @@ lives have nothing to do with each other.
 
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence, Set
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from kstreams_assets.backup.windows import Window
@@ -27,6 +27,10 @@ class StoredSpan:
     Stored are the records of `[read_start, end)`, unless some of them are missing for no known
     cause (`complete` is False). `first_hole` is the lowest offset that may have been removed before
     the span was read; where that was not looked at, the first.
+
+    A span may stand for several windows that follow each other (see `folded`): `window` is the
+    first, `last_window` the last of them, `recorded_at_ms` the earliest time at which offsets of
+    them were recorded.
     """
 
     window: Window
@@ -40,11 +44,71 @@ class StoredSpan:
     log_start: int
     first_hole: int | None
     recorded_at_ms: int
+    last: Window | None = None
+
+    @property
+    def last_window(self) -> Window:
+        """The last of the windows that the span stands for."""
+        return self.last or self.window
 
     @property
     def begins_life(self) -> bool:
         """Whether nothing that is still to be had lies before it."""
         return not self.continues or self.log_start >= self.start
+
+
+def folded(
+    spans: Iterable[StoredSpan], *, holes_matter: Set[str] | None = None
+) -> list[StoredSpan]:
+    """Neighbouring spans put together where that changes no answer of their chain.
+
+    The later one begins where and when the earlier one ends, all that lies in them was stored, and
+    nothing had been removed from the log before they were read. In topics that are not among
+    `holes_matter` (None: all are) removed records are no hindrance; only how far their chains
+    reach is right then.
+    """
+    made: list[StoredSpan] = []
+    for span in sorted(spans, key=_in_chain):
+        if made and _join(made[-1], span, holes_matter):
+            made[-1] = _joined(made[-1], span)
+        else:
+            made.append(span)
+    return made
+
+
+def _in_chain(span: StoredSpan) -> tuple[str, int, str, int, int, Window]:
+    partition = span.partition
+    return partition.topic, partition.partition, span.topic_id, span.start, span.end, span.window
+
+
+def _join(one: StoredSpan, other: StoredSpan, holes_matter: Set[str] | None) -> bool:
+    return (
+        one.end == other.start
+        and one.last_window.end_ms == other.window.start_ms
+        and one.partition == other.partition
+        and one.topic_id == other.topic_id
+        and _is_plain(one, holes_matter)
+        and _is_plain(other, holes_matter)
+    )
+
+
+def _is_plain(span: StoredSpan, holes_matter: Set[str] | None) -> bool:
+    no_hole = span.first_hole is None or not (
+        holes_matter is None or span.partition.topic in holes_matter
+    )
+    return no_hole and span.complete and span.read_start == span.start
+
+
+def _joined(one: StoredSpan, other: StoredSpan) -> StoredSpan:
+    read = [span.recorded_at_ms for span in (one, other) if span.start < span.end]
+    hole = one.first_hole if one.first_hole is not None else other.first_hole
+    return replace(
+        one,
+        end=other.end,
+        last=other.last_window,
+        first_hole=hole,
+        recorded_at_ms=min(read, default=one.recorded_at_ms),
+    )
 
 
 class Ranges:

@@ -4,29 +4,33 @@ Reads the ledger and the recovery points; needs neither a broker nor a JVM.
 """
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from kstreams_assets.backup.chains import chains_of
+from kstreams_assets.app.model import TopicRole
+from kstreams_assets.backup.chains import Chain, PartitionLife, chains_of
 from kstreams_assets.backup.facts import TopicFactsTable
 from kstreams_assets.backup.ledger import Ledger
 from kstreams_assets.backup.partitions import WindowCalendar
 from kstreams_assets.backup.point_judge import PointJudge, PointStatus, Restores
 from kstreams_assets.recovery.point import RecoveryPoint, iso_time
-from kstreams_assets.recovery.table import RecoveryPointTable
+from kstreams_assets.recovery.table import PointInstant, RecoveryPointTable
 from kstreams_assets.settings import ApplicationSettings
 
 POINT_CHECKS: Mapping[str, str] = {
     "recovery_point_is_recent": (
-        "The newest recovery point that is exact and covered by backups is not older than the"
-        " declared objective (passes when none is declared). Red: an outage now would lose more"
-        " than was agreed; back up the windows that are due, see why points are not exact."
+        "A recovery point is exact and covered by backups, and the newest such point is not older"
+        " than the declared objective (however old, when none is declared). Red: an outage now"
+        " would lose more than was agreed; back up the windows that are due, see why points are not"
+        " exact."
     ),
 }
 """Checks of the asset `recovery_points/<app>`."""
 
-_FIRST_BATCH = 64
-_BATCH_GROWTH = 4
+_BATCH = 16
+"""So many points are in memory at a time: one of 1,000 partitions takes 0.7 MB."""
+_NEWEST = 16
+_PER_DOUBLING = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,17 +62,31 @@ class Coverage:
         self._settings = settings
         self._points = RecoveryPointTable(settings.warehouse)
         self._backed_up = {topic.name for topic in settings.topics}
+        topics = {topic.name for topic in settings.application.topics}
+        self._topics = self._backed_up | topics
+        self._changelogs = {t.name for t in settings.application.with_role(TopicRole.CHANGELOG)}
         # The ledger is read once: later backups do not show in this object.
-        ledger = Ledger(settings.warehouse, settings.application_id)
-        topics = self._backed_up | {topic.name for topic in settings.application.topics}
-        self._chains = chains_of(ledger.stored_spans(topics))
+        self._chains = self._read_chains()
         facts = TopicFactsTable(settings.warehouse, settings.application_id)
-        self._delete_retention_ms = facts.delete_retention_ms(topics)
+        self._delete_retention_ms = facts.delete_retention_ms(self._topics)
+
+    def _read_chains(self) -> Mapping[PartitionLife, Chain]:
+        ledger = Ledger(self._settings.warehouse, self._settings.application_id)
+        return chains_of(ledger.folded_spans(self._topics, holes_matter=self._changelogs))
+
+    def _know_changelogs(self, points: Iterable[RecoveryPoint]) -> None:
+        """A topic may have been a changelog when a point was taken and be declared none now."""
+        cuts = (cut for point in points for cut in point.partitions)
+        found = {cut.topic for cut in cuts if TopicRole.CHANGELOG in cut.roles}
+        if not found <= self._changelogs:
+            self._changelogs |= found
+            self._chains = self._read_chains()
 
     def statuses(self, points: Sequence[RecoveryPoint]) -> list[PointStatus]:
         """What a restore of each of these points would give, in the order given."""
         if not points:
             return []
+        self._know_changelogs(points)
         oldest_ms = min(point.effective_at_ms for point in points)
         judge = PointJudge(
             self._chains,
@@ -81,33 +99,74 @@ class Coverage:
 
     def newest(self, count: int) -> list[PointStatus]:
         """The statuses of the newest points, newest first."""
-        return self.statuses(self._points.newest(self._settings.application_id, count))
+        return [status for status in self._loaded(self._newest_first()[:count]) if status]
 
     def newest_restorable(self) -> Restorable:
-        """The newest points that can be restored; looks no further back than it has to."""
-        covered = next((s for s in self._search() if s.covered), None)
-        exact = covered if covered and covered.gives is Restores.EXACT else None
-        if covered and exact is None:
-            older = self._search(exact_before_ms=covered.taken_at_ms)
-            exact = next((s for s in older if s.gives is Restores.EXACT), None)
+        """The newest points that can be restored; looks no further back than it has to.
+
+        The newest points are looked at one by one; further back `_PER_DOUBLING` of those between
+        one number of points and twice that number, and where one of them is found, the points
+        right before it. So the points that are loaded are a few hundred however many there are,
+        and one is only overlooked if older ones that are looked at on either side cannot be
+        restored.
+        """
+        instants = self._newest_first()
+        covered = self._search(instants, lambda status: status.covered)
+        if covered is None or covered.gives is Restores.EXACT:
+            return Restorable(exact=covered, covered=covered)
+        older = [i for i in instants if i.exact and i.taken_at_ms < covered.taken_at_ms]
+        exact = self._search(older, lambda status: status.gives is Restores.EXACT)
         return Restorable(exact=exact, covered=covered)
 
-    def _search(self, *, exact_before_ms: int | None = None) -> Iterator[PointStatus]:
-        """Statuses from the newest point on (or exact ones), loaded in batches that grow."""
-        application_id = self._settings.application_id
-        instants = sorted(
-            self._points.instants(application_id), key=lambda i: i.taken_at_ms, reverse=True
-        )
-        ids = [
-            instant.id
-            for instant in instants
-            if exact_before_ms is None or (instant.exact and instant.taken_at_ms < exact_before_ms)
-        ]
-        size = _FIRST_BATCH
-        while ids:
-            batch, ids = ids[:size], ids[size:]
-            yield from self.statuses(self._points.load(application_id, batch)[::-1])
-            size *= _BATCH_GROWTH
+    def _newest_first(self) -> list[PointInstant]:
+        instants = self._points.instants(self._settings.application_id)
+        return sorted(instants, key=lambda i: (i.taken_at_ms, i.id), reverse=True)
+
+    def _search(
+        self, instants: Sequence[PointInstant], wanted: Callable[[PointStatus], bool]
+    ) -> PointStatus | None:
+        """The newest point of the kind, among those that are looked at; newest first."""
+        before = -1
+        looked_at = _looked_at(len(instants))
+        statuses = self._loaded([instants[index] for index in looked_at])
+        for index, status in zip(looked_at, statuses, strict=True):
+            if status and wanted(status):
+                return self._first(instants[before + 1 : index], wanted) or status
+            before = index
+        return None
+
+    def _first(
+        self, instants: Sequence[PointInstant], wanted: Callable[[PointStatus], bool]
+    ) -> PointStatus | None:
+        """The newest of the points from which on all are of the kind; found by halving."""
+        found: PointStatus | None = None
+        while instants:
+            middle = len(instants) // 2
+            (status,) = self._loaded([instants[middle]])
+            if status and wanted(status):
+                found, instants = status, instants[:middle]
+            else:
+                instants = instants[middle + 1 :]
+        return found
+
+    def _loaded(self, instants: Sequence[PointInstant]) -> Iterator[PointStatus | None]:
+        """The status of each point, None if it was dropped since; few are in memory at a time."""
+        for begin in range(0, len(instants), _BATCH):
+            batch = [instant.id for instant in instants[begin : begin + _BATCH]]
+            loaded = self._points.load(self._settings.application_id, batch)
+            statuses = {status.id: status for status in self.statuses(loaded)}
+            yield from map(statuses.get, batch)
+
+
+def _looked_at(points: int) -> list[int]:
+    """Numbers of the points that are looked at, the newest being 0, and the oldest with them."""
+    numbers = [*range(min(points, _NEWEST))]
+    step = _NEWEST // _PER_DOUBLING
+    while numbers and numbers[-1] < points - 1:
+        further = range(numbers[-1] + step, points, step)[:_PER_DOUBLING]
+        numbers += further or [points - 1]
+        step *= 2
+    return numbers
 
 
 def newest_restorable(settings: ApplicationSettings) -> Restorable:
@@ -128,6 +187,8 @@ def recovery_point_is_recent(
 ) -> Recency:
     """Hold the age of the newest exact, covered point against the declared objective.
 
+    Without such a point it does not pass, whether or not an objective is declared.
+
     Args:
         restorable: Found before; looked for when left out.
         now_ms: Epoch milliseconds; the present time when left out.
@@ -136,7 +197,7 @@ def recovery_point_is_recent(
     objective_s = settings.recovery_points.objective_s
     age_s = recovery_point_age(found.exact, now_ms or time.time_ns() // 1_000_000)
     return Recency(
-        passed=objective_s is None or (age_s is not None and age_s <= objective_s),
+        passed=age_s is not None and (objective_s is None or age_s <= objective_s),
         explanation=_explanation(found, age_s, objective_s),
         age_s=age_s,
         objective_s=objective_s,
@@ -158,11 +219,11 @@ def _explanation(found: Restorable, age_s: float | None, objective_s: int | None
         texts.append("No objective is declared (recovery_points.objective_seconds).")
     else:
         texts.append(f"The objective is {objective_s} s.")
-        if age_s is None or age_s > objective_s:
-            texts.append(
-                "Back up the windows that are due; kstreams-assets recovery-points list tells why"
-                " newer points do not count."
-            )
+    if age_s is None or (objective_s is not None and age_s > objective_s):
+        texts.append(
+            "Back up the windows that are due; kstreams-assets recovery-points list reports why"
+            " newer points do not count."
+        )
     return " ".join(texts)
 
 

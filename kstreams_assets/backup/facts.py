@@ -59,13 +59,14 @@ class TopicFactsTable:
 
     def delete_retention_ms(self, topics: Collection[str]) -> Mapping[str, int]:
         """The shortest time for which topics were ever set to keep deletions, where it is set."""
-        rows = self.rows(topics)
-        told = pc.map_lookup(  # pyright: ignore[reportAttributeAccessIssue] (made at run time)
-            rows["configs"], pa.scalar("delete.retention.ms"), "first"
-        )
-        table = pa.table({"topic": rows["topic"], "ms": told.cast(pa.int64())})
-        least = table.filter(pc.field("ms").is_valid()).group_by("topic").aggregate([("ms", "min")])
-        return dict(zip(least["topic"].to_pylist(), least["ms_min"].to_pylist(), strict=True))
+        wanted = set(topics)
+        least: dict[str, int] = {}
+        for of_file in self._table.fold(
+            self._application_id, ["topic", "configs"], _least_delete_retention_ms
+        ):
+            for topic in wanted & of_file.keys():
+                least[topic] = min(of_file[topic], least.get(topic, of_file[topic]))
+        return least
 
     def before(self, instant_ms: int) -> Mapping[str, TopicFacts]:
         """Of each topic, what was noted at the last window that ended at or before an instant."""
@@ -84,6 +85,15 @@ class TopicFactsTable:
     def rows(self, topics: Iterable[str]) -> pa.Table:
         """All that was noted of these topics; columns as in `SCHEMA`."""
         return self._table.read(application_id=self._application_id, where=one_of("topic", topics))
+
+
+def _least_delete_retention_ms(rows: pa.Table) -> Mapping[str, int]:
+    told = pc.map_lookup(  # pyright: ignore[reportAttributeAccessIssue] (made at run time)
+        rows["configs"], pa.scalar("delete.retention.ms"), "first"
+    )
+    table = pa.table({"topic": rows["topic"], "ms": told.cast(pa.int64())})
+    least = table.filter(pc.field("ms").is_valid()).group_by("topic").aggregate([("ms", "min")])
+    return dict(zip(least["topic"].to_pylist(), least["ms_min"].to_pylist(), strict=True))
 
 
 def facts_in(row: Mapping[str, Any]) -> TopicFacts:

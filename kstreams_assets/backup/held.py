@@ -19,7 +19,7 @@ def held_positions(
     """
     topics = {topic.name for topic in application.with_role(TopicRole.CHANGELOG)}
     newest: dict[TopicPartitionId, Chain] = {}
-    for chain in chains_of(ledger.stored_spans(topics)).values():
+    for chain in chains_of(ledger.folded_spans(topics, holes_matter=topics)).values():
         partition = chain.spans[0].partition
         other = newest.get(partition)
         if other is None or _last_window(other) < _last_window(chain):
@@ -40,7 +40,7 @@ def proven_ranges(
     """
     topics = {topic.name for topic in application.with_role(TopicRole.CHANGELOG)}
     found: dict[TopicPartitionId, list[tuple[str, int, int]]] = {}
-    for span in ledger.stored_spans(topics):
+    for span in ledger.folded_spans(topics, holes_matter=topics):
         end = span.end if span.first_hole is None else span.first_hole
         if span.complete and span.read_start < end:
             found.setdefault(span.partition, []).append((span.topic_id, span.read_start, end))
@@ -48,4 +48,4 @@ def proven_ranges(
 
 
 def _last_window(chain: Chain) -> int:
-    return max(span.window.end_ms for span in chain.spans)
+    return max(span.last_window.end_ms for span in chain.spans)

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from kstreams_assets.backup.chains import StoredSpan
+from kstreams_assets.backup.chains import StoredSpan, folded
 from kstreams_assets.backup.plan import Gap, GapCause, SpanPlan
 from kstreams_assets.backup.result import SpanContent, SpanResult, TopicBackup
 from kstreams_assets.backup.stored_spans import COLUMNS, spans_of
@@ -91,6 +91,16 @@ class LedgerEntry:
     recorded_at_ms: int
 
 
+@dataclass(frozen=True, slots=True)
+class _FoldedFile:
+    """What one file of the ledger says, neighbouring spans put together."""
+
+    holes_matter: frozenset[str]
+
+    def __call__(self, rows: pa.Table) -> list[StoredSpan]:
+        return folded(spans_of(rows), holes_matter=self.holes_matter)
+
+
 class Ledger:
     """What is backed up, of one application.
 
@@ -150,6 +160,22 @@ class Ledger:
     def stored_spans(self, topics: Collection[str]) -> list[StoredSpan]:
         """Every span of these topics, as far as it says what could be restored from it."""
         return spans_of(self.span_rows(topics, columns=COLUMNS))
+
+    def folded_spans(
+        self, topics: Collection[str], *, holes_matter: Collection[str]
+    ) -> list[StoredSpan]:
+        """As `stored_spans`, neighbouring spans put together (see `chains.folded`).
+
+        What a file of the table says is remembered in this process, and files never change: a later
+        call reads what was added since.
+        """
+        matter = frozenset(holes_matter)
+        files = self._table.fold(
+            self._application_id, COLUMNS, _FoldedFile(matter), where=pc.field("partition") >= 0
+        )
+        wanted = set(topics)
+        spans = (span for file in files for span in file if span.partition.topic in wanted)
+        return folded(spans, holes_matter=matter)
 
     def span_rows(self, topics: Collection[str], *, columns: Sequence[str]) -> pa.Table:
         """These columns of every span of these topics."""

@@ -20,7 +20,13 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from kstreams_assets.app.model import TopicRole
-from kstreams_assets.backup.chains import DELETE_RETENTION_MS, Chain, PartitionLife, Ranges
+from kstreams_assets.backup.chains import (
+    DELETE_RETENTION_MS,
+    Chain,
+    PartitionLife,
+    Ranges,
+    StoredSpan,
+)
 from kstreams_assets.backup.windows import Window
 from kstreams_assets.kafka.positions import outside
 from kstreams_assets.recovery.point import Guarantee, Method, PartitionCut, RecoveryPoint
@@ -112,10 +118,9 @@ class PointJudge:
         self._backed_up = backed_up
         self._closed = closed
         self._closed_starts = [window.start_ms for window in closed]
-        self._recorded_in: dict[tuple[str, int], set[int]] = {}
+        self._spans_of: dict[tuple[str, int], list[StoredSpan]] = {}
         for (topic, partition, _), chain in chains.items():
-            starts = self._recorded_in.setdefault((topic, partition), set())
-            starts.update(span.window.start_ms for span in chain.spans)
+            self._spans_of.setdefault((topic, partition), []).extend(chain.spans)
 
     def judge(self, points: Iterable[RecoveryPoint]) -> list[PointStatus]:
         """The status of each point, in the order given."""
@@ -216,16 +221,16 @@ class PointJudge:
             return "could no longer be read when they were to be backed up"
         before, after = missing.chain.neighbours(missing.start) if missing.chain else (None, None)
         if after is not None:
-            windows = f"between {before.window.key} and" if before else "before"
+            windows = f"between {before.last_window.key} and" if before else "before"
             return f"are not backed up: back up the windows {windows} {after.window.key}"
         window = self._window_of(point.effective_at_ms)
         if window is None:
             return "are not backed up: the window of the point is still open"
-        of_partition = self._recorded_in.get((missing.cut.topic, missing.cut.partition), set())
-        if window.start_ms in of_partition:
+        of_partition = self._spans_of.get((missing.cut.topic, missing.cut.partition), [])
+        if any(s.window <= window <= s.last_window for s in of_partition):
             return "were lost with the topic, which was deleted before they were read"
-        if before is not None and before.window.end_ms < window.start_ms:
-            windows = f"windows after {before.window.key} up to {window.key}"
+        if before is not None and before.last_window.end_ms < window.start_ms:
+            windows = f"windows after {before.last_window.key} up to {window.key}"
         else:
             windows = f"window {window.key}"
         return f"are not backed up: back up {windows}"

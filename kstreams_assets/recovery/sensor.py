@@ -2,14 +2,14 @@
 
 import json
 import time
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Final
 
 import dagster as dg
 
 from kstreams_assets.backup.coverage import Recency, recovery_point_is_recent
 from kstreams_assets.backup.from_settings import recorder_of
-from kstreams_assets.backup.ledger import SCHEMA as LEDGER_SCHEMA
+from kstreams_assets.errors import KStreamsAssetsError
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.naming import recovery_points_key, recovery_points_sensor
 from kstreams_assets.recovery.assets import restorable_metadata
@@ -17,7 +17,7 @@ from kstreams_assets.recovery.metadata import point_metadata
 from kstreams_assets.recovery.point import RecoveryPoint
 from kstreams_assets.recovery.table import RecoveryPointTable
 from kstreams_assets.settings import ApplicationSettings
-from kstreams_assets.warehouse.control_table import ControlTable
+from kstreams_assets.warehouse.delta import STORAGE_FAILURES
 from kstreams_assets.warehouse.lock import warehouse_lock
 
 CALL_TIMEOUT_S: Final = 10.0
@@ -27,23 +27,18 @@ LOCK_WAIT_S: Final = 20.0
 EVENT_EVERY_S: Final = 60
 CHECK_SHARE: Final = 20
 """The check is evaluated so seldom that it takes at most a twentieth of the time."""
-CHECK_ROWS: Final = 200_000
-"""Above so many rows of the ledger the check would not fit into a tick; the asset evaluates it."""
+_CHECK: Final = "recovery_point_is_recent"
+_CHECK_TOOK: Final = "evaluation_took_s"
 _CURSOR_VERSION: Final = 1
 
 
 @dataclass(frozen=True, slots=True)
 class RecorderCursor:
-    """What the newest event of the asset said, and when (epoch milliseconds).
-
-    `check_at_ms` is when its check was evaluated last, `check_took_ms` how long that took.
-    """
+    """What the newest event of the asset said, and when (epoch milliseconds)."""
 
     event_at_ms: int
     guarantee: str
     sealed: bool
-    check_at_ms: int = 0
-    check_took_ms: int = 0
 
     @classmethod
     def parse(cls, text: str | None) -> "RecorderCursor | None":
@@ -52,13 +47,7 @@ class RecorderCursor:
             facts = json.loads(text or "")
             if facts["version"] != _CURSOR_VERSION:
                 return None
-            return cls(
-                int(facts["event_at_ms"]),
-                str(facts["guarantee"]),
-                bool(facts["sealed"]),
-                int(facts["check_at_ms"]),
-                int(facts["check_took_ms"]),
-            )
+            return cls(int(facts["event_at_ms"]), str(facts["guarantee"]), bool(facts["sealed"]))
         except (ValueError, KeyError, TypeError):
             return None
 
@@ -70,7 +59,9 @@ class RecorderCursor:
 def build_recovery_point_sensor(settings: ApplicationSettings) -> dg.SensorDefinition:
     """The sensor that takes an application's recovery points, on if the settings say so.
 
-    A cluster that does not answer fails the tick: a point that could not be taken is no skip.
+    A cluster that does not answer fails the tick: a point that could not be taken is no skip. The
+    check is evaluated and reported before the point is taken, so whatever becomes of the take (it
+    raises, hangs, waits for a lock, its process is killed), the check grows red in time.
     """
     application_id = settings.application_id
     running, stopped = dg.DefaultSensorStatus.RUNNING, dg.DefaultSensorStatus.STOPPED
@@ -82,11 +73,13 @@ def build_recovery_point_sensor(settings: ApplicationSettings) -> dg.SensorDefin
         default_status=running if settings.sensors_running else stopped,
         description=(
             f"Takes a recovery point of `{application_id}` in each tick. Once a minute, and when"
-            " the guarantee changes, the asset gets an event and its check an evaluation."
+            " the guarantee changes, the asset gets an event. Its check is evaluated once a minute,"
+            " also when no point can be taken."
         ),
         tags={"kstreams/app": application_id},
     )
     def recovery_points(context: dg.SensorEvaluationContext) -> dg.SensorResult:
+        recency = _evaluated_if_due(settings, context.instance)
         # Two daemons may tick in the same instant; one after the other, they see each other.
         lock = settings.warehouse.lock_file(f"recorder-sensor/{application_id}")
         with warehouse_lock(lock, purpose="recorder sensor", wait_s=LOCK_WAIT_S):
@@ -96,7 +89,7 @@ def build_recovery_point_sensor(settings: ApplicationSettings) -> dg.SensorDefin
                     skip_reason=f"Another recovery point was taken {age_s:.1f} s ago."
                 )
             point = _take(settings)
-        return _result(settings, point, RecorderCursor.parse(context.cursor))
+        return _result(settings, point, RecorderCursor.parse(context.cursor), recency)
 
     return recovery_points
 
@@ -114,55 +107,65 @@ def _take(settings: ApplicationSettings) -> RecoveryPoint:
 
 
 def _result(
-    settings: ApplicationSettings, point: RecoveryPoint, last: RecorderCursor | None
+    settings: ApplicationSettings,
+    point: RecoveryPoint,
+    last: RecorderCursor | None,
+    recency: Recency | None,
 ) -> dg.SensorResult:
     told = f"Recovery point {point.id}: {point.guarantee}, {_sealed(point)}, {point.took_ms} ms."
     if last is not None and not _is_event_due(point, last):
         return dg.SensorResult(skip_reason=told, cursor=last.dump())
     metadata = point_metadata(point)
-    cursor = RecorderCursor(
-        point.taken_at_ms,
-        point.guarantee.value,
-        point.sealed,
-        last.check_at_ms if last else 0,
-        last.check_took_ms if last else 0,
-    )
-    evaluations: list[dg.AssetCheckEvaluation] = []
-    if _is_check_due(settings, point, cursor):
-        began = time.monotonic()
-        recency = recovery_point_is_recent(settings)
-        took_ms = round((time.monotonic() - began) * 1000)
-        cursor = replace(cursor, check_at_ms=point.taken_at_ms, check_took_ms=took_ms)
+    if recency is not None:
         metadata |= restorable_metadata(recency)
-        evaluations.append(_evaluation(settings, recency))
+    cursor = RecorderCursor(point.taken_at_ms, point.guarantee.value, point.sealed)
     key = recovery_points_key(settings.application_id)
     event = dg.AssetMaterialization(asset_key=key, metadata=metadata)
-    return dg.SensorResult(
-        skip_reason=told, asset_events=[event, *evaluations], cursor=cursor.dump()
+    return dg.SensorResult(skip_reason=told, asset_events=[event], cursor=cursor.dump())
+
+
+def _evaluated_if_due(
+    settings: ApplicationSettings, instance: dg.DagsterInstance
+) -> Recency | None:
+    """Evaluate the check and report it, if that was not done a short while ago.
+
+    Reported at once and not with the result of the tick: a tick that fails reports nothing.
+    """
+    key = dg.AssetCheckKey(recovery_points_key(settings.application_id), _CHECK)
+    if not _is_check_due(instance, key):
+        return None
+    began = time.monotonic()
+    recency: Recency | None = None
+    metadata: dict[str, dg.MetadataValue] = {}
+    try:
+        recency = recovery_point_is_recent(settings)
+        passed, description = recency.passed, recency.explanation
+        metadata |= restorable_metadata(recency)
+    except (KStreamsAssetsError, *STORAGE_FAILURES) as error:
+        passed, description = False, f"The check could not be evaluated: {error}"
+    metadata[_CHECK_TOOK] = dg.MetadataValue.float(round(time.monotonic() - began, 3))
+    instance.report_runless_asset_event(
+        dg.AssetCheckEvaluation(
+            asset_key=key.asset_key,
+            check_name=key.name,
+            passed=passed,
+            description=description,
+            metadata=metadata,
+        )
     )
+    return recency
 
 
-def _evaluation(settings: ApplicationSettings, recency: Recency) -> dg.AssetCheckEvaluation:
-    return dg.AssetCheckEvaluation(
-        asset_key=recovery_points_key(settings.application_id),
-        check_name="recovery_point_is_recent",
-        passed=recency.passed,
-        description=recency.explanation,
-        metadata=restorable_metadata(recency),
-    )
-
-
-def _is_check_due(
-    settings: ApplicationSettings, point: RecoveryPoint, cursor: RecorderCursor
-) -> bool:
-    """Evaluating reads the whole ledger."""
-    pause_ms = CHECK_SHARE * cursor.check_took_ms
-    if 0 <= point.taken_at_ms - cursor.check_at_ms < pause_ms:
-        return False
-    ledger = ControlTable(
-        settings.warehouse.control("windows"), LEDGER_SCHEMA, grows_along="window_start_ms"
-    )
-    return sum(file.rows for file in ledger.files(settings.application_id)) <= CHECK_ROWS
+def _is_check_due(instance: dg.DagsterInstance, key: dg.AssetCheckKey) -> bool:
+    """Dagster's own record decides: a cursor is not kept when a tick fails."""
+    record = instance.get_latest_asset_check_evaluation_record(key)
+    event = record.event if record else None
+    evaluation = event.asset_check_evaluation if event else None
+    if event is None or evaluation is None:  # never, or a run that evaluates it did not end
+        return True
+    took = evaluation.metadata.get(_CHECK_TOOK)
+    took_s = took.value if isinstance(took, dg.FloatMetadataValue) and took.value else 0.0
+    return not 0 <= time.time() - event.timestamp < max(EVENT_EVERY_S, CHECK_SHARE * took_s)
 
 
 def _is_event_due(point: RecoveryPoint, last: RecorderCursor) -> bool:

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kstreams_assets.backup.chains import Chain, Ranges, StoredSpan, chains_of
+from kstreams_assets.backup.chains import Chain, Ranges, StoredSpan, chains_of, folded
 from kstreams_assets.kafka.positions import OffsetRange
 from tests.backup.stored import stored_span
 
@@ -61,6 +61,76 @@ class TestUnbrokenEnd:
     def test_a_span_that_lacks_records_for_no_known_cause_is_one(self) -> None:
         doubtful = stored_span(10, 20, index=1, complete=False)
         assert self._end(stored_span(0, 10, continues=False), doubtful) == 10
+
+
+_DRAWN = st.lists(
+    st.tuples(
+        st.integers(0, 2),  # offsets
+        st.sampled_from([None, None, None, 0, 1]),  # first hole
+        st.sampled_from([True, True, True, True, False]),  # complete
+        st.sampled_from([0, 0, 0, 0, 1]),  # lost before it was read
+        st.sampled_from([0, 0, 0, 0, 1]),  # windows that are not recorded
+        st.integers(0, 60),  # recorded at
+    ),
+    max_size=12,
+)
+
+
+class TestFolded:
+    """Spans put together answer as the spans one by one."""
+
+    def _spans(self, drawn: list[tuple[int, int | None, bool, int, int, int]]) -> list[StoredSpan]:
+        spans: list[StoredSpan] = []
+        at = index = 0
+        for length, hole, complete, lost, skipped, recorded in drawn:
+            index += skipped
+            spans.append(
+                stored_span(
+                    at + skipped,
+                    at + skipped + length,
+                    index=index,
+                    read_start=at + skipped + min(lost, length),
+                    complete=complete,
+                    continues=bool(spans),
+                    first_hole=None if hole is None or not length else at + skipped,
+                    recorded_at_ms=recorded * 3_600_000,
+                )
+            )
+            at, index = at + skipped + length, index + 1
+        return spans
+
+    @given(_DRAWN)
+    def test_every_answer_is_the_same(
+        self, drawn: list[tuple[int, int | None, bool, int, int, int]]
+    ) -> None:
+        spans = self._spans(drawn)
+        if not spans:
+            assert folded(spans) == []
+            return
+        one, other = Chain(spans), Chain(folded(spans[::-1]))
+        offsets = range(30)
+        assert (one.begin, one.unbroken_end) == (other.begin, other.unbroken_end)
+        for offset in offsets:
+            assert one.recorded.reach(offset) == other.recorded.reach(offset)
+            assert one.stored.reach(offset) == other.stored.reach(offset)
+            assert one.stored.next_start(offset) == other.stored.next_start(offset)
+            for instant_ms in (0, 30 * 3_600_000):
+                assert one.hole_read_after(2, offset, instant_ms) == other.hole_read_after(
+                    2, offset, instant_ms
+                )
+        assert one.late_holes(86_400_000) == other.late_holes(86_400_000)
+
+    def test_a_year_of_windows_is_one_span(self) -> None:
+        spans = [stored_span(n, n + 1, index=n) for n in range(9000)]
+        [span] = folded(spans)
+        assert (span.start, span.end) == (0, 9000)
+        assert (span.window, span.last_window) == (spans[0].window, spans[-1].window)
+
+    def test_where_holes_do_not_matter(self) -> None:
+        spans = [stored_span(n, n + 1, index=n, first_hole=n) for n in range(9)]
+        assert len(folded(spans)) == len(folded(spans, holes_matter={"t"})) == 9
+        [span] = folded(spans, holes_matter={"u"})
+        assert Chain([span]).stored.reach(0) == 9
 
 
 class TestHoles:

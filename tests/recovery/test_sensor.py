@@ -42,6 +42,7 @@ class Bench:
     cursor: str | None = None
     guarantee: Guarantee = Guarantee.EXACT
     sealed: bool = True
+    objective_s: int | None = None
     timeouts: list[float] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -55,11 +56,14 @@ class Bench:
 
         self.monkeypatch.setattr(Recorder, "take", take)
         self.monkeypatch.setattr(recorder_sensor.time, "time", lambda: self.now_ms / 1000)
+        self.monkeypatch.setattr(recorder_sensor.time, "time_ns", lambda: self.now_ms * 1_000_000)
 
     def tick(self, after_s: float = 10.0) -> SensorExecutionData:
         """One tick, some time after the one before."""
         self.now_ms += round(after_s * 1000)
-        sensor = build_recovery_point_sensor(settings_of(self.root))
+        settings = settings_of(self.root)
+        points = replace(settings.recovery_points, objective_s=self.objective_s)
+        sensor = build_recovery_point_sensor(replace(settings, recovery_points=points))
         data = sensor.evaluate_tick(
             dg.build_sensor_context(instance=self.instance, cursor=self.cursor)
         )
@@ -67,6 +71,14 @@ class Bench:
         for event in data.asset_events or ():
             self.instance.report_runless_asset_event(event)
         return data
+
+    @property
+    def checks(self) -> list[dg.AssetCheckEvaluation]:
+        """Every evaluation of the check, oldest first."""
+        check = dg.AssetCheckKey(KEY, "recovery_point_is_recent")
+        records = self.instance.event_log_storage.get_asset_check_execution_history(check, 100)
+        found = [record.event and record.event.asset_check_evaluation for record in records]
+        return [evaluation for evaluation in found[::-1] if evaluation]
 
     @property
     def points(self) -> int:
@@ -85,7 +97,7 @@ def _kinds(data: SensorExecutionData) -> list[str]:
     return [type(event).__name__ for event in data.asset_events or ()]
 
 
-BOTH = ["AssetMaterialization", "AssetCheckEvaluation"]
+EVENT = ["AssetMaterialization"]
 
 
 class TestEvents:
@@ -95,15 +107,16 @@ class TestEvents:
         kinds = [_kinds(bench.tick()) for _ in range(13)]
         assert bench.points == 13
         assert [index for index, found in enumerate(kinds) if found] == [0, 6, 12]
-        assert kinds[0] == BOTH
+        assert kinds[0] == EVENT
+        assert len(bench.checks) == 3
 
     def test_a_change_of_guarantee_or_seal_is_told_at_once(self, bench: Bench) -> None:
-        assert _kinds(bench.tick()) == BOTH
+        assert _kinds(bench.tick()) == EVENT
         bench.guarantee = Guarantee.AT_LEAST_ONCE
-        assert _kinds(bench.tick()) == BOTH
+        assert _kinds(bench.tick()) == EVENT
         assert _kinds(bench.tick()) == []
         bench.sealed = False
-        assert _kinds(bench.tick()) == BOTH
+        assert _kinds(bench.tick()) == EVENT
         assert _kinds(bench.tick()) == []
 
     def test_what_the_asset_shows(self, bench: Bench) -> None:
@@ -115,28 +128,10 @@ class TestEvents:
         metadata = event.asset_materialization.metadata
         assert metadata["recovery_point"].value == f"point-{bench.now_ms}"
         assert metadata["guarantee"].value == "exact"
-        [check] = [e for e in data.asset_events if isinstance(e, dg.AssetCheckEvaluation)]
+        [check] = bench.checks
         assert check.asset_key == KEY
-        assert check.passed
+        assert not check.passed
         assert "No objective is declared" in (check.description or "")
-
-    def test_a_check_that_takes_long_is_evaluated_seldom(
-        self, bench: Bench, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        ticking = itertools.count(step=9)  # 9 s: due again after 180
-        monkeypatch.setattr(recorder_sensor.time, "monotonic", lambda: next(ticking))
-        kinds = [_kinds(bench.tick(after_s=60)) for _ in range(5)]
-        assert [found == BOTH for found in kinds] == [True, False, False, True, False]
-        assert kinds[1] == ["AssetMaterialization"]
-
-    def test_a_large_ledger_is_not_read_in_a_tick(
-        self, bench: Bench, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        backups = [backup(result(span(0, 5)))]
-        Ledger(Warehouse(bench.root), APPLICATION_ID).record(backups, run_id="run")
-        assert _kinds(bench.tick()) == BOTH
-        monkeypatch.setattr(recorder_sensor, "CHECK_ROWS", 0)
-        assert _kinds(bench.tick(after_s=60)) == ["AssetMaterialization"]
 
     def test_a_restart_says_nothing_twice(self, bench: Bench) -> None:
         bench.tick()
@@ -148,18 +143,95 @@ class TestEvents:
     )
     def test_a_cursor_that_cannot_be_read_costs_one_event(self, bench: Bench, cursor: str) -> None:
         bench.cursor = cursor
-        assert _kinds(bench.tick()) == BOTH
+        assert _kinds(bench.tick()) == EVENT
         assert _kinds(bench.tick()) == []
 
     def test_a_clock_that_was_set_back_does_not_silence_it(self, bench: Bench) -> None:
         bench.tick()
-        assert _kinds(bench.tick(after_s=-86_400)) == BOTH
+        assert _kinds(bench.tick(after_s=-86_400)) == EVENT
         assert bench.points == 2
 
     def test_cursor_round_trip(self) -> None:
-        cursor = RecorderCursor(5, "exact", True, 3, 4)
+        cursor = RecorderCursor(5, "exact", True)
         assert RecorderCursor.parse(cursor.dump()) == cursor
         assert json.loads(cursor.dump())["version"] == 1
+
+
+class TestCheck:
+    """Evaluated once a minute, whatever becomes of the point."""
+
+    def _back_up(self, bench: Bench) -> None:
+        """What the newest point holds."""
+        backups = [backup(result(span(0, 5)))]
+        Ledger(Warehouse(bench.root), APPLICATION_ID).record(backups, run_id="run")
+
+    def _fail(self, bench: Bench, error: BaseException) -> None:
+        def take(_: Recorder) -> RecoveryPoint:
+            raise error
+
+        bench.monkeypatch.setattr(Recorder, "take", take)
+
+    def test_it_follows_the_newest_point(self, bench: Bench) -> None:
+        bench.tick()
+        self._back_up(bench)
+        bench.tick(after_s=60)
+        assert [check.passed for check in bench.checks] == [False, True]
+
+    @pytest.mark.parametrize(
+        "error",
+        [
+            ClusterUnavailableError(
+                bootstrap_servers="broker:9092", operation="list", timeout_s=1, reason="no answer"
+            ),
+            OSError(28, "No space left on device"),
+            KeyError("unforeseen"),
+            SystemExit(1),
+        ],
+    )
+    def test_it_grows_red_when_points_stop(self, bench: Bench, error: BaseException) -> None:
+        bench.objective_s = 90
+        bench.tick()
+        self._back_up(bench)
+        bench.tick(after_s=60)
+        self._fail(bench, error)
+        for _ in range(6):
+            with pytest.raises(type(error)):
+                bench.tick(after_s=20)
+        assert [check.passed for check in bench.checks] == [False, True, True, False]
+        assert "The objective is 90 s" in (bench.checks[-1].description or "")
+
+    def test_it_grows_red_while_the_lock_is_held(
+        self, bench: Bench, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        bench.objective_s = 90
+        bench.tick()
+        self._back_up(bench)
+        monkeypatch.setattr(recorder_sensor, "LOCK_WAIT_S", 0.0)
+        lock = Warehouse(bench.root).lock_file(f"recorder-sensor/{APPLICATION_ID}")
+        with warehouse_lock(lock, purpose="test", wait_s=1):
+            for _ in range(2):
+                with pytest.raises(WarehouseLockedError):
+                    bench.tick(after_s=60)
+        assert [check.passed for check in bench.checks] == [False, True, False]
+
+    def test_a_ledger_that_cannot_be_read_is_red(self, bench: Bench) -> None:
+        self._back_up(bench)
+        log = Warehouse(bench.root).control("windows") / "_delta_log"
+        for entry in log.glob("*.json"):
+            entry.write_text("{", encoding="utf-8")
+        bench.tick()
+        [check] = bench.checks
+        assert not check.passed
+        assert "could not be evaluated" in (check.description or "")
+        assert bench.points == 1
+
+    def test_one_that_takes_long_is_evaluated_seldom(
+        self, bench: Bench, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        ticking = itertools.count(0.0, 9.0)  # 9 s: due again after 180
+        monkeypatch.setattr(recorder_sensor.time, "monotonic", lambda: next(ticking))
+        found = [(_kinds(bench.tick(after_s=60)), len(bench.checks)) for _ in range(5)]
+        assert found == [(EVENT, 1), (EVENT, 1), (EVENT, 1), (EVENT, 2), (EVENT, 2)]
 
 
 class TestTwoDaemons:
@@ -188,12 +260,14 @@ class TestTwoDaemons:
 class TestBounds:
     """A tick stays well under Dagster's limit of a minute."""
 
-    def test_a_broker_that_is_down_is_a_red_tick(self, tmp_path: Path) -> None:
+    def test_a_broker_that_is_down_is_a_red_tick(self, bench: Bench, tmp_path: Path) -> None:
+        bench.monkeypatch.undo()
         sensor = build_recovery_point_sensor(settings_of(tmp_path))
         began = time.monotonic()
         with pytest.raises(ClusterUnavailableError, match=r"did not answer within 1 s"):
-            sensor.evaluate_tick(dg.build_sensor_context(cursor=None))
+            sensor.evaluate_tick(dg.build_sensor_context(instance=bench.instance, cursor=None))
         assert time.monotonic() - began < 20
+        assert [check.passed for check in bench.checks] == [False]
 
     def test_a_long_request_timeout_is_cut_short(self, bench: Bench) -> None:
         settings = settings_of(bench.root)

@@ -210,6 +210,32 @@ class TestNewest:
         assert growing.read_newest("a", 1)["number"].to_pylist() == [3]
 
 
+class TestFold:
+    """What is made of each file is remembered while the file is part of the table."""
+
+    def test_a_file_is_read_once(self, growing: ControlTable) -> None:
+        made: list[list[int]] = []
+
+        def numbers(rows: pa.Table) -> int:
+            made.append(sorted(rows["number"].to_pylist()))
+            return sum(made[-1])
+
+        def total() -> int:
+            return sum(growing.fold("a", ["number"], numbers, where=pc.field("number") > 0))
+
+        assert total() == 0
+        growing.append([*rows("a", 0, 1, 2), *rows("b", 9)])
+        growing.append(rows("a", 3))
+        assert (total(), total()) == (6, 6)
+        assert sorted(made) == [[1, 2], [3]]
+        growing.append(rows("a", 4))
+        assert (total(), made[2:]) == (10, [[4]])
+        growing.replace(rows("a", 30), where="application_id = 'a' AND number IN (3, 30)")
+        assert (total(), made[3:]) == (37, [[30]])
+        growing.rewrite("a", 0, 30, lambda found: found)
+        assert (total(), made[4:]) == (37, [[1, 2, 4, 30]])
+
+
 class TestTidy:
     """Files and log entries that are no longer part of the table."""
 
