@@ -1,5 +1,7 @@
 """Runs one completeness rule and brings back what it returned."""
 
+import threading
+import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -40,27 +42,55 @@ def define_view(
         views.define(name, asked, content, is_shared=is_shared)
 
 
-def run_number(session: SparkSession, sql: str) -> int:
-    """The one number that SQL returns, 0 for NULL.
+def run_number(session: SparkSession, sql: str, timeout_s: float) -> int:
+    """The one number that SQL returns, 0 for NULL; `timeout_s` as in `run_rule`.
 
     Raises:
         SparkJobError: As `run_rule`.
     """
-    with _told():
+    with _told(), _limited(session, timeout_s):
         return int(session.sql(sql).take(1)[0][0] or 0)
 
 
-def run_rule(session: SparkSession, sql: str) -> ReturnedRows:
-    """Run the SQL of a rule over the session's views.
+def run_rule(session: SparkSession, sql: str, timeout_s: float) -> ReturnedRows:
+    """Run the SQL of a rule over the session's views; its jobs are ended after `timeout_s` seconds.
 
     Raises:
-        SparkJobError: Spark refused it, or it failed on the way.
+        SparkJobError: Spark refused it, it failed on the way, or it took too long.
     """
-    with _told():
+    with _told(), _limited(session, timeout_s):
         rows = session.sql(sql)
         found = rows.take(SAMPLE_ROWS + 1)
         count = len(found) if len(found) <= SAMPLE_ROWS else rows.count()
         return ReturnedRows(count, _sample(rows, found[:SAMPLE_ROWS]))
+
+
+@contextmanager
+def _limited(session: SparkSession, timeout_s: float) -> Iterator[None]:
+    """End what the session runs in the block when its time is up, and say so."""
+    tag = f"rule-{uuid.uuid4().hex}"
+    over = threading.Event()
+
+    def end() -> None:
+        over.set()
+        session.interruptTag(tag)
+
+    timer = threading.Timer(timeout_s, end)
+    timer.daemon = True
+    session.addTag(tag)
+    timer.start()
+    try:
+        yield
+    except (PySparkException, Py4JError) as error:
+        if over.is_set():
+            raise SparkJobError(
+                f"its query took longer than {timeout_s:g} s (timeout_seconds of the rule) and was"
+                " ended"
+            ) from error
+        raise
+    finally:
+        timer.cancel()
+        session.removeTag(tag)
 
 
 @contextmanager

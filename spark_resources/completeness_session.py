@@ -11,6 +11,9 @@ _OWN: Final = {
     # Else many files are listed by a job of their own.
     "spark.sql.sources.parallelPartitionDiscovery.threshold": "100000",
     "spark.sql.sources.partitionColumnTypeInference.enabled": "false",
+    # The text of a rule is what runs: `${env:HOME}` in it is not replaced, a path is no table.
+    "spark.sql.variable.substitute": "false",
+    "spark.sql.runSQLOnFiles": "false",
 }
 _INHERITED: Final = ("spark.sql.shuffle.partitions",)
 _FEW_RECORDS: Final = 300_000

@@ -3,6 +3,9 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
+from kstreams_assets.app.names import name_problem
+from kstreams_assets.errors import ConfigurationError
+
 
 class TopicRole(StrEnum):
     """The part a topic plays in one application; one topic may play two."""
@@ -79,6 +82,15 @@ class StreamsApplication:
     findings: tuple[Finding, ...] = ()
     copartitioned: tuple[frozenset[str], ...] = ()
     """Topics that meet in one store, hence need equally many partitions; sorted by names."""
+
+    def __post_init__(self) -> None:
+        # It is part of topic names, and here of names of folders too.
+        problem = name_problem(self.application_id)
+        if problem is not None:
+            raise ConfigurationError(
+                f"The application id {self.application_id!r} {problem}.",
+                remedy="Give the application.id of the Kafka Streams configuration.",
+            )
 
     def topic(self, name: str) -> AppTopic:
         """The topic of this name; KeyError when the application has none."""

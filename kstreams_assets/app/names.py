@@ -25,6 +25,26 @@ _RESPONSE = re.compile(
 BROKER_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
 """Topics of the brokers themselves; a subscription by pattern never reads them."""
 
+LONGEST_NAME = 249
+"""Kafka's limit: a partition's folder, with number and suffix, must fit into a file name."""
+
+_LEGAL = re.compile(r"[a-zA-Z0-9._-]+")
+
+
+def name_problem(name: str) -> str | None:
+    """Why Kafka would not take a topic name, None when it would (`Topic.validate` of Kafka)."""
+    if not name:
+        return "is empty"
+    if name in (".", ".."):
+        return "is a folder's name"
+    if len(name) > LONGEST_NAME:
+        return f"has {len(name)} characters, Kafka allows {LONGEST_NAME}"
+    if not _LEGAL.fullmatch(name):
+        return "has other characters than letters, digits, '.', '_' and '-'"
+    if name in BROKER_TOPICS:
+        return "belongs to the brokers"
+    return None
+
 
 def internal_topic(prefix: str, name: str) -> str:
     """The name on the cluster of an internal topic that a topology text calls `name`."""

@@ -91,16 +91,21 @@ def load_component(
     _check_options(bootstrap_servers, warehouse)
     root = attributes_node(path, application_id)
     if bootstrap_servers is not None:
-        connection = dict(attributes.get("connection") or {})
-        attributes["connection"] = {**connection, "bootstrap_servers": bootstrap_servers}
+        attributes["connection"] = {
+            "bootstrap_servers": bootstrap_servers,
+            **(attributes.get("connection") or {}),
+        }
     if warehouse is not None:
         attributes["warehouse"] = warehouse
     try:
-        return KafkaStreamsAppComponent.resolve_from_dict(attributes)
+        component = KafkaStreamsAppComponent.resolve_from_dict(attributes)
     except ValidationError as error:
         raise AppFileError(path=path, problem=problems_in(root, error)) from None
     except ResolutionException as error:
         raise AppFileError(path=path, problem=_resolution_problem(root, error)) from None
+    if bootstrap_servers is None:
+        return component
+    return component.model_copy(update={"connection": component.connection.at(bootstrap_servers)})
 
 
 def _check_options(bootstrap_servers: str | None, warehouse: str | None) -> None:

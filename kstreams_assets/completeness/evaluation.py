@@ -150,8 +150,8 @@ class Evaluation:
         from spark_resources.completeness_job import run_number, run_rule
 
         session = self.views().session
-        late = run_number(session, rule.late_sql) if rule.late_sql else 0
-        returned = run_rule(session, rule.sql)
+        late = run_number(session, rule.late_sql, rule.timeout_s) if rule.late_sql else 0
+        returned = run_rule(session, rule.sql, rule.timeout_s)
         if late:
             return late_records(late, returned.count), returned.count, returned.sample
         compacted = ""

@@ -20,6 +20,7 @@ class Place(StrEnum):
     RESTORE = "restore"
 
 
+DEFAULT_TIMEOUT_S: Final = 1800.0
 EVERYWHERE: Final = frozenset(Place)
 
 
@@ -40,7 +41,8 @@ class CompletenessRule:
 
     `sql` is Spark SQL over the views `views` (see `completeness.view`). `balance` is the short form
     it was made from, as the user wrote it. `blocking`: a violation on a restored cluster keeps the
-    group offsets from being committed. `line` is where it begins in the YAML.
+    group offsets from being committed. `line` is where it begins in the YAML. After `timeout_s`
+    seconds its query is ended.
     """
 
     name: str
@@ -52,4 +54,5 @@ class CompletenessRule:
     blocking: bool = True
     on: frozenset[Place] = EVERYWHERE
     description: str = ""
+    timeout_s: float = DEFAULT_TIMEOUT_S
     line: int | None = None

@@ -10,7 +10,13 @@ from kstreams_assets.backup.verdicts import Severity
 from kstreams_assets.completeness.content import Part, ViewPart, part_of, plain_name
 from kstreams_assets.completeness.recompute import RULE_PREFIX, recompute_sql
 from kstreams_assets.completeness.result import RuleKind, RuleResult
-from kstreams_assets.completeness.rule import EVERYWHERE, CompletenessRule, Place, Scope
+from kstreams_assets.completeness.rule import (
+    DEFAULT_TIMEOUT_S,
+    EVERYWHERE,
+    CompletenessRule,
+    Place,
+    Scope,
+)
 from kstreams_assets.completeness.standing import Judged
 from kstreams_assets.completeness.view import View, ViewKind, views_of
 from kstreams_assets.errors import UnknownRuleError
@@ -28,7 +34,8 @@ class Runnable:
     """SQL that returns rows in violation, over `views`: by the name in the SQL, what it is of.
 
     `counts_all`: records that are missing from the backup make it wrong (balances, recomputations).
-    If `late_sql` returns another number than 0, nothing is verifiable.
+    If `late_sql` returns another number than 0, nothing is verifiable. `timeout_s`: how long a
+    query of it may take, in seconds.
     """
 
     name: str
@@ -41,6 +48,7 @@ class Runnable:
     on: frozenset[Place]
     counts_all: bool
     late_sql: str | None = None
+    timeout_s: float = DEFAULT_TIMEOUT_S
 
     @property
     def has_stores(self) -> bool:
@@ -145,4 +153,5 @@ def _of_rule(rule: CompletenessRule, views: Mapping[str, View]) -> Runnable:
         blocking=rule.blocking,
         on=rule.on,
         counts_all=rule.balance is not None,
+        timeout_s=rule.timeout_s,
     )

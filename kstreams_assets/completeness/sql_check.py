@@ -17,7 +17,7 @@ from sqlglot.errors import ParseError, SqlglotError
 from kstreams_assets.completeness.known_views import KnownViews, NamedView, RuleTextError
 from kstreams_assets.completeness.rule import Scope
 from kstreams_assets.completeness.sql_columns import check_columns
-from kstreams_assets.completeness.sql_functions import check_functions
+from kstreams_assets.completeness.sql_functions import check_functions, refuse_doors
 from kstreams_assets.completeness.sql_tree import common_table
 
 _DIALECT: Final = "spark"
@@ -31,8 +31,9 @@ def check_rule_sql(sql: str, known: KnownViews, scope: Scope) -> tuple[str, ...]
 
     Raises:
         RuleTextError: It is not one SELECT, or names views, columns or functions that there are
-            not; its line is that of the SQL.
+            not, or reaches out of the data; its line is that of the SQL.
     """
+    refuse_doors(sql)
     query = _parsed(sql, known)
     tables = {id(table): named for table, named in _views(query, known, scope)}
     if not tables:

@@ -1,18 +1,36 @@
-"""Finds functions in the SQL of a rule that Spark does not have. Pure."""
+"""Finds what the SQL of a rule may not call: what Spark lacks, and what reaches out. Pure."""
 
 import difflib
 import functools
+import itertools
 import re
 from importlib.resources import files
 from typing import Final
 
-from sqlglot import exp
+from sqlglot import TokenType, exp, tokenize
+from sqlglot.errors import TokenError
 
 from kstreams_assets.completeness.known_views import RuleTextError
 
 _SYNTAX: Final = frozenset({"timestampadd", "timestampdiff", "try_cast"})
 """Called like functions, and not listed by Spark."""
 _NAME: Final = re.compile(r"\w+")
+_DOORS: Final = frozenset(
+    {
+        # Any static method of any Java class, `System.getenv` and `Runtime.exec` among them.
+        *("java_method", "reflect", "try_reflect"),
+        # Their options or arguments name files, which Spark opens.
+        *("from_avro", "to_avro", "schema_of_avro", "from_protobuf", "to_protobuf"),
+        *("from_xml", "schema_of_xml"),
+        "python_worker_logs",
+    }
+)
+
+
+_TEXTS: Final = frozenset(
+    kind for kind in TokenType if kind.name == "STRING" or kind.name.endswith("_STRING")
+)
+"""Kinds of tokens that are text in quotes."""
 
 
 @functools.cache
@@ -37,6 +55,39 @@ def check_functions(query: exp.Query, sql: str) -> None:
                 f"Spark has no function {name!r}{hint}",
                 remedy="Use a built-in function of Spark SQL.",
                 line=node.meta.get("line"),
+            )
+
+
+def refuse_doors(sql: str) -> None:
+    """Raise RuleTextError for SQL that reaches out of the data: programs, Java methods, files.
+
+    It looks at the words of the text, not at the syntax tree: a rule is reviewed as a SELECT, and
+    what runs must not depend on how much of Spark's grammar the parser here knows.
+    """
+    try:
+        tokens = tokenize(sql, read="spark")
+    except TokenError:
+        return  # the parser reports it
+    for token, after in itertools.pairwise(tokens):
+        word = token.text.lower()
+        if word == "using" and after.token_type in _TEXTS:
+            raise RuleTextError(
+                "it hands rows to a program (TRANSFORM ... USING)",
+                remedy="Write it with the functions of Spark SQL: a rule only reads.",
+                line=token.line,
+            )
+        if token.text == "$" and after.token_type is TokenType.L_BRACE:
+            raise RuleTextError(
+                "it has a variable (${...})",
+                remedy="Write the value itself: nothing is put in place of variables.",
+                line=token.line,
+            )
+        is_name = token.token_type not in _TEXTS
+        if is_name and word in _DOORS and after.token_type is TokenType.L_PAREN:
+            raise RuleTextError(
+                f"it calls {word}, which reaches Java methods, files or logs of the machine",
+                remedy="Use other functions of Spark SQL: a rule only reads its views.",
+                line=token.line,
             )
 
 

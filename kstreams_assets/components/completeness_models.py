@@ -5,7 +5,7 @@ from pydantic import Field
 
 from kstreams_assets.backup.verdicts import Severity
 from kstreams_assets.completeness.recomputation import Recomputation, WindowedBy
-from kstreams_assets.completeness.rule import Place, Scope
+from kstreams_assets.completeness.rule import DEFAULT_TIMEOUT_S, Place, Scope
 
 
 class RuleModel(dg.Resolvable, dg.Model):
@@ -42,6 +42,10 @@ class RuleModel(dg.Resolvable, dg.Model):
         default=list(Place), description="Where it is evaluated: backup, ktables, restore."
     )
     description: str = Field(default="", description="What it says, in words.")
+    timeout_seconds: float = Field(
+        default=DEFAULT_TIMEOUT_S,
+        description="After how long its query is ended; the rule has then failed.",
+    )
 
 
 class WindowedByModel(dg.Resolvable, dg.Model):

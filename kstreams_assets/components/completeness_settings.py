@@ -1,6 +1,7 @@
 """The rules of the YAML, checked and with their SQL: what of an application's settings they are."""
 
 import re
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
@@ -121,6 +122,10 @@ def _rule(model: RuleModel, known: KnownViews, line: int | None) -> Completeness
         raise RuleTextError(f"it has {given} balance", remedy="Give exactly one of the two.")
     if not model.on:
         raise RuleTextError("it is evaluated nowhere (on)", remedy="Name a place, or leave on out.")
+    if not 0 < model.timeout_seconds <= threading.TIMEOUT_MAX:
+        raise RuleTextError(
+            f"timeout_seconds is {model.timeout_seconds:g}", remedy="Give seconds above 0."
+        )
     if model.sql is not None:
         if model.per is not None:
             raise RuleTextError(
@@ -140,6 +145,7 @@ def _rule(model: RuleModel, known: KnownViews, line: int | None) -> Completeness
         blocking=model.blocking,
         on=frozenset(model.on),
         description=model.description,
+        timeout_s=model.timeout_seconds,
         line=line,
     )
 

@@ -24,7 +24,13 @@ class DrillModel(dg.Resolvable, dg.Model):
         examples=[["java", "-jar", "shop.jar", "--bootstrap", "{bootstrap_servers}"]],
     )
     environment: dict[str, str] = Field(
-        default={}, description="Added to the environment; the same is filled in."
+        default={}, description="Environment of the application; the same is filled in."
+    )
+    pass_on: list[str] = Field(
+        default=[],
+        description="Names of variables that the application gets from the drill's own environment,"
+        " besides PATH, HOME, USER, LOGNAME, LANG, LC_ALL, TZ, TMPDIR and JAVA_HOME.",
+        examples=[["KEYSTORE_PASSWORD"]],
     )
     working_directory: str | None = Field(
         default=None, description="Where it runs, relative to this file; without it, as the drill."
@@ -68,6 +74,7 @@ class DrillModel(dg.Resolvable, dg.Model):
         settings = DrillSettings(
             command=tuple(self.command),
             environment=dict(self.environment),
+            pass_on=tuple(self.pass_on),
             working_directory=self._directory(folder),
             running_line=self.running_line,
             start_timeout_s=self.start_timeout_seconds,

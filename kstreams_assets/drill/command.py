@@ -32,6 +32,13 @@ _NEEDED: Final = {
 _PLACEHOLDER: Final = re.compile(r"\{([A-Za-z_]+)\}")
 
 
+_PASSED_ON: Final = (
+    *("PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "TZ", "TMPDIR"),
+    "JAVA_HOME",
+)
+"""What of the drill's own environment every application gets: nothing that may hold a secret."""
+
+
 @dataclass(frozen=True, slots=True)
 class DrillCommand:
     """Program and arguments, the whole environment, and where it runs."""
@@ -99,10 +106,13 @@ def drill_command(
     }
     drill = settings.drill
     own = {name: _filled(value, values) for name, value in drill.environment.items()}
+    passed_on = {
+        name: os.environ[name] for name in (*_PASSED_ON, *drill.pass_on) if name in os.environ
+    }
     folder = drill.working_directory
     return DrillCommand(
         arguments=tuple(_filled(argument, values) for argument in drill.command),
-        environment={**os.environ, **own},
+        environment={**passed_on, **own},
         working_directory=None if folder is None else Path(folder),
     )
 

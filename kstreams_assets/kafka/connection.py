@@ -1,5 +1,6 @@
 """How to reach one Kafka cluster: one description for librdkafka, Java and kafka-python."""
 
+import fnmatch
 from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from typing import Literal
@@ -174,6 +175,12 @@ class KafkaConnection(_Settings):
     security_protocol: SecurityProtocol = SecurityProtocol.PLAINTEXT
     ssl: SslSettings | None = None
     sasl: PasswordSasl | OAuthBearerSasl | None = Field(default=None, discriminator="mechanism")
+    credentials_for: list[str] = Field(
+        default=[],
+        description="Hosts, besides those in bootstrap_servers, that --bootstrap and --target may"
+        " name and that then get these credentials; * stands for any part of a name.",
+        examples=[["*.kafka.example.com"]],
+    )
     request_timeout_seconds: float = Field(
         default=30.0, description="After how long a call to the cluster gives up."
     )
@@ -232,9 +239,38 @@ class KafkaConnection(_Settings):
                     )
         return self
 
+    def at(self, bootstrap_servers: str) -> "KafkaConnection":
+        """This connection to other servers, if its credentials may go there.
+
+        Whoever names the servers of a restore need not be who owns the credentials. Settings that
+        send none (no SASL; the key of a client certificate stays here) go anywhere.
+
+        Raises:
+            ConfigurationError: A server is no host:port, or its host is neither in this
+                connection's bootstrap_servers nor in credentials_for.
+        """
+        other = KafkaConnection.model_validate(
+            {**dict(self), "bootstrap_servers": bootstrap_servers}
+        )
+        known = {host.lower() for host in (*_hosts(self.bootstrap_servers), *self.credentials_for)}
+        strange = [
+            host
+            for host in _hosts(other.bootstrap_servers)
+            if not any(fnmatch.fnmatchcase(host.lower(), pattern) for pattern in known)
+        ]
+        extras = any(name.startswith("extra_") for name, _ in self.secrets())
+        if strange and (self.sasl is not None or extras):
+            raise ConfigurationError(
+                f"The credentials configured for {self.bootstrap_servers} would be sent to"
+                f" {', '.join(strange)}.",
+                remedy="Add the host to credentials_for of that connection if it may have them, or"
+                " give the other cluster a connection of its own.",
+            )
+        return other
+
     @property
     def _has_raw_sasl(self) -> bool:
-        """Mechanisms this model does not know (Kerberos, AWS IAM) come through the raw settings."""
+        """Mechanisms this model does not know come through the raw settings, untested."""
         keys = {key for _, settings in self._extras() for key in settings}
         return bool(keys & {"sasl.mechanism", "sasl.mechanisms", "sasl_mechanism"})
 
@@ -281,6 +317,10 @@ class KafkaConnection(_Settings):
             if value:
                 text = text.replace(value, MASK)
         return text
+
+
+def _hosts(bootstrap_servers: str) -> list[str]:
+    return [server.rpartition(":")[0] for server in bootstrap_servers.split(",")]
 
 
 def resolve_extras(field: str, settings: Mapping[str, RawSetting]) -> dict[str, str | bool | float]:

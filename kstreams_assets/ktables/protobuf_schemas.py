@@ -48,8 +48,8 @@ def compile_schema(schema: RegisteredSchema) -> bytes:
         file = _registered_as_descriptor(name, text)
         if file is not None:
             compiled.file.append(file)
-        elif PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
-            raise _unusable(schema, f"it imports {name!r}, which is no relative path")
+        elif not _is_file_name(name):
+            raise _unusable(schema, f"it imports {name!r}, which is no relative path of a file")
         else:
             texts[name] = text
     inputs = [*texts, *_not_registered(schema, compiled, texts)]
@@ -65,9 +65,20 @@ def _not_registered(
     there = {file.name for file in compiled.file} | texts.keys()
     wanted = {name for file in compiled.file for name in file.dependency} - there
     for name in wanted:
+        if not _is_file_name(name):
+            raise _unusable(schema, f"it imports {name!r}, which is no relative path of a file")
         if name not in _BUILT_IN and not name.startswith("google/protobuf/"):
             raise _unusable(schema, f"it imports {name}, which it does not refer to")
     return sorted(wanted)
+
+
+def _is_file_name(name: str) -> bool:
+    """Whether a name from the registry stays a file below the folder on protoc's command line.
+
+    protoc takes `-...` for an option and `@...` for a file of options.
+    """
+    path = PurePosixPath(name)
+    return bool(path.name) and name[0] not in "-@/" and ".." not in path.parts and "\0" not in name
 
 
 def _merged(

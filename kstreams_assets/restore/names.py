@@ -1,20 +1,15 @@
 """What the topics of a restore are called on the target, and which are left out. Pure."""
 
 import difflib
-import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
-from kstreams_assets.app.names import BROKER_TOPICS, internal_topic
+from kstreams_assets.app.names import internal_topic, name_problem
 from kstreams_assets.restore.plan import Refusal
 from kstreams_assets.restore.request import RestoreMode, RestoreRequest
 
-LONGEST_NAME = 249
-"""Kafka's limit: a partition's folder, with number and suffix, must fit into a file name."""
-
-_LEGAL = re.compile(r"[a-zA-Z0-9._-]+")
 _FEW = 3
 
 
@@ -62,21 +57,6 @@ def target_names(
         *_underivable(application_id, group, targets, derived, request),
     ]
     return TargetNames(group, targets, frozenset(internal), frozenset(excluded), tuple(refusals))
-
-
-def name_problem(name: str) -> str | None:
-    """Why Kafka would not take a topic name, None when it would (`Topic.validate` of Kafka)."""
-    if not name:
-        return "is empty"
-    if name in (".", ".."):
-        return "is a folder's name"
-    if len(name) > LONGEST_NAME:
-        return f"has {len(name)} characters, Kafka allows {LONGEST_NAME}"
-    if not _LEGAL.fullmatch(name):
-        return "has other characters than letters, digits, '.', '_' and '-'"
-    if name in BROKER_TOPICS:
-        return "belongs to the brokers"
-    return None
 
 
 def _renamed(topic: str, application_id: str, group: str) -> str:

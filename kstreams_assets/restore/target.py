@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
+from kstreams_assets.app.names import name_problem
 from kstreams_assets.errors import (
     AuthorizationFailedError,
     KStreamsAssetsError,
@@ -11,7 +12,6 @@ from kstreams_assets.errors import (
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.positions import TopicPartitionId, offsets_of_topic
 from kstreams_assets.kafka.topics import TopicDescription, TopicSpec
-from kstreams_assets.restore.names import name_problem
 from kstreams_assets.restore.observed import TargetGroup, TargetState, TargetTopic
 from kstreams_assets.restore.plan import Refusal, TopicPlan
 

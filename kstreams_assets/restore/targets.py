@@ -48,7 +48,8 @@ def target_connection(settings: ApplicationSettings, target: str | None) -> Kafk
     sent to another cluster.
 
     Raises:
-        ConfigurationError: Neither says which cluster, or `target` is no host:port.
+        ConfigurationError: Neither says which cluster, `target` is no host:port, or the credentials
+            of `restore.target` may not go there (`KafkaConnection.at`).
     """
     configured = settings.restore.target
     if target is None:
@@ -60,7 +61,7 @@ def target_connection(settings: ApplicationSettings, target: str | None) -> Kafk
         return configured
     if configured is None:
         return KafkaConnection(bootstrap_servers=target)
-    return KafkaConnection.model_validate({**dict(configured), "bootstrap_servers": target})
+    return configured.at(target)
 
 
 @contextmanager

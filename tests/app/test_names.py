@@ -1,5 +1,6 @@
 import pytest
 
+from kstreams_assets.app.model import StreamsApplication
 from kstreams_assets.app.names import (
     changelog_of,
     is_internal_name,
@@ -9,6 +10,7 @@ from kstreams_assets.app.names import (
     repartition_name,
     store_of,
 )
+from kstreams_assets.errors import ConfigurationError
 
 
 def test_changelog_name_and_back() -> None:
@@ -66,3 +68,9 @@ def test_repartition_names_have_no_prefix() -> None:
 def test_longest_application_id_wins(topic: str, owner: str | None) -> None:
     assert owner_of(topic, ["orders", "orders-eu", "ord"]) == owner
     assert owner_of(topic, ["orders-eu", "ord", "orders"]) == owner
+
+
+@pytest.mark.parametrize("name", ["", "..", "a/b", "../shop", "a b", "shop\n", "é", "a" * 250])
+def test_an_application_id_is_what_kafka_takes(name: str) -> None:
+    with pytest.raises(ConfigurationError, match="application id"):
+        StreamsApplication(name, ())

@@ -70,6 +70,51 @@ class TestRefused:
     """What is wrong is refused, with the line and what there is."""
 
     @pytest.mark.parametrize(
+        "sql",
+        [
+            "SELECT java_method('java.lang.System', 'getenv', 'HOME') AS x FROM orders",
+            "SELECT Reflect ('java.lang.System', 'load', '/tmp/x.so') AS x FROM orders",
+            "SELECT `reflect`('java.lang.System', 'getenv', 'HOME') AS x FROM orders",
+            "SELECT try_reflect('java.lang.System', 'getenv', 'HOME') AS x FROM orders",
+            "SELECT system.builtin.java_method('java.lang.System', 'getenv', 'A') FROM orders",
+            "SELECT id FROM orders WHERE id IN (SELECT /* */ reflect/**/('a', 'b') FROM orders)",
+            "SELECT from_protobuf(_key, 'M', '/etc/passwd') AS x FROM orders",
+            "SELECT from_xml(id, 'a INT', map('rowValidationXSDPath', '/etc/x')) FROM orders",
+            "SELECT TRANSFORM(id) USING '/bin/sh -c id' AS (x STRING) FROM orders",
+            "FROM orders SELECT TRANSFORM(id) USING 'id' AS (x STRING)",
+            "FROM orders MAP id USING 'id' AS (x STRING)",
+            'FROM orders REDUCE id USING "id" AS (x STRING)',
+            "SELECT id FROM python_worker_logs(), orders",
+        ],
+    )
+    def test_what_reaches_out_of_the_data(self, shop: KnownViews, sql: str) -> None:
+        with pytest.raises(RuleTextError, match=r"it (calls|hands rows to a program)"):
+            check_rule_sql(sql, shop, Scope.EVERYTHING)
+
+    @pytest.mark.parametrize(
+        "sql",
+        [
+            "SELECT id FROM orders JOIN text.`/etc/passwd` ON true",
+            "SELECT id FROM orders, IDENTIFIER('parquet.`/etc`')",
+            "SELECT id FROM orders WHERE id > ${env:HOME}",
+        ],
+    )
+    def test_files_and_variables_are_no_part_of_a_rule(self, shop: KnownViews, sql: str) -> None:
+        with pytest.raises(RuleTextError):
+            check_rule_sql(sql, shop, Scope.EVERYTHING)
+
+    @pytest.mark.parametrize(
+        "sql",
+        [
+            "SELECT 'reflect(' AS said, id FROM orders -- java_method('a')",
+            "SELECT reflect.id FROM orders AS reflect",
+            "SELECT o.id FROM orders o JOIN orders p USING (id)",
+        ],
+    )
+    def test_words_that_call_nothing_are_left_alone(self, shop: KnownViews, sql: str) -> None:
+        assert check_rule_sql(sql, shop, Scope.EVERYTHING)
+
+    @pytest.mark.parametrize(
         ("sql", "line", "problem"),
         [
             ("SELECT *\nFROM orders\nWHERE (id = 'a'", 3, "the SQL is not understood at \"'a'\""),

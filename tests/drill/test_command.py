@@ -39,6 +39,25 @@ def test_placeholders_are_filled_in(tmp_path: Path) -> None:
     assert found.working_directory == tmp_path
 
 
+def test_only_what_it_is_told_to_pass_reaches_the_application(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KAFKA_PASSWORD", "hunter2")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "hunter3")
+    drill = DrillSettings(
+        command=("run", "{bootstrap_servers}", "{state_dir}"),
+        environment={"MODE": "drill"},
+        pass_on=("KAFKA_PASSWORD", "NOT_THERE"),
+    )
+    settings = _settings(tmp_path, drill)
+    found = drill_command(settings, bootstrap_servers="h:9", state_dir=tmp_path).environment
+    assert found["KAFKA_PASSWORD"] == "hunter2"
+    assert found["MODE"] == "drill"
+    assert "hunter3" not in found.values()
+    assert found.keys() >= {"PATH"}
+    assert "NOT_THERE" not in found
+
+
 @pytest.mark.parametrize(
     ("command", "told"),
     [

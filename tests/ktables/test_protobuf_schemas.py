@@ -81,7 +81,10 @@ def test_what_cannot_be_compiled_says_why() -> None:
         compile_schema(schema(in_base64(main)))
 
 
-@pytest.mark.parametrize("name", ["../../evil", "/evil"])
-def test_a_reference_cannot_leave_its_folder(name: str) -> None:
+@pytest.mark.parametrize(
+    "name",
+    ["../../evil", "/evil", "-I/etc/evil.proto", "--plugin=protoc-gen-x=/bin/id", "@/etc/passwd"],
+)
+def test_a_reference_cannot_leave_its_folder_or_become_an_option(name: str) -> None:
     with pytest.raises(SchemaUnusableError, match="no relative path"):
         compile_schema(schema(MAIN, **{name: LINE}))

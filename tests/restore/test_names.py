@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from kstreams_assets.restore.names import TargetNames, name_problem, target_names
+from kstreams_assets.app.names import name_problem
+from kstreams_assets.restore.names import TargetNames, target_names
 from kstreams_assets.restore.request import RestoreMode, RestoreRequest
 
 INTERNAL = ("shop-sums-changelog", "shop-sums-repartition", "shop-fk-subscription-response-topic")

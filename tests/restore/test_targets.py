@@ -64,12 +64,44 @@ def test_other_servers_keep_the_settings_of_the_target(tmp_path: Path) -> None:
         outcomes.settings(tmp_path), security_protocol="SASL_PLAINTEXT", sasl=sasl
     )
     assert target_connection(settings, None) == settings.restore.target
-    other = target_connection(settings, "c:2")
-    assert other.bootstrap_servers == "c:2"
+    other = target_connection(settings, "b:2")
+    assert other.bootstrap_servers == "b:2"
     assert (other.sasl, other.request_timeout_seconds) == (
         target_connection(settings, None).sasl,
         7,
     )
+
+
+@pytest.mark.parametrize(
+    ("target", "allowed", "refused"),
+    [
+        ("b:9,B:10", (), None),
+        ("evil:9092", (), "evil"),
+        ("b:1,evil:1", (), "evil"),
+        ("k1.dr.example.com:1,k2.dr.example.com:1", ("*.dr.example.com",), None),
+        ("dr.example.com.evil:1", ("*.dr.example.com",), r"dr\.example\.com\.evil"),
+    ],
+)
+def test_credentials_go_only_where_they_belong(
+    tmp_path: Path, target: str, allowed: tuple[str, ...], refused: str | None
+) -> None:
+    sasl = {"mechanism": "PLAIN", "username": "u", "password": Secret(env="X")}
+    settings = _with_target(
+        outcomes.settings(tmp_path),
+        security_protocol="SASL_PLAINTEXT",
+        sasl=sasl,
+        credentials_for=allowed,
+    )
+    if refused is None:
+        assert target_connection(settings, target).bootstrap_servers == target
+        return
+    with pytest.raises(ConfigurationError, match=rf"sent to {refused}\..*credentials_for"):
+        target_connection(settings, target)
+
+
+def test_settings_without_credentials_go_anywhere(tmp_path: Path) -> None:
+    settings = _with_target(outcomes.settings(tmp_path))
+    assert target_connection(settings, "other:1").request_timeout_seconds == 7
 
 
 def test_without_a_target_nothing_of_the_source_is_used(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Views show exactly the rows of a point, decoded, under the names of topics and stores."""
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from kstreams_assets.completeness.view import COMMON_COLUMNS, View, views_of
 from kstreams_assets.kafka.positions import OffsetRange
 from kstreams_assets.ktables.store_format import Encoding, Format, StoreFormat
 from kstreams_assets.warehouse.layout import Warehouse
+from spark_resources.backup_job import SparkJobError
 from spark_resources.completeness_job import define_view, run_rule
 from spark_resources.completeness_views import Views
 from spark_resources.session import SparkSessionResource
@@ -29,6 +31,7 @@ from tests.completeness.stored_topics import ORDERS, TOTALS, StoredTopics
 
 pytestmark = pytest.mark.spark
 
+LIMIT_S = 120.0
 _HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 _SCHEMA = pa.schema(
     [
@@ -256,9 +259,28 @@ def test_returned_rows_are_counted_and_the_first_shown_as_text(views: Views) -> 
         "SELECT id, CAST(NULL AS STRING) AS nothing, named_struct('b', X'00ff') AS both,"
         " timestamp_millis(5) AS at FROM range(45) ORDER BY id"
     )
-    found = run_rule(views.session, sql)
+    found = run_rule(views.session, sql, LIMIT_S)
     assert found.count == 45
     assert found.sample.columns == ("id", "nothing", "both", "at")
     assert len(found.sample.rows) == 20
     assert found.sample.rows[0] == ("0", None, '{"b": "0x00ff"}', "1970-01-01T00:00:00.005+00:00")
-    assert run_rule(views.session, "SELECT 1 WHERE false").count == 0
+    assert run_rule(views.session, "SELECT 1 WHERE false", LIMIT_S).count == 0
+
+
+def test_the_text_of_a_rule_is_not_replaced_and_a_path_is_no_table(
+    views: Views, tmp_path: Path
+) -> None:
+    found = run_rule(views.session, "SELECT '${env:PATH}' AS said", LIMIT_S)
+    assert found.sample.rows == (("${env:PATH}",),)
+    (tmp_path / "secret").write_text("hunter2\n", encoding="utf-8")
+    with pytest.raises(SparkJobError):
+        run_rule(views.session, f"SELECT * FROM text.`{tmp_path / 'secret'}`", LIMIT_S)
+
+
+def test_a_rule_that_takes_too_long_is_ended_and_the_next_one_runs(views: Views) -> None:
+    endless = "SELECT count(*) FROM range(1000000000000) WHERE rand() > 2"
+    began = time.monotonic()
+    with pytest.raises(SparkJobError, match="took longer than 2 s"):
+        run_rule(views.session, endless, 2)
+    assert time.monotonic() - began < 30
+    assert run_rule(views.session, "SELECT 1", LIMIT_S).count == 1
