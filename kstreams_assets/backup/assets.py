@@ -12,10 +12,12 @@ from kstreams_assets.backup.check_events import (
     window_check_specs,
 )
 from kstreams_assets.backup.columns import record_columns
+from kstreams_assets.backup.failures import TopicsNotReadError
 from kstreams_assets.backup.from_settings import back_up
 from kstreams_assets.backup.partitions import WindowCalendar
+from kstreams_assets.backup.request_runs import PARTLY_DONE_TAG
 from kstreams_assets.backup.result import TopicBackup, WindowBackup
-from kstreams_assets.backup.verdicts import checks_of, judge
+from kstreams_assets.backup.verdicts import Verdict, checks_of, judge
 from kstreams_assets.failure import told_as_failure
 from kstreams_assets.ktables.from_settings import table_stores
 from kstreams_assets.ktables.lineage import declared_fields
@@ -72,6 +74,13 @@ def build_backup_assets(settings: ApplicationSettings) -> dg.AssetsDefinition:
             f" {'was started' if spark.is_started else 'was not needed'}."
         )
         yield from _events(context, settings, windows)
+        unread = [one for window in windows for one in window.unread]
+        if unread:
+            # The run fails, so that the windows are tried again after a pause, but not for an
+            # outage: what could be read is backed up, and the other windows need not wait.
+            context.instance.add_run_tags(context.run.run_id, {PARTLY_DONE_TAG: "true"})
+            with told_as_failure():
+                raise TopicsNotReadError(unread=unread)
 
     return backup
 
@@ -119,24 +128,30 @@ def _events(
     settings: ApplicationSettings,
     windows: Sequence[WindowBackup],
 ) -> Iterator[dg.MaterializeResult | dg.AssetCheckResult | dg.AssetCheckEvaluation]:
-    verdicts = {
-        (verdict.topic, verdict.check, verdict.window): verdict
-        for window in windows
-        for verdict in judge(window, settings.application)
-    }
+    verdicts: dict[tuple[str, str], list[Verdict]] = {}
+    for verdict in (v for window in windows for v in judge(window, settings.application)):
+        verdicts.setdefault((verdict.topic, verdict.check), []).append(verdict)
     notes = {window.window: window.note for window in windows}
-    by_topic: dict[str, list[TopicBackup]] = {}
+    unread = {one.topic for window in windows for one in window.unread}
+    by_topic: dict[str, list[TopicBackup]] = {topic: [] for topic in sorted(unread)}
     for backup in (topic for window in windows for topic in window.topics):
         by_topic.setdefault(backup.topic, []).append(backup)
     for topic, backups in by_topic.items():
         key = backup_key(settings.application_id, topic)
         for backup in backups:
             metadata = _metadata(backup, notes[backup.window])
-            context.add_asset_metadata(metadata, key, backup.window.key)
-        yield dg.MaterializeResult(asset_key=key)
-        for check in checks_of(is_changelog=backups[0].is_changelog):
-            of_check = [verdicts[topic, check, backup.window.key] for backup in backups]
-            yield from window_check_events(context, key, check, of_check)
+            if topic in unread:  # a result would stand for all windows of the run
+                done = dg.AssetMaterialization(
+                    key, partition=backup.window.key, metadata={**metadata}
+                )
+                context.log_event(done)
+            else:
+                context.add_asset_metadata(metadata, key, backup.window.key)
+        if topic not in unread:
+            yield dg.MaterializeResult(asset_key=key)
+        for check in _checks(settings.application.topic(topic)):
+            if of_check := verdicts.get((topic, check)):
+                yield from window_check_events(context, key, check, of_check)
 
 
 def _metadata(backup: TopicBackup, note: str) -> dict[str, dg.MetadataValue]:

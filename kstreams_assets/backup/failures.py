@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
+from kstreams_assets.backup.result import UnreadTopic
 from kstreams_assets.backup.windows import Window
 from kstreams_assets.errors import KStreamsAssetsError
 
@@ -28,6 +29,20 @@ class TopicRecreatedWhileReadingError(KStreamsAssetsError):
             f"Topic {', '.join(self.topics)} was deleted or recreated while it was read; what was"
             " read has been discarded.",
             remedy="Run the same windows again; what the old topic held is reported as lost.",
+        )
+
+
+class TopicsNotReadError(KStreamsAssetsError):
+    """Open transactions kept topics out of a backup whose other topics are done."""
+
+    def __init__(self, *, unread: Sequence[UnreadTopic]) -> None:
+        self.unread = tuple(unread)
+        topics = ", ".join(sorted({one.topic for one in unread}))
+        super().__init__(
+            f"Not backed up: {topics} in {range_of([one.window for one in unread])}; everything"
+            f" else of the run is done. {unread[0].reason.rstrip('.')}.",
+            remedy="Run these windows again for these topics once the transaction has ended; the"
+            " sensor of the backups does so by itself.",
         )
 
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from kstreams_assets.app.model import AppTopic, StreamsApplication, TopicRole
 from kstreams_assets.backup.ledger import Ledger, LedgerEntry
 from kstreams_assets.backup.plan import LogState, SpanPlan, plan_span
-from kstreams_assets.backup.result import TopicLife
+from kstreams_assets.backup.result import TopicLife, UnreadTopic
 from kstreams_assets.backup.windows import Edges, Window, WindowEdges
-from kstreams_assets.errors import ConfigurationError, KafkaError, TopicNotFoundError
+from kstreams_assets.errors import ConfigurationError, TopicNotFoundError
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.positions import TopicPartitionId
 from kstreams_assets.kafka.topics import TopicDescription
@@ -17,24 +17,8 @@ from kstreams_assets.recovery.point import RecoveryPoint
 from kstreams_assets.recovery.table import RecoveryPointTable, at_edges
 
 _POLL_S = 0.25
-
-
-class StableOffsetNotReachedError(KafkaError):
-    """An open transaction keeps committed records of a window from being read."""
-
-    def __init__(
-        self, *, partition: TopicPartitionId, needed: int, found: int, waited_s: float
-    ) -> None:
-        super().__init__(
-            f"The last stable offset of {partition} stays at {found}; the window ends at {needed}"
-            f" (waited {waited_s:g} s).",
-            remedy="Look for a hanging transaction (kafka-transactions.sh find-hanging) or a log"
-            " that was truncated by an unclean leader election; then try again.",
-        )
-        self.partition = partition
-        self.needed = needed
-        self.found = found
-        self.waited_s = waited_s
+_MOST = 5
+"""So many partitions are named."""
 
 
 class WindowsChangedError(ConfigurationError):
@@ -76,9 +60,14 @@ class TopicPlan:
 
 @dataclass(frozen=True, slots=True)
 class RunPlan:
-    """What a run has to do, and the topics as the cluster describes them now."""
+    """What a run has to do, and the topics as the cluster describes them now.
+
+    `unread` are topics of windows that the run has to leave out: an open transaction, perhaps
+    somebody else's, keeps their records from being read, and nothing else.
+    """
 
     topics: tuple[TopicPlan, ...]
+    unread: tuple[UnreadTopic, ...]
     descriptions: Mapping[str, TopicDescription]
     partition_counts: Mapping[Window, Mapping[str, int]]
     """Partitions of every topic of the application when each window closed."""
@@ -98,27 +87,30 @@ class Planner:
     stable_wait_s: float
 
     def plan(self, windows: Sequence[Window]) -> RunPlan:
-        """Lay out these windows.
+        """Lay out these windows, waiting for open transactions for `stable_wait_s`.
 
         Raises:
             TopicNotFoundError: A topic is not on the cluster, and never was in a recovery point.
             AuthorizationFailedError: The right to READ a topic is missing.
             WindowsChangedError: The schedule of the windows is not what it was.
-            StableOffsetNotReachedError: A window's records do not become readable.
         """
         names = {topic.name for topic in self.topics}
         edges = self._edges(windows, names)
         by_window = {window: edges.partitions_of(window, names) for window in windows}
         descriptions = self._describe(names, self._seen(windows, by_window, edges))
-        logs = self._log_states(by_window.values(), descriptions)
+        logs, stable = self._log_states(by_window.values(), descriptions)
+        unread = self._unread(by_window, stable)
+        left_out = {(one.window, one.topic) for one in unread}
         earlier = self._earlier(windows, names)
         plans = [
             self._topic_plan(window, topic, by_window[window], edges, logs, earlier)
             for window in windows
             for topic in self.topics
+            if (window, topic.name) not in left_out
         ]
         return RunPlan(
             topics=tuple(plans),
+            unread=unread,
             descriptions=descriptions,
             partition_counts={
                 window: _partition_counts(edges.closing_point(window)) for window in windows
@@ -161,7 +153,8 @@ class Planner:
         self,
         edges: Iterable[Sequence[Edges]],
         descriptions: Mapping[str, TopicDescription],
-    ) -> Mapping[TopicPartitionId, LogState]:
+    ) -> tuple[Mapping[TopicPartitionId, LogState], Mapping[TopicPartitionId, int]]:
+        """The logs, and the last stable offsets of those that were not stable in time."""
         needed: dict[TopicPartitionId, int] = {}
         gone: dict[TopicPartitionId, LogState] = {}
         for edge in (edge for of_window in edges for edge in of_window):
@@ -171,10 +164,10 @@ class Planner:
             else:
                 topic_id = description.topic_id if description else None
                 gone[edge.partition] = LogState(topic_id, 0)
-        self._wait_until_stable(needed)
+        behind = self._wait_until_stable(needed)
         log_starts = self.cluster.log_start_offsets(list(needed))
         committed = self._committed(needed)
-        return gone | {
+        logs = gone | {
             partition: LogState(
                 topic_id=descriptions[partition.topic].topic_id,
                 log_start=log_starts[partition],
@@ -182,23 +175,50 @@ class Planner:
             )
             for partition in needed
         }
+        return logs, behind
 
-    def _wait_until_stable(self, needed: Mapping[TopicPartitionId, int]) -> None:
+    def _wait_until_stable(
+        self, needed: Mapping[TopicPartitionId, int]
+    ) -> Mapping[TopicPartitionId, int]:
+        """The last stable offsets of partitions that have not reached what is needed in time."""
         deadline = time.monotonic() + self.stable_wait_s
         while True:
             stable = self.cluster.last_stable_offsets(list(needed))
             behind = {p: offset for p, offset in stable.items() if offset < needed[p]}
-            if not behind:
-                return
-            if time.monotonic() >= deadline:
-                partition, found = sorted(behind.items())[0]
-                raise StableOffsetNotReachedError(
-                    partition=partition,
-                    needed=needed[partition],
-                    found=found,
-                    waited_s=self.stable_wait_s,
-                )
+            if not behind or time.monotonic() >= deadline:
+                return behind
             time.sleep(_POLL_S)
+
+    def _unread(
+        self,
+        by_window: Mapping[Window, Sequence[Edges]],
+        stable: Mapping[TopicPartitionId, int],
+    ) -> tuple[UnreadTopic, ...]:
+        """Topics of windows that end beyond a last stable offset."""
+        found: dict[tuple[Window, str], list[str]] = {}
+        for window, edges in by_window.items():
+            for edge in edges:
+                readable = stable.get(edge.partition)
+                if readable is not None and readable < edge.end.offset:
+                    found.setdefault((window, edge.partition.topic), []).append(
+                        f"the last stable offset of {edge.partition} stays at {readable}; the"
+                        f" window ends at {edge.end.offset}"
+                    )
+        return tuple(
+            UnreadTopic(
+                window=window,
+                topic=topic,
+                is_changelog=TopicRole.CHANGELOG in self.application.topic(topic).roles,
+                reason=(
+                    f"An open transaction keeps committed records from being read:"
+                    f" {'; '.join(partitions[:_MOST])} (waited {self.stable_wait_s:g} s). Look for"
+                    " a hanging transaction (kafka-transactions.sh find-hanging) or a log that was"
+                    " truncated by an unclean leader election; the other topics are backed up, and"
+                    " this window is due for the topic until it can be read."
+                ),
+            )
+            for (window, topic), partitions in found.items()
+        )
 
     def _committed(self, partitions: Iterable[TopicPartitionId]) -> Mapping[TopicPartitionId, int]:
         repartition = {t.name for t in self.topics if _is_purged(t)}

@@ -26,6 +26,8 @@ _RETRY_WITHIN: Final = timedelta(minutes=10)
 _APP_TAG: Final = "kstreams/app"
 _WAREHOUSE_TAG: Final = "kstreams/warehouse"
 _RETRY_TAG: Final = "kstreams/retry"
+PARTLY_DONE_TAG: Final = "kstreams/partly-done"
+"""On a failed run that has backed up all topics but some that could not be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,4 +181,5 @@ def _attempt(record: dg.RunRecord) -> Attempt:
         ended_at_ms=round(ended_s * 1000),
         succeeded=record.dagster_run.status is dg.DagsterRunStatus.SUCCESS,
         again=_RETRY_TAG in tags,
+        partly_done=PARTLY_DONE_TAG in tags,
     )

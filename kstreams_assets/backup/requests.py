@@ -43,7 +43,8 @@ class ClosedWindow(Protocol):
 class Attempt:
     """A run that has ended, of the windows `first` to `last` (keys, both inclusive).
 
-    `again` says that these windows had failed before.
+    `again` says that these windows had failed before; `partly_done` that one which failed backed up
+    other topics: neither the cluster nor the warehouse is down.
     """
 
     first: str
@@ -51,6 +52,12 @@ class Attempt:
     ended_at_ms: int
     succeeded: bool
     again: bool = False
+    partly_done: bool = False
+
+    @property
+    def hints_at_outage(self) -> bool:
+        """Whether nothing could be done at all."""
+        return not self.succeeded and not self.partly_done
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +151,7 @@ class _Past:
             failures,
             last_failed_ms,
             [attempt.ended_at_ms for attempt in ended if attempt.succeeded and attempt.again],
-            sum(1 for _ in takewhile(lambda attempt: not attempt.succeeded, reversed(ended))),
+            sum(1 for _ in takewhile(lambda attempt: attempt.hints_at_outage, reversed(ended))),
             failed[-1].ended_at_ms if failed else 0,
         )
 

@@ -144,8 +144,22 @@ class TopicBackup:
 
 
 @dataclass(frozen=True, slots=True)
+class UnreadTopic:
+    """A topic whose records of a window cannot be read yet: the window stays due for it."""
+
+    window: Window
+    topic: str
+    is_changelog: bool
+    reason: str
+    """Which open transaction is in the way, and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
 class WindowBackup:
-    """One window of an application: its topics, and whether a recovery point bounds it."""
+    """One window of an application: its topics, and whether a recovery point bounds it.
+
+    `unread` are topics of the run that had to be left out of it.
+    """
 
     window: Window
     topics: tuple[TopicBackup, ...]
@@ -153,6 +167,7 @@ class WindowBackup:
     partition_counts: Mapping[str, int]
     """Partitions of every topic of the application when the window closed."""
     has_own_point: bool = True
+    unread: tuple[UnreadTopic, ...] = ()
 
     @property
     def note(self) -> str:

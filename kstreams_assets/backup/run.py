@@ -125,7 +125,7 @@ class BackupRun:
         )
 
     def _groups(self, plan: RunPlan) -> list[tuple[Window, ...]]:
-        offsets: dict[Window, int] = {}
+        offsets: dict[Window, int] = {one.window: 0 for one in plan.unread}
         for topic in plan.topics:
             offsets[topic.window] = offsets.get(topic.window, 0) + topic.to_read
         sizes = {window: count * _BYTES_PER_RECORD for window, count in offsets.items()}
@@ -284,7 +284,10 @@ class BackupRun:
             recovery_point_id=topics[0].recovery_point_id if topics else None,
             partition_counts=plan.partition_counts[window],
             has_own_point=window in plan.with_own_point,
+            unread=tuple(one for one in plan.unread if one.window == window),
         )
+        for one in backup.unread:
+            _log.warning("Window %s, topic %s: %s", window.key, one.topic, one.reason)
         _log.info("Window %s: %d records of %d topics.", window.key, backup.records, len(topics))
         return backup
 

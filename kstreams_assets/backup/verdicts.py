@@ -33,7 +33,8 @@ CHECKS: Mapping[str, str] = {
     "every_offset_accounted": (
         "Every offset of the window is a stored record, or its absence is proved from the raw log"
         " (transaction marker, aborted, compacted, purged) or told as a loss. Red: records are"
-        " missing or doubled for no known cause; keep the window's topic and report it."
+        " missing or doubled for no known cause; keep the window's topic and report it. Or an open"
+        " transaction keeps the records from being read: not backed up, the window stays due."
     ),
     "no_source_loss": (
         "Kafka still held every committed record of the window when it was read. Red: retention,"
@@ -68,8 +69,18 @@ def checks_of(*, is_changelog: bool) -> Mapping[str, str]:
 
 
 def judge(window: WindowBackup, application: StreamsApplication) -> list[Verdict]:
-    """Every check of every topic of a window."""
-    return [
+    """Every check of every topic of a window; a topic that could not be read fails the first."""
+    unread = [
+        Verdict(
+            "every_offset_accounted",
+            one.topic,
+            window.window.key,
+            passed=False,
+            explanation=f"Not backed up. {one.reason}",
+        )
+        for one in window.unread
+    ]
+    return unread + [
         verdict
         for backup in window.topics
         for verdict in (

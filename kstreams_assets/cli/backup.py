@@ -105,6 +105,11 @@ def _report(
             [document["window"], *(topic[c] for c in columns), _checks(topic)]
             for document in documents
             for topic in document["topics"]
+        ]
+        + [
+            [one.window.key, one.topic, *("-" for _ in columns[1:]), "RED: not backed up"]
+            for window in backups
+            for one in window.unread
         ],
     )
     for window in backups:
@@ -129,6 +134,7 @@ def _document(window: WindowBackup, verdicts: Sequence[Verdict]) -> dict[str, An
         "window": window.window.key,
         "recovery_point": window.recovery_point_id,
         "note": window.note,
+        "not_backed_up": [{"topic": one.topic, "explanation": one.reason} for one in window.unread],
         "topics": [
             {
                 "topic": topic.topic,

@@ -1,10 +1,21 @@
 """Methods for an application that rests for a moment, or is stopped; and the last resort."""
 
 import time
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from kstreams_assets.errors import AuthorizationFailedError
-from kstreams_assets.kafka.positions import OffsetRange
+from kstreams_assets.errors import (
+    AuthorizationFailedError,
+    CoordinatorRecordError,
+    CorruptBatchError,
+    OffsetOutOfRangeError,
+    RawReadLimitError,
+    RawReadTimeoutError,
+)
+from kstreams_assets.kafka.coordinator_partition import CONSUMER_OFFSETS, coordinator_partition
+from kstreams_assets.kafka.group_log import group_commits
+from kstreams_assets.kafka.positions import CommittedOffset, OffsetRange, TopicPartitionId
+from kstreams_assets.kafka.raw_range import LoadedBatch
 from kstreams_assets.recovery.method import (
     NotTaken,
     Offsets,
@@ -19,6 +30,19 @@ _REST_S = 1.5
 _STABLE_S = 25.0
 """An orphaned transaction is aborted after 10 s plus up to 10 s until the coordinator looks."""
 _POLL_S = 0.05
+_NO_INTERNAL = "no internal topic holds a record that shows the processing guarantee"
+_MOST = 5
+_FIRST_STEP = 10_000
+_COMMITS_BYTES = 32 * 1024**2
+"""How much of the offsets topic is looked through for the newest commits of a stopped group."""
+_UNREADABLE = (
+    AuthorizationFailedError,
+    CoordinatorRecordError,
+    CorruptBatchError,
+    OffsetOutOfRangeError,
+    RawReadLimitError,
+    RawReadTimeoutError,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +79,12 @@ class SandwichMethod:
 
 @dataclass(frozen=True, slots=True)
 class QuiescedMethod:
-    """The group is empty, and nothing is undecided."""
+    """The group is empty, and nothing is undecided.
+
+    Exact only where the logs show an exactly-once application. Of an `at_least_once` one that was
+    killed, changelogs and outputs run ahead of the committed offsets by up to a commit interval;
+    if it was closed in an orderly way they do not, but nothing in Kafka tells the two apart.
+    """
 
     scene: Scene
 
@@ -75,11 +104,40 @@ class QuiescedMethod:
             return NotTaken(refusal)
         if not committed and any(ends.values()):
             return NotTaken("the group has no committed offsets, although its topics hold records")
+        doubt = self._why_not_exact(committed, ends)
+        if not doubt:
+            return Positions(Method.QUIESCED, Guarantee.EXACT, ends, committed, ends)
         note = (
-            "The group is empty. What an at_least_once application would repeat after an unclean"
-            " stop, it repeats after a restore too."
+            f"The group is empty, but {doubt}: the logs may be ahead of the committed offsets by up"
+            " to one commit interval. The point is exact if the application was closed in an"
+            " orderly way, not killed."
         )
-        return Positions(Method.QUIESCED, Guarantee.EXACT, ends, committed, ends, note=note)
+        return Positions(Method.QUIESCED, Guarantee.AT_LEAST_ONCE, ends, committed, ends, note=note)
+
+    def _why_not_exact(
+        self, committed: Mapping[TopicPartitionId, CommittedOffset], ends: Offsets
+    ) -> str:
+        """Why the logs do not show an exactly-once application; empty if they do.
+
+        Internal topics that were written in transactions show it, unless an offset was committed
+        outside of one since. Without internal topics every committed offset has to show it.
+        """
+        doubt = why_not_exactly_once(self.scene, ends)
+        if doubt and doubt != _NO_INTERNAL:
+            return doubt
+        if not committed and not any(ends.values()):
+            return ""  # it has never processed anything
+        in_transaction = newest_commits(self.scene, committed)
+        plain = sorted(p for p, inside in in_transaction.items() if not inside)
+        if plain:
+            return (
+                f"the offset of {plain[0]} was committed outside of transactions"
+                " (processing.guarantee at_least_once, or set by hand)"
+            )
+        unseen = sorted(committed.keys() - in_transaction.keys())
+        if doubt and unseen:
+            return f"{doubt}, and the newest commit for {unseen[0]} was not found in the logs"
+        return ""
 
     def _not_empty(self) -> str:
         state = self.scene.cluster.group_state(self.scene.group)
@@ -93,8 +151,11 @@ class OffsetsFirstMethod:
     """Committed offsets, then ends: a restore loses nothing and may repeat.
 
     Read the other way round, the state would lack effects of records below the offsets. Everything
-    below the ends must be decided: what a transaction's offsets cover may lie behind another's
-    open data.
+    below the ends of internal topics must be decided, as it is saved with the point: what a
+    transaction's offsets cover may lie behind another's open data. All their transactions are the
+    application's own, and end within seconds. An output may be held up for ever by somebody else's
+    open transaction: its end stands all the same (own records may lie behind that transaction), and
+    only the backup of that topic waits until it can be read.
     """
 
     scene: Scene
@@ -102,26 +163,40 @@ class OffsetsFirstMethod:
     def take(self) -> Positions | NotTaken:
         """Positions of the application now, or why not."""
         cluster, written = self.scene.cluster, self.scene.standing.written
+        internal = self.scene.standing.internal
         committed = committed_offsets(self.scene)
         self.scene.between("ends")
         ends = cluster.high_watermarks(written)
         deadline = time.monotonic() + _STABLE_S
-        while behind := [p for p, o in cluster.last_stable_offsets(written).items() if o < ends[p]]:
+        while behind := self._undecided(internal, ends):
             if time.monotonic() > deadline:
                 return NotTaken(
                     f"{behind[0]} was not decided up to offset {ends[behind[0]]} within"
                     f" {_STABLE_S:g} s (a hanging transaction?)"
                 )
             time.sleep(_POLL_S)
-        note = "" if committed else "The application's group has no committed offsets."
+        notes = [] if committed else ["The application's group has no committed offsets."]
+        held_up = self._undecided(self.scene.standing.outputs, ends)
+        if held_up:
+            notes.append(
+                f"A transaction is open in {', '.join(map(str, held_up[:_MOST]))}: the backup of"
+                " that topic has to wait until it has ended."
+            )
         return Positions(
             Method.OFFSETS_FIRST,
             Guarantee.AT_LEAST_ONCE,
             ends,
             committed,
             cluster.high_watermarks(written),
-            note=note,
+            note=" ".join(notes),
         )
+
+    def _undecided(
+        self, partitions: Sequence[TopicPartitionId], ends: Offsets
+    ) -> list[TopicPartitionId]:
+        """Partitions in which a transaction below the ends is open."""
+        stable = self.scene.cluster.last_stable_offsets(partitions)
+        return sorted(p for p, offset in stable.items() if offset < ends[p])
 
 
 def why_not_exactly_once(scene: Scene, ends: Offsets) -> str:
@@ -134,10 +209,10 @@ def why_not_exactly_once(scene: Scene, ends: Offsets) -> str:
     starts = scene.cluster.log_start_offsets(internal)
     newest = {p: OffsetRange(ends[p] - 1, ends[p]) for p in internal if ends[p] > starts[p]}
     if not newest:
-        return "no internal topic holds a record that shows the processing guarantee"
+        return _NO_INTERNAL
     try:
         raw = scene.reader.read(newest, deadline_s=_READ_S)
-    except AuthorizationFailedError as error:
+    except _UNREADABLE as error:
         return error.problem.rstrip(".")
     batches = {p: one.batches[-1].header for p, one in raw.items() if one.batches}
     if not batches:
@@ -146,3 +221,66 @@ def why_not_exactly_once(scene: Scene, ends: Offsets) -> str:
     if plain:
         return f"{plain[0]} is written without transactions (processing.guarantee at_least_once)"
     return ""
+
+
+def newest_commits(
+    scene: Scene, wanted: Iterable[TopicPartitionId]
+) -> Mapping[TopicPartitionId, bool]:
+    """Whether the newest commit of the group for each partition was made in a transaction.
+
+    Looks back through the group's partition of `__consumer_offsets`, up to 32 MiB of it. What is
+    not found there, or may not be read, is left out.
+    """
+    topic = scene.cluster.metadata().topics.get(CONSUMER_OFFSETS)
+    missing = set(wanted)
+    if topic is None or not missing:
+        return {}
+    partition = TopicPartitionId(
+        CONSUMER_OFFSETS, coordinator_partition(scene.group, topic.partitions)
+    )
+    search = _CommitSearch(scene.group, missing)
+    deadline, left, step = time.monotonic() + _READ_S, _COMMITS_BYTES, _FIRST_STEP
+    try:
+        log_start = scene.cluster.log_start_offsets([partition])[partition]
+        end = scene.cluster.high_watermarks([partition])[partition]
+        while search.missing and log_start < end and left > 0:
+            start = max(log_start, end - step)
+            raw = scene.reader.read(
+                {partition: OffsetRange(start, end)},
+                deadline_s=max(0.0, deadline - time.monotonic()),
+                limit_bytes=left,
+            )[partition]
+            for batch in reversed(raw.batches):
+                search.look_at(batch)
+            left -= sum(len(batch.data) for batch in raw.batches)
+            end, step = start, 2 * step
+    except _UNREADABLE:
+        return search.found
+    return search.found
+
+
+class _CommitSearch:
+    """Finds the newest commit for each partition in batches that come newest first."""
+
+    def __init__(self, group: str, missing: set[TopicPartitionId]) -> None:
+        self.missing = missing
+        self.found: dict[TopicPartitionId, bool] = {}
+        self._group = group
+        self._is_committed: dict[int, bool] = {}
+        self._below: int | None = None
+
+    def look_at(self, batch: LoadedBatch) -> None:
+        """Look at a batch; one that two reads share is looked at once."""
+        header = batch.header
+        if self._below is not None and header.base_offset >= self._below:
+            return
+        self._below = header.base_offset
+        if header.is_control:
+            if header.control_type is not None:
+                self._is_committed[header.producer_id] = header.control_type == "commit"
+        elif not header.is_transactional or self._is_committed.get(header.producer_id):
+            for commit in group_commits(batch, self._group):
+                partition = TopicPartitionId(commit.topic, commit.partition)
+                if partition in self.missing:
+                    self.missing.discard(partition)
+                    self.found[partition] = header.is_transactional

@@ -12,6 +12,7 @@ from kstreams_assets.errors import (
     CoordinatorRecordError,
     CorruptBatchError,
     OffsetOutOfRangeError,
+    RawReadLimitError,
     RawReadTimeoutError,
 )
 from kstreams_assets.kafka.coordinator_partition import (
@@ -47,6 +48,8 @@ from kstreams_assets.recovery.transaction_history import (
 _WAIT_S = 0.25
 """Between the two looks at the last stable offsets, so that data tails span several commits."""
 _READ_S = 15.0
+_READ_BYTES = 512 * 1024**2
+"""For the undecided ends of all logs; a hanging transaction in an output makes them grow."""
 _CLOSING_S = 3.0
 """How long to wait for the markers of older clients' transactions: some commit intervals."""
 _POLL_S = 0.02
@@ -74,6 +77,8 @@ class TransactionsMethod:
             return self._take()
         except (AuthorizationFailedError, CoordinatorRecordError, CorruptBatchError) as error:
             return NotTaken(error.problem.rstrip("."))
+        except RawReadLimitError as error:
+            return NotTaken(f"a transaction is open for very long: {error.problem.rstrip('.')}")
         except (OffsetOutOfRangeError, RawReadTimeoutError) as error:
             return NotTaken(error.problem.rstrip("."), again=True)
 
@@ -177,7 +182,8 @@ class TransactionsMethod:
     ) -> dict[TopicPartitionId, list[RawBatch]]:
         """Batch headers of data partitions; those of the offsets topic go to the group's."""
         found: dict[TopicPartitionId, list[RawBatch]] = {}
-        for partition, raw in self.scene.reader.read(ranges, deadline_s=_READ_S).items():
+        read = self.scene.reader.read(ranges, deadline_s=_READ_S, limit_bytes=_READ_BYTES)
+        for partition, raw in read.items():
             if partition.topic == CONSUMER_OFFSETS:
                 known = self._group_batches[-1].header.last_offset if self._group_batches else -1
                 self._group_batches += batches_of_group(

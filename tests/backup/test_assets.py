@@ -11,7 +11,7 @@ import pytest
 from kstreams_assets.app.model import AppTopic, TopicRole
 from kstreams_assets.backup import assets
 from kstreams_assets.backup.plan import Gap, GapCause
-from kstreams_assets.backup.result import TopicBackup, WindowBackup
+from kstreams_assets.backup.result import TopicBackup, UnreadTopic, WindowBackup
 from kstreams_assets.backup.verdicts import CHANGELOG_CHECKS, CHECKS
 from kstreams_assets.backup.windows import Window
 from kstreams_assets.errors import TopicNotFoundError
@@ -35,6 +35,8 @@ class _Run:
 
     topics: Sequence[AppTopic] = ()
     error: Exception | None = None
+    unread: Sequence[tuple[str, str]] = ()
+    """(window, topic) that an open transaction keeps from being read."""
 
     def __call__(
         self,
@@ -53,9 +55,18 @@ class _Run:
         return [
             WindowBackup(
                 window,
-                tuple(self._topic(window, topic.name) for topic in self.topics),
+                tuple(
+                    self._topic(window, topic.name)
+                    for topic in self.topics
+                    if (window.key, topic.name) not in self.unread
+                ),
                 "point-1",
                 {topic.name: 1 for topic in TOPICS},
+                unread=tuple(
+                    UnreadTopic(window, topic, is_changelog=False, reason="A transaction is open.")
+                    for key, topic in self.unread
+                    if key == window.key
+                ),
             )
             for window in windows
         ]
@@ -175,6 +186,45 @@ def test_a_single_window_is_evaluated_once(definition: dg.AssetsDefinition) -> N
     assert (red.check_name, red.asset_key.path[-1]) == ("no_source_loss", "t")
     assert red.severity is dg.AssetCheckSeverity.ERROR
     assert "t-0: offsets 0 to 3 (retention)" in (red.description or "")
+
+
+def test_a_topic_that_cannot_be_read_fails_alone(
+    definition: dg.AssetsDefinition, run: _Run
+) -> None:
+    """What could be read is told of; the run fails, so that the rest is tried again."""
+    run.unread = [(KEYS[1], "t"), (KEYS[2], "t")]
+    with dg.DagsterInstance.ephemeral() as instance:
+        done = _materialise(definition, instance, KEYS[0], KEYS[2])
+        (record,) = instance.get_run_records()
+    assert not done.success
+    assert "kstreams/partly-done" in record.dagster_run.tags
+    (failure,) = done.get_step_failure_events()
+    assert failure.step_failure_data.user_failure_data is not None
+    description = failure.step_failure_data.user_failure_data.description or ""
+    assert f"Not backed up: t in windows {KEYS[1]} to {KEYS[2]}" in description
+    assert "A transaction is open." in description
+    found = _materialised(done)
+    assert found.keys() == {("t", KEYS[0]), *(("u", key) for key in KEYS)}
+    assert found["t", KEYS[0]]["records"] == 9
+    accounted = _evaluated(done, "every_offset_accounted")
+    assert {pair: passed for pair, passed in accounted.items() if pair[1]} == {
+        **{("t", key): key == KEYS[0] for key in KEYS},
+        **{("u", key): True for key in KEYS},
+    }
+    lost = _evaluated(done, "no_source_loss")
+    assert {pair for pair in lost if pair[1]} == {("t", KEYS[0]), *(("u", key) for key in KEYS)}
+
+
+def test_a_single_window_with_nothing_but_a_topic_that_cannot_be_read(
+    definition: dg.AssetsDefinition, run: _Run
+) -> None:
+    run.unread = [(KEYS[0], "t")]
+    with dg.DagsterInstance.ephemeral() as instance:
+        done = _materialise(definition, instance, KEYS[0], KEYS[0], "t")
+    assert not done.success
+    assert _materialised(done) == {}
+    (red,) = done.get_asset_check_evaluations()
+    assert (red.check_name, red.passed) == ("every_offset_accounted", False)
 
 
 def test_a_subset_of_topics(definition: dg.AssetsDefinition, run: _Run) -> None:

@@ -145,6 +145,11 @@ class TestFailures:
         worked = Attempt(window(7).key, window(7).key, NOW_MS - 1_000, succeeded=True)
         assert indices(ask(closed(9), *outage, worked)) == [3, 4, 5, 6, 7, 8]
 
+    def test_runs_that_lacked_one_topic_are_no_outage(self) -> None:
+        """Somebody's open transaction in one topic must not delay the others."""
+        partly = [replace(failed(i, i, ago_s=30 - i), partly_done=True) for i in range(3)]
+        assert indices(ask(closed(9), *partly)) == [3, 4, 5, 6, 7, 8]
+
     def test_an_outage_never_pauses_for_long(self) -> None:
         outage = [failed(0, 0, ago_s=LONGEST_OUTAGE_PAUSE_S)] * 50
         assert indices(ask(closed(9), *outage)) == list(range(1, 9))

@@ -1,9 +1,14 @@
 """Only what was committed is backed up, each record in one window, every other offset explained."""
 
+import time
+
 import pytest
 
+from kstreams_assets.app.model import TopicRole
 from kstreams_assets.backup.plan import Gap, GapCause
 from kstreams_assets.backup.result import SpanResult
+from kstreams_assets.kafka.positions import TopicPartitionId
+from kstreams_assets.settings import BackupSettings
 from tests.backup.reading import consume, offsets, stored
 from tests.backup.writing import await_end, open_transaction, producer, send
 from tests.streams.workbench import Workbench
@@ -72,6 +77,53 @@ def test_interleaved_transactions_of_several_producers(workbench: Workbench) -> 
         ]
     assert stored(workbench, topic) == consume(workbench.bootstrap_servers, topic, 2)
     assert all(verdict.passed for verdict in workbench.verdicts([*first, *rest]).values())
+
+
+def test_an_open_transaction_in_an_output_holds_up_that_topic_alone(
+    workbench: Workbench,
+) -> None:
+    """Somebody else's; the application itself writes at least once, in front of it and behind."""
+    workbench.settings = BackupSettings(stable_wait_s=0.5)
+    topic = workbench.topic("in")
+    output = workbench.topic("shared", partitions=2, role=TopicRole.OUTPUT)
+    servers = workbench.bootstrap_servers
+    own = producer(servers)
+    foreign = producer(servers, transactional_id=output, transaction_timeout_ms=900_000)
+    foreign.init_transactions(20)
+    foreign.begin_transaction()
+    send(own, topic, b"1", b"2")
+    send(own, output, b"own 1")
+    early = workbench.close_window()
+    send(foreign, output, b"foreign")
+    send(own, output, b"own 2")
+    began = time.monotonic()
+    late = workbench.close_window()
+    assert time.monotonic() - began < 10  # the point does not wait for somebody else
+
+    first, second = workbench.back_up()
+
+    assert [backup.topic for backup in first.topics] == [topic, output]
+    assert first.unread == ()
+    assert [backup.topic for backup in second.topics] == [topic]
+    (unread,) = second.unread
+    assert (unread.window, unread.topic) == (late, output)
+    assert f"{output}-0 stays at 1; the window ends at 3" in unread.reason
+    verdicts = workbench.verdicts([first, second])
+    red = [key for key, verdict in verdicts.items() if not verdict.passed]
+    assert red == [(late.key, output, "every_offset_accounted")]
+    done = workbench.ledger.done({topic, output})
+    assert done == {early: {topic, output}, late: {topic}}
+
+    foreign.abort_transaction(20)
+    held_up = [TopicPartitionId(output, 0)]
+    while workbench.cluster.last_stable_offsets(held_up)[held_up[0]] < 4:
+        assert time.monotonic() < began + 300
+        time.sleep(0.1)
+    (again,) = workbench.back_up(late, topics=[output])
+    assert again.unread == ()
+    assert all(verdict.passed for verdict in workbench.verdicts([again]).values())
+    assert offsets(stored(workbench, output)) == [0, 2]
+    assert workbench.ledger.done({topic, output})[late] == {topic, output}
 
 
 def test_a_window_of_aborted_records_only_stays_green_when_kafka_has_dropped_them(

@@ -11,9 +11,12 @@ from kstreams_assets.app.model import TopicRole
 from kstreams_assets.errors import TopicNotFoundError
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.recovery import capture
+from kstreams_assets.recovery.method import Positions, Scene
 from kstreams_assets.recovery.point import GroupOffset, Guarantee, Method
+from kstreams_assets.recovery.quiet import QuiescedMethod
 from kstreams_assets.recovery.recorder import Recorder, TopicChangedWhileReadingError
-from tests.backup.writing import open_transaction, producer, send, write
+from kstreams_assets.recovery.standing import Standing
+from tests.backup.writing import await_end, open_transaction, producer, send, write
 from tests.streams.workbench import NoSpark, Workbench
 
 pytestmark = pytest.mark.kafka
@@ -29,6 +32,17 @@ def bench(workbench: Workbench) -> Workbench:
 def _ends(bench: Workbench) -> dict[tuple[str, int], tuple[int, int]]:
     cuts = bench.take_point().partitions
     return {(cut.topic, cut.partition): (cut.log_start, cut.end) for cut in cuts}
+
+
+def _quiesced(bench: Workbench) -> Positions:
+    """What the method for stopped applications finds, whether a better one works or not."""
+    described = bench.cluster.metadata().topics
+    here = {name: described[name] for name in bench.roles}
+    with bench.cluster.raw_log() as reader:
+        scene = Scene(bench.cluster, reader, Standing(bench.application, here, ()))
+        found = QuiescedMethod(scene).take()
+    assert isinstance(found, Positions)
+    return found
 
 
 def test_a_point_stands_at_the_last_stable_offset_of_every_partition(bench: Workbench) -> None:
@@ -56,9 +70,40 @@ def test_committed_offsets_are_kept_with_their_metadata(bench: Workbench) -> Non
     point = bench.take_point()
     # librdkafka appends a NUL: such a one is to be told apart, not tidied up
     assert point.group_offsets == (GroupOffset(topic, 0, 4, "AgAAAZqzbB4A\0"),)
-    assert (point.method, point.guarantee) == (Method.QUIESCED, Guarantee.EXACT)
+    assert point.method is Method.QUIESCED
     assert [p.id for p in bench.points()][-1] == point.id
     assert bench.points()[-1] == point
+
+
+def test_a_stopped_application_without_stores_is_exact_if_all_its_commits_are_transactions(
+    bench: Workbench,
+) -> None:
+    """Nothing else shows that its outputs and its offsets belong together."""
+    topic, output = bench.topic("in", partitions=2), bench.topic("out", role=TopicRole.OUTPUT)
+    write(bench, topic, 5)
+    write(bench, topic, 5, partition=1)
+    group = {"bootstrap.servers": bench.bootstrap_servers, "group.id": bench.application_id}
+    member = Consumer(group)
+    sender = open_transaction(bench)
+    send(sender, output, b"done")
+    offsets = [TopicPartition(topic, number, 5) for number in range(2)]
+    sender.send_offsets_to_transaction(offsets, member.consumer_group_metadata(), 20)
+    sender.commit_transaction(20)
+    await_end(bench, output, 2)
+    assert _quiesced(bench).guarantee is Guarantee.EXACT
+
+    # one transaction is aborted later: what counts is what was committed before it
+    sender.begin_transaction()
+    sender.send_offsets_to_transaction(offsets[:1], member.consumer_group_metadata(), 20)
+    sender.abort_transaction(20)
+    assert _quiesced(bench).guarantee is Guarantee.EXACT
+
+    member.commit(offsets=[TopicPartition(topic, 1, 4)], asynchronous=False)
+    member.close()
+    assert _quiesced(bench).guarantee is Guarantee.AT_LEAST_ONCE
+    point = bench.take_point()
+    assert (point.method, point.guarantee) == (Method.QUIESCED, Guarantee.AT_LEAST_ONCE)
+    assert f"the offset of {topic}-1 was committed outside of transactions" in point.reason
 
 
 def test_a_first_commit_in_an_open_transaction_is_waited_for(bench: Workbench) -> None:
