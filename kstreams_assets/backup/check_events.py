@@ -2,47 +2,18 @@
 
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Final, Protocol
+from typing import Final
 
 import dagster as dg
 
 from kstreams_assets.backup.partitions import WindowCalendar
-from kstreams_assets.backup.verdicts import Severity
+from kstreams_assets.backup.verdicts import Severity, WindowVerdict, in_windows
 
 CHECK_SEVERITY: Final = {
     Severity.ERROR: dg.AssetCheckSeverity.ERROR,
     Severity.WARN: dg.AssetCheckSeverity.WARN,
 }
 _MOST: Final = 10
-
-
-class WindowVerdict(Protocol):
-    """How one check came out in one window, whatever it is a check of."""
-
-    @property
-    def window(self) -> str:
-        """Key of the window."""
-        ...
-
-    @property
-    def passed(self) -> bool:
-        """Whether the claim holds."""
-        ...
-
-    @property
-    def explanation(self) -> str:
-        """What was found; when it failed, also what to do."""
-        ...
-
-    @property
-    def severity(self) -> Severity:
-        """How bad it is when it failed."""
-        ...
-
-    @property
-    def numbers(self) -> Mapping[str, int]:
-        """What was counted."""
-        ...
 
 
 def window_check_specs(
@@ -79,7 +50,7 @@ def window_check_events(
             )
     failed = [verdict for verdict in verdicts if not verdict.passed]
     worst = any(verdict.severity is Severity.ERROR for verdict in failed)
-    text = "\n\n".join(f"{verdict.window}: {verdict.explanation}" for verdict in failed[:_MOST])
+    text = "\n\n".join(in_windows(failed)[:_MOST])
     yield dg.AssetCheckResult(
         asset_key=key,
         check_name=check,

@@ -91,6 +91,17 @@ class WindowCalendar:
             return None
         return _window(key, self.partitions.time_window_for_partition_key(key))
 
+    def closes_next(self) -> Window:
+        """The window that is open now; before the first, the first."""
+        newest = self.newest_closed()
+        begins = self.partitions.start if newest is None else _instant(newest.end_ms)
+        span = self.partitions.get_next_partition_window(begins, respect_bounds=False)
+        if span is None:
+            message = f"{self.partitions.cron_schedule} has no window after {begins}"
+            raise ValueError(message)
+        fmt = self.partitions.fmt
+        return _window(span.start.strftime(fmt), span)
+
     def closed_since(self, instant_ms: int) -> list[Window]:
         """Closed windows that end after an instant (epoch milliseconds), in order of time."""
         first_key = self.partitions.get_first_partition_key()

@@ -1,9 +1,9 @@
 """The checks of a backup: claims about one topic in one window, judged from facts. Pure."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from kstreams_assets.app.model import StreamsApplication, TopicRole
 from kstreams_assets.backup.result import TopicBackup, WindowBackup
@@ -27,6 +27,52 @@ class Verdict:
     explanation: str
     severity: Severity = Severity.ERROR
     numbers: Mapping[str, int] = field(default_factory=dict)
+
+
+class WindowVerdict(Protocol):
+    """How one check came out in one window, whatever it is a check of."""
+
+    @property
+    def check(self) -> str:
+        """Name of the check."""
+        ...
+
+    @property
+    def window(self) -> str:
+        """Key of the window."""
+        ...
+
+    @property
+    def passed(self) -> bool:
+        """Whether the claim holds."""
+        ...
+
+    @property
+    def explanation(self) -> str:
+        """What was found; when it failed, also what to do."""
+        ...
+
+    @property
+    def severity(self) -> Severity:
+        """How bad it is when it failed."""
+        ...
+
+    @property
+    def numbers(self) -> Mapping[str, int]:
+        """What was counted."""
+        ...
+
+
+def in_windows(verdicts: Sequence[WindowVerdict]) -> list[str]:
+    """The explanations, each once, with the window or how many windows it is about."""
+    windows: dict[str, list[str]] = {}
+    for verdict in verdicts:
+        windows.setdefault(verdict.explanation, []).append(verdict.window)
+    return [
+        f"{keys[0] if len(keys) == 1 else f'in {len(keys)} windows, {min(keys)} to {max(keys)}'}:"
+        f" {explanation}"
+        for explanation, keys in windows.items()
+    ]
 
 
 CHECKS: Mapping[str, str] = {
@@ -240,8 +286,9 @@ def compaction_cannot_outrun_backup(backup: TopicBackup) -> Verdict:
         texts.append(
             f"min.compaction.lag.ms is {lag_ms}, the window {window_ms} ms: compaction may remove"
             " records before they are read, and recovery points that are not sealed can then not be"
-            " proved. Set it on the topic above the window length and the delay of the backup, for"
-            f" example min.compaction.lag.ms={2 * window_ms}."
+            " proved. Set it above the window length and the delay of the backup:"
+            " kafka-configs.sh --bootstrap-server $BOOTSTRAP --alter --entity-type topics"
+            f" --entity-name {backup.topic} --add-config min.compaction.lag.ms={2 * window_ms}"
         )
     else:
         texts.append(

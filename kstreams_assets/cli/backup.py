@@ -14,7 +14,9 @@ from kstreams_assets.backup.result import WindowBackup
 from kstreams_assets.backup.verdicts import Severity, Verdict, judge
 from kstreams_assets.backup.windows import Window
 from kstreams_assets.cli import exit_codes
+from kstreams_assets.cli.check_output import checks_text, tell_failed
 from kstreams_assets.cli.options import app_options
+from kstreams_assets.cli.outage import next_close, outage_now
 from kstreams_assets.cli.output import print_json, print_table
 from kstreams_assets.cli.spark_run import spark_run
 from kstreams_assets.errors import ConfigurationError
@@ -97,36 +99,59 @@ def _report(
             }
         )
         return
+    if not backups:
+        click.echo(f"Nothing is due for {settings.application_id}. {next_close(settings)}")
+        click.echo(outage_now(settings))
+        return
     columns = ["topic", "role", "records", "bytes", "tombstones", "missing_offsets"]
-    print_table(
-        f"{settings.application_id}: {len(backups)} windows backed up to {settings.warehouse.root}",
-        ["window", *(column.replace("_", " ") for column in columns), "checks"],
-        [
-            [document["window"], *(topic[c] for c in columns), _checks(topic)]
-            for document in documents
-            for topic in document["topics"]
-        ]
-        + [
-            [one.window.key, one.topic, *("-" for _ in columns[1:]), "RED: not backed up"]
-            for window in backups
-            for one in window.unread
-        ],
+    title = (
+        f"{settings.application_id}: {len(backups)} windows backed up to {settings.warehouse.root}"
     )
+    rows = [
+        [document["window"], *(topic[c] for c in columns), checks_text(topic["checks"])]
+        for document in documents
+        if not _is_empty(document)
+        for topic in document["topics"]
+    ] + [
+        [one.window.key, one.topic, *("-" for _ in columns[1:]), "RED: not backed up"]
+        for window in backups
+        for one in window.unread
+    ]
+    if rows:
+        names = (column.replace("_", " ") for column in columns)
+        print_table(title, ["window", *names, "checks"], rows)
+    else:
+        click.echo(title)
+    unread = {window.window.key for window in backups if window.unread}
+    empty = [d["window"] for d in documents if _is_empty(d) and d["window"] not in unread]
+    if empty:
+        click.echo(f"Without records: {_windows(empty)}.")
+    notes: dict[str, list[str]] = {}
     for window in backups:
         if window.note:
-            click.echo(f"NOTE {window.window.key}: {window.note}", err=True)
-    for verdict in verdicts:
-        if not verdict.passed:
-            click.echo(
-                f"{verdict.severity.value.upper()} {verdict.window} {verdict.topic}"
-                f" {verdict.check}: {verdict.explanation}",
-                err=True,
-            )
+            notes.setdefault(window.note, []).append(window.window.key)
+    for note, keys in notes.items():
+        click.echo(f"NOTE {_windows(keys)}: {note}", err=True)
+    tell_failed((verdict.topic, verdict) for verdict in verdicts)
+    click.echo(f"{outage_now(settings)} {next_close(settings)}")
+    click.echo(
+        "Next: kstreams-assets recovery-points list says what can be restored, kstreams-assets"
+        " restore plan how."
+    )
 
 
-def _checks(topic: dict[str, Any]) -> str:
-    red = [check["check"] for check in topic["checks"] if not check["passed"]]
-    return f"RED: {', '.join(red)}" if red else f"{len(topic['checks'])} passed"
+def _is_empty(document: dict[str, Any]) -> bool:
+    """Whether there is nothing to say of a window but that it has no records."""
+    return not any(
+        topic["records"]
+        or topic["missing_offsets"]
+        or any(not c["passed"] and c["severity"] == Severity.ERROR for c in topic["checks"])
+        for topic in document["topics"]
+    )
+
+
+def _windows(keys: Sequence[str]) -> str:
+    return keys[0] if len(keys) == 1 else f"{len(keys)} windows, {min(keys)} to {max(keys)}"
 
 
 def _document(window: WindowBackup, verdicts: Sequence[Verdict]) -> dict[str, Any]:

@@ -14,13 +14,21 @@ from kstreams_assets.app.facts import ClusterFacts
 from kstreams_assets.app.model import StreamsApplication
 from kstreams_assets.app.roles import application_from_cluster, application_from_topology
 from kstreams_assets.app.topology import parse_topology
+from kstreams_assets.backup.partitions import WindowCalendar
 from kstreams_assets.cli.app_file import load_component, read_attributes
+from kstreams_assets.cli.outage import window_loss
 from kstreams_assets.cli.output import print_json, print_table
-from kstreams_assets.errors import ConfigurationError
+from kstreams_assets.errors import ConfigurationError, KStreamsAssetsError
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
+from kstreams_assets.settings import WindowSchedule
 
 _SAMPLES = 10
+_ADVISED: Mapping[str, str] = {
+    "recovery_points.objective_seconds": "recovery_points.objective_seconds (how much may be lost)",
+    "owners": "owners (who answers for it)",
+    "drill.command": "drill.command (how a restore drill starts it)",
+}
 _SAMPLE_EVERY_S = 0.2
 
 
@@ -44,6 +52,7 @@ _SAMPLE_EVERY_S = 0.2
     type=click.Path(path_type=Path, dir_okay=False),
     help="Write the component's YAML there.",
 )
+@click.option("--force", is_flag=True, help="Replace the file of --output if it is there.")
 @click.option("--warehouse", default="warehouse", show_default=True, help="For the YAML.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def discover(
@@ -52,6 +61,7 @@ def discover(
     app_file: Path | None,
     topology_file: Path | None,
     output: Path | None,
+    force: bool,
     warehouse: str,
     as_json: bool,
 ) -> None:
@@ -60,6 +70,11 @@ def discover(
     \f
     Raises ConfigurationError when it is not said which application on which cluster.
     """
+    if output is not None and output.exists() and not force:
+        raise ConfigurationError(
+            f"{output} is there already, and may hold settings of yours.",
+            remedy="Give another --output and compare, or --force to replace it.",
+        )
     target = _target(application_id, bootstrap, app_file)
     connection = target.connection
     application = _discover(connection, target.application_id, topology_file)
@@ -77,7 +92,39 @@ def discover(
     for finding in application.findings:
         click.echo(f"To confirm, {finding.subject}: {finding.statement} {finding.remedy}", err=True)
     if output is not None:
-        click.echo(f"Written: {output}. Set windows.start and the warehouse, then back up.")
+        click.echo(f"Written: {output}.")
+        for line in _what_next(document["attributes"], output):
+            click.echo(line)
+
+
+def _what_next(attributes: Mapping[str, Any], file: Path) -> list[str]:
+    """What is not yet set in the YAML, what its windows mean, and the next commands."""
+    lines: list[str] = []
+    unset = [text for key, text in _ADVISED.items() if not _is_set(attributes, key)]
+    if unset:
+        lines.append(f"Not yet set: {'; '.join(unset)}.")
+    windows = attributes["windows"]
+    try:
+        window = WindowCalendar(
+            WindowSchedule.every(windows["every"], start=windows["start"])
+        ).closes_next()
+        lines.append(window_loss(window.end_ms - window.start_ms))
+    except KStreamsAssetsError:
+        pass  # a template, or a mistake that the next command reports with its place
+    command = "kstreams-assets {} --app " + str(file)
+    lines.append(
+        f"Next: {command.format('recovery-points take')} (again and again, at least once a window),"
+        f" {command.format('backup')} after each window has closed, and"
+        f" {command.format('windows')} to see what is backed up."
+    )
+    return lines
+
+
+def _is_set(attributes: Mapping[str, Any], key: str) -> bool:
+    value: Any = attributes
+    for part in key.split("."):
+        value = value.get(part) if isinstance(value, Mapping) else None
+    return value is not None
 
 
 @dataclass(frozen=True, slots=True)

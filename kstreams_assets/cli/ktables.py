@@ -11,6 +11,7 @@ from kstreams_assets.backup.partitions import WindowCalendar
 from kstreams_assets.backup.verdicts import Severity
 from kstreams_assets.backup.windows import Window
 from kstreams_assets.cli import exit_codes
+from kstreams_assets.cli.check_output import checks_text, tell_failed
 from kstreams_assets.cli.options import app_options
 from kstreams_assets.cli.output import print_json, print_table
 from kstreams_assets.cli.spark_run import spark_run
@@ -144,13 +145,7 @@ def _report(
         return
     title = f"{settings.application_id}: {len(snapshots)} snapshots in {settings.warehouse.root}"
     _print(title, snapshots, verdicts)
-    for verdict in verdicts:
-        if not verdict.passed:
-            click.echo(
-                f"{verdict.severity.value.upper()} {verdict.window} {verdict.store}"
-                f" {verdict.check}: {verdict.explanation}",
-                err=True,
-            )
+    tell_failed((verdict.store, verdict) for verdict in verdicts)
 
 
 def _print(title: str, snapshots: Sequence[Snapshot], verdicts: Sequence[StoreVerdict]) -> None:
@@ -166,7 +161,7 @@ def _print(title: str, snapshots: Sequence[Snapshot], verdicts: Sequence[StoreVe
                 iso_time(snapshot.taken_at_ms),
                 snapshot.base_window or "",
                 snapshot.records,
-                _checks(_of(snapshot, verdicts)),
+                checks_text(_checks(_of(snapshot, verdicts))),
             ]
             for snapshot in snapshots
         ],
@@ -176,12 +171,6 @@ def _print(title: str, snapshots: Sequence[Snapshot], verdicts: Sequence[StoreVe
 def _of(snapshot: Snapshot, verdicts: Sequence[StoreVerdict]) -> list[StoreVerdict]:
     of_it = (snapshot.window.key, snapshot.store)
     return [verdict for verdict in verdicts if (verdict.window, verdict.store) == of_it]
-
-
-def _checks(verdicts: Sequence[StoreVerdict]) -> str:
-    failed = [v for v in verdicts if not v.passed]
-    texts = [f"{'RED' if v.severity is Severity.ERROR else 'WARN'}: {v.check}" for v in failed]
-    return ", ".join(texts) or f"{len(verdicts)} passed"
 
 
 def _document(snapshot: Snapshot, verdicts: Sequence[StoreVerdict]) -> dict[str, Any]:
@@ -200,13 +189,17 @@ def _document(snapshot: Snapshot, verdicts: Sequence[StoreVerdict]) -> dict[str,
         "problem_rows": snapshot.problem_rows,
         "delta_version": snapshot.delta_version,
         "took_ms": snapshot.took_ms,
-        "checks": [
-            {
-                "check": verdict.check,
-                "passed": verdict.passed,
-                "severity": verdict.severity.value,
-                "explanation": verdict.explanation,
-            }
-            for verdict in _of(snapshot, verdicts)
-        ],
+        "checks": _checks(_of(snapshot, verdicts)),
     }
+
+
+def _checks(verdicts: Sequence[StoreVerdict]) -> list[dict[str, Any]]:
+    return [
+        {
+            "check": verdict.check,
+            "passed": verdict.passed,
+            "severity": verdict.severity.value,
+            "explanation": verdict.explanation,
+        }
+        for verdict in verdicts
+    ]

@@ -5,9 +5,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
+from markdown_it import MarkdownIt
 from rich.console import Console
 from rich.markdown import Markdown
 from rich.table import Table
+from rich.text import Text
 
 _NUMBERS = (int, float)
 
@@ -19,7 +21,11 @@ def print_json(document: Mapping[str, Any]) -> None:
 
 def print_markdown(text: str) -> None:
     """Markdown on standard output, as text to read."""
-    _console().print(Markdown(text))
+    document = Markdown(text)
+    # What looks like HTML is text here, such as <partition>; Rich would leave it out.
+    parser = MarkdownIt(options_update={"html": False}).enable(["strikethrough", "table"])
+    document.parsed = parser.parse(text)
+    _console().print(document)
 
 
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
@@ -30,9 +36,10 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[obje
         numeric = bool(rows) and all(
             row[index] is None or isinstance(row[index], _NUMBERS) for row in rows
         )
-        table.add_column(column, justify="right" if numeric else "left", overflow="fold")
+        table.add_column(Text(column), justify="right" if numeric else "left", overflow="fold")
     for row in rows:
-        table.add_row(*(_text(cell) for cell in row))
+        # As it is: [team:orders] is no markup.
+        table.add_row(*(Text(_text(cell)) for cell in row))
     _console().print(table)
 
 

@@ -9,6 +9,7 @@ from kstreams_assets.backup.coverage import Coverage
 from kstreams_assets.backup.from_settings import recorder_of
 from kstreams_assets.backup.point_judge import PointStatus
 from kstreams_assets.cli.options import app_options
+from kstreams_assets.cli.outage import next_close, outage_now
 from kstreams_assets.cli.output import print_json, print_table
 from kstreams_assets.errors import RecoveryPointNotFoundError
 from kstreams_assets.kafka.cluster import KafkaCluster
@@ -29,6 +30,12 @@ def take(settings: ApplicationSettings, as_json: bool) -> None:
     with KafkaCluster(settings.connection) as cluster:
         point = recorder_of(settings, cluster).take()
     _show(settings, point, as_json=as_json)
+    if not as_json:
+        click.echo(outage_now(settings))
+        click.echo(
+            f"{next_close(settings)} Back up then: kstreams-assets backup; until a point is backed"
+            " up, a restore of it still needs the source cluster."
+        )
 
 
 @recovery_points.command("list")

@@ -7,6 +7,7 @@ import click
 from kstreams_assets.backup.due import WindowStatus, window_statuses
 from kstreams_assets.backup.ledger import Ledger, LedgerEntry
 from kstreams_assets.cli.options import app_options
+from kstreams_assets.cli.outage import next_close, outage_now
 from kstreams_assets.cli.output import print_json, print_table
 from kstreams_assets.settings import ApplicationSettings
 
@@ -37,6 +38,8 @@ def windows(
         columns,
         [[document[column] for column in columns] for document in documents],
     )
+    click.echo(outage_now(settings))
+    click.echo(next_close(settings))
 
 
 def _document(status: WindowStatus, entries: list[LedgerEntry]) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from kstreams_assets.drill.judgement import bottleneck, objective_verdict, produ
 from kstreams_assets.drill.readiness import Readiness
 from kstreams_assets.drill.report import DrillReport
 from kstreams_assets.drill.report_yaml import report_yaml
+from kstreams_assets.markdown import plain
 
 _Values = dict[str, dg.MetadataValue]
 
@@ -156,4 +157,4 @@ def _tables(report: DrillReport) -> _Values:
 
 
 def _listed(texts: tuple[str, ...]) -> str:
-    return "\n".join(f"- {text}" for text in texts)
+    return "\n".join(f"- {plain(text)}" for text in texts)

@@ -5,6 +5,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from kstreams_assets.app.model import TopicRole
+from kstreams_assets.markdown import plain
 from kstreams_assets.restore.restores_table import StoredRestore
 from kstreams_assets.restore.watch_signs import NOT_SEEN_FROM_OUTSIDE
 
@@ -123,7 +124,7 @@ def _healthy(restore: StoredRestore, stores: Mapping[str, Sequence[str]]) -> str
                 for t in changelogs
             ),
             "",
-            f"  {NOT_SEEN_FROM_OUTSIDE}",
+            f"  {plain(NOT_SEEN_FROM_OUTSIDE)}",
         ]
     if restore.committed:
         lines += [

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from kstreams_assets.markdown import plain
 from kstreams_assets.recovery.point import iso_time
 from kstreams_assets.restore.plan import PartitionPlan, RestorePlan, TopicPlan
 from kstreams_assets.restore.request import ChangelogSource, InputsExtent, RestoreMode
@@ -26,7 +27,7 @@ def markdown(plan: RestorePlan, *, now_ms: int | None = None) -> str:
     if plan.topics:
         sections += [_topics(plan.topics), _configs(plan.topics)]
     if plan.notes:
-        sections.append("## Notes\n\n" + "\n".join(f"- {note}" for note in plan.notes))
+        sections.append("## Notes\n\n" + "\n".join(f"- {plain(note)}" for note in plan.notes))
     sections.append(_next_steps(plan))
     return "\n\n".join(section for section in sections if section) + "\n"
 
@@ -86,7 +87,7 @@ def _heading(plan: RestorePlan) -> str:
         if plan.refusals
         else "**Nothing stands against it.** Nothing was written yet."
     )
-    return f"# Restore of {plan.application_id}\n\n{verdict}"
+    return f"# Restore of {plain(plan.application_id)}\n\n{verdict}"
 
 
 def _facts(plan: RestorePlan, now_ms: int) -> str:
@@ -129,7 +130,9 @@ def _guarantee(plan: RestorePlan) -> str:
 
 
 def _refusals(plan: RestorePlan) -> str:
-    lines = [f"- **{_plain(r.subject)}**: {r.problem} {r.remedy}" for r in plan.refusals]
+    lines = [
+        f"- **{plain(r.subject)}**: {plain(r.problem)} {plain(r.remedy)}" for r in plan.refusals
+    ]
     return "## What stands against it\n\n" + "\n".join(lines)
 
 
@@ -174,7 +177,7 @@ def _configs(topics: Sequence[TopicPlan]) -> str:
         )
         groups.setdefault((configs, back, topic.replication_factor), []).append(topic.target)
     rows = [
-        ("<br>".join(f"`{name}`" for name in names), str(replicas), configs, back)
+        (", ".join(f"`{name}`" for name in names), str(replicas), configs, back)
         for (configs, back, replicas), names in groups.items()
     ]
     columns = ("On the target", "Replicas", "Configs while it is restored", "Put back by finish")
@@ -241,10 +244,6 @@ def _table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 def _cell(text: str) -> str:
     return text.replace("|", "\\|")
-
-
-def _plain(text: str) -> str:
-    return text.replace("*", "\\*")
 
 
 def _topic_document(topic: TopicPlan) -> dict[str, Any]:

@@ -120,7 +120,7 @@ def test_a_red_check_is_exit_code_1(program: Program, app_file: Path, run: _Run)
     result = program("ktables", "make", "--app", app_file, "--store", "totals")
     assert result.exit_code == 1
     assert "RED: every_row_decodes" in result.out
-    assert result.err.startswith(f"ERROR {KEYS[2]} totals every_row_decodes: 1 of 9 rows")
+    assert result.err.startswith(f"ERROR totals every_row_decodes {KEYS[2]}: 1 of 9 rows")
     assert f"shop-totals-changelog-0 offset 7: {BAD.problem}" in result.err
 
 
@@ -130,7 +130,7 @@ def test_a_warning_is_not(program: Program, app_file: Path, run: _Run) -> None:
     RecoveryPointTable(Warehouse(app_file.parent / "warehouse")).append(weak)
     result = program("ktables", "make", "--app", app_file, "--store", "totals")
     assert result.exit_code == 0
-    assert result.err.startswith(f"WARN {KEYS[2]} totals snapshot_is_proved:")
+    assert result.err.startswith(f"WARN totals snapshot_is_proved {KEYS[2]}:")
 
 
 def test_json(program: Program, app_file: Path, run: _Run) -> None:

@@ -74,7 +74,7 @@ class TestMarkdown:
     def test_configs_created_with_and_put_back(self) -> None:
         text = _report()
         row = next(line for line in text.splitlines() if "retention.bytes" in line)
-        assert "`orders`<br>" in row
+        assert "`orders`, " in row
         created, back = row.split(" | ")[2:4]
         assert "`retention.ms=-1`" in created
         assert "`retention.ms=1000`" in back

@@ -1,0 +1,152 @@
+"""What is printed is what was meant: names with signs of Markdown, HTML or Rich stay whole."""
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from kstreams_assets.backup.result import SpanContent, SpanResult, TopicFacts, WindowBackup
+from kstreams_assets.backup.verdicts import judge
+from kstreams_assets.backup.windows import Window
+from kstreams_assets.cli import backup as backup_module
+from kstreams_assets.cli import output as output_module
+from kstreams_assets.cli.output import print_markdown, print_table
+from kstreams_assets.markdown import plain
+from kstreams_assets.restore import report
+from kstreams_assets.restore.request import RestoreRequest
+from tests.backup.samples import backup, span
+from tests.cli.application import Program, document, write
+from tests.restore.outcomes import TOPICS, plan
+
+NAMES = ["[team:orders]", "<partition>", "__a__", "*star*", "a|b", "[red]x[/red]"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_tables_show_names_as_they_are(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    print_table(f"title {name}", [f"column {name}"], [[f"cell {name}"]])
+    said = capsys.readouterr().out
+    for what in ("title", "column", "cell"):
+        assert f"{what} {name}" in said
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_plain_text_in_markdown_is_shown_as_it_is(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    print_markdown(f"# {plain(name)}\n\n- {plain(f'before {name} after')}\n")
+    said = capsys.readouterr().out
+    assert f"before {name} after" in said
+    assert said.count(name) == 2
+
+
+def test_what_looks_like_html_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    print_markdown("restoring changelog <partition> to store `<store>`")
+    assert "changelog <partition> to store <store>" in capsys.readouterr().out
+
+
+def test_names_side_by_side_are_not_glued(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(output_module, "_console", lambda: Console(width=240))
+    print_markdown(report.markdown(plan(RestoreRequest())))
+    said = capsys.readouterr().out
+    names = [f"new-{topic.name}" for topic in TOPICS]
+    for name in names:
+        assert re.search(rf"(?<![\w-]){name}(?![\w-])", said.partition("Configs")[2])
+
+
+def _window(hour: int, records: int) -> WindowBackup:
+    window = Window(hour * 3_600_000, (hour + 1) * 3_600_000, f"2026-10-20-0{hour}:00")
+    plan = replace(span(0, records), window=window)
+    content = SpanContent(records=records, bytes=records)
+    compacted = TopicFacts("life-1", 1, 1, (("cleanup.policy", "compact"),))
+    topic = replace(
+        backup(SpanResult(plan, content, ())),
+        window=window,
+        role="changelog",
+        facts=compacted,
+        previous_facts=None,
+    )
+    return WindowBackup(window, (topic,), "p", {topic.topic: 1})
+
+
+@pytest.fixture
+def app_file(tmp_path: Path) -> Path:
+    """The YAML of an application with one changelog."""
+    topics = {"t": {"roles": ["changelog"]}}
+    stores = {"s": {"changelog": "t"}}
+    said = document(warehouse=str(tmp_path / "w"), topics=topics, stores=stores)
+    return write(tmp_path / "defs.yaml", said)
+
+
+def _backed_up(monkeypatch: pytest.MonkeyPatch, windows: Sequence[WindowBackup]) -> None:
+    monkeypatch.setattr(backup_module, "_due", lambda *_: [w.window for w in windows])
+    monkeypatch.setattr(backup_module, "_run", lambda *_: list(windows))
+
+
+def test_a_warning_is_a_warning_and_one_line_for_its_cause(
+    program: Program, app_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    windows = [_window(hour, records=5 if hour == 2 else 0) for hour in range(4)]
+    _backed_up(monkeypatch, windows)
+    result = program("backup", "--app", app_file)
+    assert result.exit_code == 0
+    assert "RED" not in result.out + result.err
+    (row,) = [line for line in result.out.splitlines() if "│ 2026" in line]
+    assert "02:00" in row
+    assert "WARN: compaction_cannot_outrun_backup" in row
+    assert "Without records: 3 windows, 2026-10-20-00:00 to 2026-10-20-03:00." in result.out
+    (line,) = [line for line in result.err.splitlines() if line.startswith("WARN")]
+    assert "in 4 windows" in line
+    assert "kafka-configs.sh" in line
+    assert "--entity-name t --add-config min.compaction.lag.ms=7200000" in line
+    assert "Next: " in result.out
+
+
+def test_what_is_red_stays_red(
+    program: Program, app_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    window = _window(1, records=5)
+    (topic,) = window.topics
+    broken = replace(topic.spans[0], content=SpanContent(records=3))
+    bad = replace(window, topics=(replace(topic, spans=(broken,)),))
+    assert not all(v.passed for v in judge(bad, _application(app_file)))
+    _backed_up(monkeypatch, [bad])
+    result = program("backup", "--app", app_file)
+    assert result.exit_code == 1
+    assert "RED: every_offset_accounted; WARN: compaction_cannot_outrun_backup" in result.out
+    assert any(line.startswith("ERROR t every_offset") for line in result.err.splitlines())
+    found = json.loads(program("backup", "--app", app_file, "--json").out)
+    assert found["passed"] is False
+
+
+def _application(app_file: Path):
+    from kstreams_assets.cli.app_file import load_settings
+
+    return load_settings(app_file).application
+
+
+def test_when_nothing_is_due_it_says_when_the_next_window_closes(
+    program: Program, app_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _backed_up(monkeypatch, [])
+    result = program("backup", "--app", app_file)
+    assert (result.exit_code, result.err) == (0, "")
+    assert result.out.startswith("Nothing is due for shop. The window 20")
+    assert " closes at 20" in result.out
+    assert "nothing could be restored" in result.out
+
+
+def test_discover_does_not_overwrite_in_silence(program: Program, app_file: Path) -> None:
+    before = app_file.read_text()
+    result = program(
+        "discover", "--application-id", "x", "--bootstrap", "127.0.0.1:1", "--output", app_file
+    )
+    assert result.exit_code == 2
+    assert "--force" in result.err
+    assert result.err.count("\n") == 1
+    assert app_file.read_text() == before
