@@ -25,8 +25,9 @@ class StoredSpan:
     """One row of the ledger, as far as it says what a restore could take from the backup.
 
     Stored are the records of `[read_start, end)`, unless some of them are missing for no known
-    cause (`complete` is False). `first_hole` is the lowest offset that may have been removed before
-    the span was read; where that was not looked at, the first.
+    cause, or its files do not match the ledger (`complete` is False). `first_hole` is the lowest
+    offset that may have been removed before the span was read; where that was not looked at, the
+    first.
 
     A span may stand for several windows that follow each other (see `folded`): `window` is the
     first, `last_window` the last of them, `recorded_at_ms` the earliest time at which offsets of

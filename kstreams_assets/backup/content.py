@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -14,7 +14,8 @@ from deltalake import DeltaTable
 
 from kstreams_assets.backup.result import SpanContent
 from kstreams_assets.kafka.positions import TopicPartitionId
-from kstreams_assets.warehouse.delta import open_delta
+from kstreams_assets.warehouse.delta import open_delta, storage_failures
+from kstreams_assets.warehouse.digest import WrittenFile, written_files
 
 _PAYLOAD_COLUMNS = ("key", "value", "headers")
 
@@ -29,12 +30,16 @@ class SpanId:
 
 @dataclass(frozen=True, slots=True)
 class SpanFile:
-    """One file of a span; its records are in offset order, `[first_offset, last_offset]`."""
+    """One file of a span; its records are in offset order, `[first_offset, last_offset]`.
+
+    `written` is the file as its backup noted it, None where it did not (earlier releases).
+    """
 
     path: Path
     records: int
     first_offset: int
     last_offset: int
+    written: WrittenFile | None = None
 
 
 def open_records(path: Path) -> DeltaTable | None:
@@ -47,6 +52,54 @@ def open_records(path: Path) -> DeltaTable | None:
     return open_delta(path, f"records/{path.name}")
 
 
+_ACTIONS = pa.schema(
+    [
+        ("window", pa.string()),
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("path", pa.string()),
+        ("size_bytes", pa.int64()),
+        ("file_records", pa.int64()),
+        ("first", pa.int64()),
+        ("last", pa.int64()),
+        ("earliest", pa.int64()),
+    ]
+)
+
+
+def file_actions(path: Path) -> pa.Table:
+    """The files of the newest version, one row each: what Delta's log says of them.
+
+    Columns `window, topic, partition, path` (as in the log), `size_bytes, file_records`, `first`
+    and `last` offset, `earliest` timestamp (epoch milliseconds).
+
+    Raises:
+        NewerLayoutError: A newer release wrote the table.
+        WarehouseError: It cannot be read.
+    """
+    table = open_records(path)
+    added = None if table is None else _added(path, table)
+    if added is None or added.num_rows == 0:
+        return _ACTIONS.empty_table()
+    columns = [
+        "partition.window",
+        "partition.topic",
+        "min.partition",
+        "path",
+        "size_bytes",
+        "num_records",
+        "min.offset",
+        "max.offset",
+        "min.timestamp_ms",
+    ]
+    return added.select(columns).rename_columns(_ACTIONS.names).cast(_ACTIONS)
+
+
+def _added(path: Path, table: DeltaTable) -> pa.Table:
+    with storage_failures(path):
+        return pa.table(table.get_add_actions(flatten=True))
+
+
 def windows_with_data(path: Path, windows: Collection[str]) -> set[tuple[str, str]]:
     """Which (window, topic) of these windows have files."""
     rows = _actions(path, windows)
@@ -56,12 +109,21 @@ def windows_with_data(path: Path, windows: Collection[str]) -> set[tuple[str, st
 def span_contents(
     path: Path, windows: Collection[str], topics: Collection[str]
 ) -> dict[SpanId, SpanContent]:
-    """What the newest version of the table holds of these windows and topics."""
+    """What the newest version of the table holds of these windows and topics.
+
+    Reads every file whole: their digests are part of it.
+    """
     grouped: dict[SpanId, list[dict[str, Any]]] = defaultdict(list)
     for row in _actions(path, windows):
         if row["partition.topic"] in topics:
             grouped[_span_id(row)].append(row)
-    return {span: _content(path, rows) for span, rows in grouped.items()}
+    contents = {span: _content(path, rows) for span, rows in grouped.items()}
+    paths = [(row["path"], row["num_records"]) for rows in grouped.values() for row in rows]
+    written = {file.path: file for file in written_files(path, paths)}
+    return {
+        span: replace(content, written=tuple(written[row["path"]] for row in grouped[span]))
+        for span, content in contents.items()
+    }
 
 
 def span_files(path: Path, span: SpanId) -> list[SpanFile]:
@@ -88,7 +150,7 @@ def _actions(path: Path, windows: Collection[str]) -> Iterable[dict[str, Any]]:
     table = open_records(path)
     if table is None:
         return []
-    actions = pa.table(table.get_add_actions(flatten=True))
+    actions = _added(path, table)
     if actions.num_rows == 0:
         return []
     return actions.filter(pc.field("partition.window").isin(list(windows))).to_pylist()

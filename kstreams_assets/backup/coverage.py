@@ -58,7 +58,8 @@ class Recency:
 class Coverage:
     """The recovery points of one application, held against what is backed up now."""
 
-    def __init__(self, settings: ApplicationSettings) -> None:
+    def __init__(self, settings: ApplicationSettings, *, look_at_files: bool = False) -> None:
+        """`look_at_files`: that each file of the backups is there and has its size counts too."""
         self._settings = settings
         self._points = RecoveryPointTable(settings.warehouse)
         self._backed_up = {topic.name for topic in settings.topics}
@@ -67,6 +68,8 @@ class Coverage:
         self._changelogs = {t.name for t in settings.application.with_role(TopicRole.CHANGELOG)}
         # The ledger is read once: later backups do not show in this object.
         self._chains = self._read_chains()
+        ledger = Ledger(settings.warehouse, settings.application_id)
+        self._damaged = ledger.damaged(self._topics, look_at_files=look_at_files)
         facts = TopicFactsTable(settings.warehouse, settings.application_id)
         self._delete_retention_ms = facts.delete_retention_ms(self._topics)
 
@@ -94,6 +97,7 @@ class Coverage:
             backed_up=self._backed_up,
             closed=WindowCalendar(self._settings.windows).closed_since(oldest_ms),
             delete_retention_ms=self._delete_retention_ms,
+            damaged=self._damaged,
         )
         return judge.judge(points)
 
@@ -169,9 +173,9 @@ def _looked_at(points: int) -> list[int]:
     return numbers
 
 
-def newest_restorable(settings: ApplicationSettings) -> Restorable:
-    """The newest recovery points of an application that can be restored."""
-    return Coverage(settings).newest_restorable()
+def newest_restorable(settings: ApplicationSettings, *, look_at_files: bool = False) -> Restorable:
+    """The newest recovery points of an application that can be restored; see `Coverage`."""
+    return Coverage(settings, look_at_files=look_at_files).newest_restorable()
 
 
 def recovery_point_age(status: PointStatus | None, now_ms: int) -> float | None:

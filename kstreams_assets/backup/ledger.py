@@ -9,12 +9,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from kstreams_assets.backup.chains import StoredSpan, folded
+from kstreams_assets.backup.content import file_actions
+from kstreams_assets.backup.damage import COLUMNS as DAMAGE_COLUMNS
+from kstreams_assets.backup.damage import DamagedSpans, damaged_spans
 from kstreams_assets.backup.plan import Gap, GapCause, SpanPlan
 from kstreams_assets.backup.result import SpanContent, SpanResult, TopicBackup
 from kstreams_assets.backup.stored_spans import COLUMNS, spans_of
 from kstreams_assets.backup.windows import RecordedSpan, Window
 from kstreams_assets.kafka.positions import TopicPartitionId
 from kstreams_assets.warehouse.control_table import ControlTable, one_of
+from kstreams_assets.warehouse.digest import WRITTEN_FILES, files_in
 from kstreams_assets.warehouse.layout import Warehouse
 from kstreams_assets.warehouse.predicate import WindowTopic, sql_string, windows_and_topics
 
@@ -60,6 +64,7 @@ SCHEMA = pa.schema(
         pa.field("run_id", pa.string(), nullable=False),
         pa.field("recorded_at_ms", pa.int64(), nullable=False),
         pa.field("ledger_version", pa.int64()),
+        pa.field("written", WRITTEN_FILES),
     ]
 )
 
@@ -110,6 +115,7 @@ class Ledger:
     def __init__(self, warehouse: Warehouse, application_id: str) -> None:
         self._table = ControlTable(warehouse.control("windows"), SCHEMA)
         self._application_id = application_id
+        self._records = warehouse.records(application_id)
 
     def recorded_spans(
         self, windows: Sequence[Window], topics: Iterable[str]
@@ -158,13 +164,41 @@ class Ledger:
         return found
 
     def stored_spans(self, topics: Collection[str]) -> list[StoredSpan]:
-        """Every span of these topics, as far as it says what could be restored from it."""
-        return spans_of(self.span_rows(topics, columns=COLUMNS))
+        """Every span of these topics, as far as it says what could be restored from it.
+
+        Each is compared with the records table, see `damaged_spans`.
+
+        Raises:
+            WarehouseError: The records table cannot be read.
+        """
+        rows = self.span_rows(topics, columns=[*dict.fromkeys([*COLUMNS, *DAMAGE_COLUMNS])])
+        actions = file_actions(self._records)
+        return spans_of(rows, damaged_spans(self._records, rows, actions))
+
+    def damaged(
+        self,
+        topics: Collection[str] | None = None,
+        *,
+        windows: Collection[str] | None = None,
+        look_at_files: bool = True,
+    ) -> DamagedSpans:
+        """The spans whose files do not match the ledger, see `damaged_spans`.
+
+        Raises:
+            WarehouseError: The records table cannot be read.
+        """
+        rows = self._table.read(
+            application_id=self._application_id,
+            columns=DAMAGE_COLUMNS,
+            where=_chosen(windows, topics),
+        )
+        actions = file_actions(self._records)
+        return damaged_spans(self._records, rows, actions, look_at_files=look_at_files)
 
     def folded_spans(
         self, topics: Collection[str], *, holes_matter: Collection[str]
     ) -> list[StoredSpan]:
-        """As `stored_spans`, neighbouring spans put together (see `chains.folded`).
+        """As `stored_spans`, neighbouring spans put together (see `chains.folded`), not compared.
 
         What a file of the table says is remembered in this process, and files never change: a later
         call reads what was added since.
@@ -189,11 +223,7 @@ class Ledger:
         self, *, windows: Collection[str] | None = None, topics: Collection[str] | None = None
     ) -> list[LedgerEntry]:
         """Whole rows, ordered by window, topic and partition."""
-        where = pc.field("partition") >= 0
-        if windows is not None:
-            where &= one_of("window", windows)
-        if topics is not None:
-            where &= one_of("topic", topics)
+        where = _chosen(windows, topics)
         rows = self._table.read(application_id=self._application_id, where=where).to_pylist()
         entries = [_entry(row) for row in rows]
         return sorted(entries, key=lambda e: (e.result.plan.window, e.result.partition))
@@ -255,7 +285,17 @@ class Ledger:
             "run_id": run_id,
             "recorded_at_ms": time.time_ns() // 1_000_000,
             "ledger_version": version,
+            "written": [file.row() for file in content.written] or None,
         }
+
+
+def _chosen(windows: Collection[str] | None, topics: Collection[str] | None) -> pc.Expression:
+    where = pc.field("partition") >= 0
+    if windows is not None:
+        where &= one_of("window", windows)
+    if topics is not None:
+        where &= one_of("topic", topics)
+    return where
 
 
 def _no_span(backup: TopicBackup) -> SpanResult:
@@ -312,7 +352,8 @@ def _entry(row: dict[str, Any]) -> LedgerEntry:
         log_start=row["log_start"],
     )
     content = SpanContent(
-        **{name: row[name] for name in SpanContent.__dataclass_fields__},
+        **{name: row[name] for name in SpanContent.__dataclass_fields__ if name != "written"},
+        written=files_in(row["written"]),
     )
     return LedgerEntry(
         result=SpanResult(

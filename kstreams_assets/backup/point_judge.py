@@ -27,6 +27,7 @@ from kstreams_assets.backup.chains import (
     Ranges,
     StoredSpan,
 )
+from kstreams_assets.backup.damage import NOTHING_DAMAGED, DamagedSpans, SpanDamage
 from kstreams_assets.backup.windows import Window
 from kstreams_assets.kafka.positions import outside
 from kstreams_assets.recovery.point import Guarantee, Method, PartitionCut, RecoveryPoint
@@ -63,6 +64,8 @@ class PointStatus:
     covered: bool
     gives: Restores
     reason: str
+    damaged: bool = False
+    """Whether stored data that it needs does not match what was noted of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +78,7 @@ class _Missing:
     chain: Chain | None
     lost: bool = False
     in_flight: bool = False
+    damage: SpanDamage | None = None
 
     @property
     def offsets(self) -> str:
@@ -101,6 +105,7 @@ class PointJudge:
         closed: Closed windows in order, from the one on in which the oldest point was taken.
         delete_retention_ms: `delete.retention.ms` of topics where it is not Kafka's default; None
             leaves deletions to the caller.
+        damaged: Spans whose files do not match the ledger.
     """
 
     def __init__(
@@ -111,8 +116,10 @@ class PointJudge:
         backed_up: Set[str],
         closed: Sequence[Window],
         delete_retention_ms: Mapping[str, int] | None = _DEFAULTS,
+        damaged: DamagedSpans = NOTHING_DAMAGED,
     ) -> None:
         self._chains = chains
+        self._damaged_spans = damaged
         self._delete_retention_ms = delete_retention_ms
         self._roles = roles
         self._backed_up = backed_up
@@ -150,12 +157,17 @@ class PointJudge:
             covered=gives is not Restores.NOTHING,
             gives=gives,
             reason=reason + _notes(found),
+            damaged=any(missing.damage for missing in found.missing),
         )
 
     def _findings(self, point: RecoveryPoint) -> _Findings:
         found = _Findings()
         committed = {(o.topic, o.partition): o.offset for o in point.group_offsets}
         for cut in point.partitions:
+            missing = self._damaged(cut, committed.get((cut.topic, cut.partition)))
+            if missing is not None:
+                found.missing.append(missing)
+                continue
             roles = cut.roles or self._roles.get(cut.topic, frozenset())
             chain = self._chains.get((cut.topic, cut.partition, cut.topic_id))
             offset = committed.get((cut.topic, cut.partition))
@@ -184,6 +196,20 @@ class PointJudge:
                 found.missing.append(missing)
         return found
 
+    def _damaged(self, cut: PartitionCut, committed: int | None) -> _Missing | None:
+        """The first span that a restore would read and whose files do not match the ledger."""
+        chain = self._chains.get((cut.topic, cut.partition, cut.topic_id))
+        roles = cut.roles or self._roles.get(cut.topic, frozenset())
+        is_in_flight = roles == _IN_FLIGHT_ONLY
+        if not (is_in_flight or cut.topic in self._backed_up):
+            return None
+        start = max(cut.log_start, committed or 0) if is_in_flight else cut.log_start
+        life = (cut.topic, cut.partition, cut.topic_id)
+        damage = self._damaged_spans.inside(life, start, cut.end)
+        if damage is None:
+            return None
+        return _Missing(cut, damage.start, damage.end, chain, damage=damage)
+
     def _deletion_doubts(self, cut: PartitionCut, chain: Chain, *, sealed: bool) -> list[str]:
         """Where keys would live on that the application had deleted."""
         if self._delete_retention_ms is None:
@@ -210,7 +236,11 @@ class PointJudge:
         return _Missing(cut, reached, cut.end, chain, in_flight=True)
 
     def _not_covered(self, point: RecoveryPoint, missing: Sequence[_Missing]) -> str:
-        texts = [f"{m.offsets} {self._why(point, m)}" for m in missing[:_FEW]]
+        missing = sorted(missing, key=lambda m: m.damage is None)
+        texts = [
+            f"{m.damage}" if m.damage else f"{m.offsets} {self._why(point, m)}"
+            for m in missing[:_FEW]
+        ]
         more = f"; and {len(missing) - _FEW} more partitions" if len(missing) > _FEW else ""
         return f"Not covered: {'; '.join(texts)}{more}."
 

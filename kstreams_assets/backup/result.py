@@ -7,6 +7,7 @@ from kstreams_assets.app.model import TopicRole
 from kstreams_assets.backup.plan import Gap, GapCause, SpanPlan
 from kstreams_assets.backup.windows import Window
 from kstreams_assets.kafka.positions import TopicPartitionId
+from kstreams_assets.warehouse.digest import WrittenFile
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,6 +17,8 @@ class SpanContent:
     `bytes` is the uncompressed size of keys, values and headers in Parquet's plain encoding (four
     bytes of length for each included), `stored_bytes` the size of the files. Offsets and
     timestamps are None without records. `odd_timestamps` counts records at or before the epoch.
+    `written` are the files as they were right after they were written; empty where a release
+    before did not note them.
     """
 
     records: int = 0
@@ -29,6 +32,7 @@ class SpanContent:
     last_offset: int | None = None
     min_timestamp_ms: int | None = None
     max_timestamp_ms: int | None = None
+    written: tuple[WrittenFile, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,12 @@
 """Rows of the ledger -> what they say about restores; many rows, so column by column."""
 
+from dataclasses import replace
+
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from kstreams_assets.backup.chains import StoredSpan
+from kstreams_assets.backup.damage import NOTHING_DAMAGED, DamagedSpans
 from kstreams_assets.backup.plan import GapCause
 from kstreams_assets.backup.windows import Window
 from kstreams_assets.kafka.positions import TopicPartitionId
@@ -28,13 +31,24 @@ COLUMNS = [*_VALUES, "gaps"]
 """The columns of the ledger that `spans_of` needs."""
 
 
-def spans_of(rows: pa.Table) -> list[StoredSpan]:
-    """The rows as spans."""
+def spans_of(rows: pa.Table, damaged: DamagedSpans = NOTHING_DAMAGED) -> list[StoredSpan]:
+    """The rows as spans; of those that are damaged nothing counts as stored."""
     complete = [True] * rows.num_rows
     for index in rows_with_gap(rows, GapCause.UNEXPLAINED):
         complete[index] = False
     columns = [rows.column(name).to_pylist() for name in _VALUES]
-    return list(map(_span, complete, *columns)) if rows.num_rows else []
+    spans = list(map(_span, complete, *columns)) if rows.num_rows else []
+    if not damaged:
+        return spans
+    return [
+        replace(span, complete=span.complete and not _is_damaged(span, damaged)) for span in spans
+    ]
+
+
+def _is_damaged(span: StoredSpan, damaged: DamagedSpans) -> bool:
+    life = (span.partition.topic, span.partition.partition, span.topic_id)
+    found = damaged.inside(life, span.start, span.end)
+    return found is not None and found.window == span.window.key
 
 
 def _span(

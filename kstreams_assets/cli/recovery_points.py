@@ -126,7 +126,7 @@ def _sealing(point: RecoveryPoint) -> str:
 def _statuses(
     settings: ApplicationSettings, points: Sequence[RecoveryPoint]
 ) -> Sequence[PointStatus]:
-    return Coverage(settings).statuses(points) if points else []
+    return Coverage(settings, look_at_files=True).statuses(points) if points else []
 
 
 def _document(point: RecoveryPoint, status: PointStatus) -> dict[str, Any]:

@@ -1,11 +1,15 @@
 """`kstreams-assets windows`: what is backed up, what is due."""
 
+import sys
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
 
+from kstreams_assets.backup.damage import SpanDamage
 from kstreams_assets.backup.due import WindowStatus, window_statuses
 from kstreams_assets.backup.ledger import Ledger, LedgerEntry
+from kstreams_assets.cli import exit_codes
 from kstreams_assets.cli.options import app_options
 from kstreams_assets.cli.outage import next_close, outage_now
 from kstreams_assets.cli.output import print_json, print_table
@@ -20,7 +24,10 @@ def windows(
     as_json: bool,
     last: int,
 ) -> None:
-    """Closed windows, newest first: which are backed up, which are due. Needs no broker."""
+    """Closed windows, newest first: which are backed up, due or damaged. Needs no broker.
+
+    Exit code 1 when the files of a window shown do not match the ledger.
+    """
     statuses = window_statuses(settings)
     due = sum(status.is_due for status in statuses)
     shown = statuses[::-1][:last]
@@ -28,9 +35,16 @@ def windows(
     entries: dict[str, list[LedgerEntry]] = {}
     for entry in ledger.entries(windows={status.window.key for status in shown}):
         entries.setdefault(entry.result.plan.window.key, []).append(entry)
-    documents = [_document(status, entries.get(status.window.key, [])) for status in shown]
+    damaged: dict[str, list[SpanDamage]] = {}
+    for damage in ledger.damaged(windows={status.window.key for status in shown}):
+        damaged.setdefault(damage.window, []).append(damage)
+    documents = [
+        _document(status, entries.get(status.window.key, []), damaged.get(status.window.key, []))
+        for status in shown
+    ]
     if as_json:
         print_json({"application_id": settings.application_id, "due": due, "windows": documents})
+        _exit(damaged)
         return
     columns = ["window", "state", "points", "topics", "records", "bytes", "lost"]
     print_table(
@@ -40,16 +54,34 @@ def windows(
     )
     click.echo(outage_now(settings))
     click.echo(next_close(settings))
+    for of_window in damaged.values():
+        more = f" ({len(of_window) - 1} more spans of this window)" if of_window[1:] else ""
+        click.echo(f"Damaged: {of_window[0]}{more}. {of_window[0].remedy}")
+    _exit(damaged)
 
 
-def _document(status: WindowStatus, entries: list[LedgerEntry]) -> dict[str, Any]:
+def _exit(damaged: Mapping[str, Sequence[SpanDamage]]) -> None:
+    if damaged:
+        sys.exit(exit_codes.CHECK_FAILED)
+
+
+def _state(status: WindowStatus, damaged: Sequence[SpanDamage]) -> str:
+    if damaged:
+        return "damaged"
+    return "due" if status.is_due else "done"
+
+
+def _document(
+    status: WindowStatus, entries: list[LedgerEntry], damaged: Sequence[SpanDamage]
+) -> dict[str, Any]:
     return {
         "window": status.window.key,
-        "state": "due" if status.is_due else "done",
+        "state": _state(status, damaged),
         "points": status.points,
         "topics": len(status.done),
         "records": sum(entry.result.content.records for entry in entries),
         "bytes": sum(entry.result.content.bytes for entry in entries),
         "lost": sum(len(entry.result.losses) for entry in entries),
         "missing_topics": sorted(status.missing),
+        "damaged": [str(damage) for damage in damaged],
     }

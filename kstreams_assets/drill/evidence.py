@@ -4,7 +4,9 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from kstreams_assets.backup.coverage import Restorable, newest_restorable
+from kstreams_assets.backup.damage import DamagedSpans
 from kstreams_assets.backup.due import WindowStatus, window_statuses
+from kstreams_assets.backup.ledger import Ledger
 from kstreams_assets.completeness.checks import declared_rules
 from kstreams_assets.completeness.results_table import ResultsTable, RuleStanding
 from kstreams_assets.drill.table import DrillsTable, StoredDrill
@@ -30,7 +32,13 @@ class Evidence:
     @cached_property
     def restorable(self) -> Restorable:
         """The newest recovery points that backups cover."""
-        return newest_restorable(self.settings)
+        return newest_restorable(self.settings, look_at_files=True)
+
+    @cached_property
+    def damaged(self) -> DamagedSpans:
+        """Backups whose files are missing or do not match the ledger."""
+        settings = self.settings
+        return Ledger(settings.warehouse, settings.application_id).damaged()
 
     @cached_property
     def rules(self) -> list[RuleStanding]:

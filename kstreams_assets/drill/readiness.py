@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from kstreams_assets.backup.coverage import Recency
+from kstreams_assets.backup.damage import SpanDamage
 from kstreams_assets.backup.verdicts import Severity
 from kstreams_assets.completeness.result import Outcome, RuleResult
 from kstreams_assets.drill.judgement import ObjectiveResult
@@ -32,7 +33,8 @@ class Facts:
     """What readiness is judged by.
 
     `due` are closed windows that are not backed up, without the newest one, whose backup may be
-    under way; oldest first. `results` are the newest evaluations of each rule at each place, None
+    under way; oldest first. `damaged` are spans whose files are missing or do not match the
+    ledger. `results` are the newest evaluations of each rule at each place, None
     when no rule is declared. `findings` are None when governance was never looked at.
     `cluster_problem` is None when the source cluster answers, and what it said if not;
     `cluster_asked` is False when it was not asked.
@@ -41,6 +43,7 @@ class Facts:
     now_ms: int
     recency: Recency
     due: tuple[str, ...] = ()
+    damaged: tuple[SpanDamage, ...] = ()
     results: tuple[RuleResult, ...] | None = None
     findings: tuple[OpenFinding, ...] | None = None
     drill: StoredDrill | None = None
@@ -81,6 +84,7 @@ def judge_readiness(facts: Facts) -> Readiness:
     statements = [
         _of_point(facts.recency),
         _of_windows(facts.due),
+        *_of_files(facts.damaged),
         *_of_rules(facts.results),
         *_of_governance(facts.findings),
         _of_drill(facts),
@@ -101,6 +105,18 @@ def _of_windows(due: Sequence[str]) -> Statement:
         "windows",
         f"{len(due)} closed windows are not backed up, from {due[0]} on. Back them up; see that"
         " the backup sensor is on.",
+        speaks_against=True,
+    )
+
+
+def _of_files(damaged: Sequence[SpanDamage]) -> Iterator[Statement]:
+    if not damaged:
+        return
+    windows = len({damage.window for damage in damaged})
+    yield Statement(
+        "stored files",
+        f"Files of {windows} windows do not match the ledger. {damaged[0]}. {damaged[0].remedy}"
+        " kstreams-assets windows names every window.",
         speaks_against=True,
     )
 

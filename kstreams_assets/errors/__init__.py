@@ -54,6 +54,7 @@ from kstreams_assets.errors.machine import (
     JarsMissingError,
     JavaNotFoundError,
     ProcessError,
+    StoredDataError,
     WarehouseError,
 )
 from kstreams_assets.errors.recovery_points import RecoveryPointNotFoundError
@@ -140,6 +141,7 @@ __all__ = [
     "SchemaNotFoundError",
     "SchemaUnusableError",
     "SecretNotFoundError",
+    "StoredDataError",
     "TargetTopicChangedError",
     "TopicNotFoundError",
     "TopicPatternUnmatchedError",

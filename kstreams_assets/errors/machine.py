@@ -38,3 +38,16 @@ class WarehouseError(KStreamsAssetsError):
         super().__init__(f"{path} cannot be used: {reason}.", remedy=remedy)
         self.path = path
         self.reason = reason
+
+
+class StoredDataError(KStreamsAssetsError):
+    """Stored data is missing, or does not match what was noted when it was written.
+
+    `subject` names the data (a span of a window, a row, a snapshot), `found` what is wrong with it.
+    Nothing of it was used.
+    """
+
+    def __init__(self, *, subject: str, problem: str, remedy: str) -> None:
+        super().__init__(f"{subject} cannot be used: {problem}.", remedy=remedy)
+        self.subject = subject
+        self.found = problem

@@ -9,7 +9,7 @@ from kstreams_assets.backup.facts import TopicFactsTable
 from kstreams_assets.backup.ledger import Ledger
 from kstreams_assets.backup.plan import GapCause
 from kstreams_assets.backup.windows import Window
-from kstreams_assets.errors import KTableWindowError
+from kstreams_assets.errors import KTableWindowError, StoredDataError
 from kstreams_assets.kafka.positions import OffsetRange
 from kstreams_assets.ktables.content import open_table, window_files
 from kstreams_assets.ktables.plan import (
@@ -114,6 +114,12 @@ class SnapshotPlanner:
         )
         holdings = self._inventory.holdings(plan.point, [topic])
         held = [holdings[part.cut.id] for part in plan.partitions]
+        for damage in (damage for holding in held for damage in holding.damaged):
+            raise StoredDataError(
+                subject=f"The backup of {plan.store.topic}",
+                problem=str(damage),
+                remedy=damage.remedy,
+            )
         return replace(
             plan,
             partitions=tuple(

@@ -22,6 +22,10 @@ _STATE = RestoreMode.STATE
 _FIRST_BATCH = 32
 _BATCH_GROWTH = 4
 _FEW = 3
+_MEND = (
+    "Restore the damaged files from a copy of the warehouse, or back the window up again if Kafka"
+    " still has it."
+)
 _LIST = "kstreams-assets recovery-points list"
 
 
@@ -173,7 +177,8 @@ class _Search:
         near = self._near(self._points[:index], self._points[index + 1 :])
         if is_usable(status, self._request):
             return Choice(None, (Refusal(subject, lacks, self._make(point_id, near)),))
-        return Choice(None, (Refusal(subject, _why_not(status), self._remedy(near)),))
+        remedy = f"{_MEND} {self._remedy(near)}" if status.damaged else self._remedy(near)
+        return Choice(None, (Refusal(subject, _why_not(status), remedy),))
 
     def newest(self) -> Choice:
         as_of_ms = self._request.as_of_ms
@@ -182,6 +187,9 @@ class _Search:
         seen: list[PointStatus] = []
         for status in self._judged(having[::-1]):
             if is_usable(status, self._request):
+                damaged = next((s for s in seen if s.damaged), None)
+                if damaged is not None:
+                    return Choice(None, (_damaged(damaged, status),))
                 notes = (self._passed_over(seen), self._older(status, allowed, having))
                 return Choice(status, notes=tuple(note for note in notes if note))
             seen.append(status)
@@ -233,7 +241,10 @@ class _Search:
             problem = f"No recovery point{self._until()} {self._wanted()}. {_reasons(seen)}"
         near = self._near((), self._points[len(allowed) :])
         weaker = next((status for status in seen if status.covered), None)
-        return Refusal("recovery point", problem, self._remedy(near, weaker))
+        remedy = self._remedy(near, weaker)
+        if any(status.damaged for status in seen):
+            remedy = f"{_MEND} {remedy}" if near or weaker else _MEND
+        return Refusal("recovery point", problem, remedy)
 
     def _near(self, before: Sequence[Taken], after: Sequence[Taken]) -> list[str]:
         """The nearest usable points on both sides, in words."""
@@ -271,6 +282,16 @@ class _Search:
             batch, ids = ids[:size], ids[size:]
             yield from self._judge(batch)
             size *= _BATCH_GROWTH
+
+
+def _damaged(newer: PointStatus, usable: PointStatus) -> Refusal:
+    """An older point is never taken in silence for one that the backups should give."""
+    return Refusal(
+        f"recovery point {newer.id}",
+        newer.reason,
+        f"{_MEND} To restore an older point all the same, name it: {usable.id}"
+        f" ({iso_time(usable.taken_at_ms)}) is the newest that can be restored.",
+    )
 
 
 def _why_not(status: PointStatus) -> str:

@@ -16,10 +16,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from kstreams_assets.backup.chains import Chain, PartitionLife, chains_of
-from kstreams_assets.backup.content import SpanFile, open_records
+from kstreams_assets.backup.content import SpanFile, file_actions
+from kstreams_assets.backup.damage import COLUMNS as DAMAGE_COLUMNS
+from kstreams_assets.backup.damage import SpanDamage, damaged_spans
 from kstreams_assets.backup.facts import TopicFactsTable, facts_in
 from kstreams_assets.backup.ledger import Ledger
 from kstreams_assets.backup.stored_spans import COLUMNS, spans_of
+from kstreams_assets.errors import StoredDataError
 from kstreams_assets.kafka.positions import OffsetRange, TopicPartitionId
 from kstreams_assets.recovery.offset_ranges import within_ranges
 from kstreams_assets.recovery.point import RecoveryPoint
@@ -27,6 +30,7 @@ from kstreams_assets.recovery.saved_records import SavedRecordsTable, by_partiti
 from kstreams_assets.restore.observed import Holding, NotedFacts
 from kstreams_assets.restore.record_sizes import payload_bytes
 from kstreams_assets.restore.selection import WantedPartition, WantedTopic
+from kstreams_assets.warehouse.digest import WrittenFile
 from kstreams_assets.warehouse.layout import Warehouse
 
 _Offsets = npt.NDArray[np.int64]
@@ -49,14 +53,18 @@ class Inventory:
     def __init__(self, warehouse: Warehouse, application_id: str, topics: Collection[str]) -> None:
         self._warehouse, self._application_id = warehouse, application_id
         ledger = Ledger(warehouse, application_id)
-        spans = ledger.span_rows(topics, columns=[*COLUMNS, "records", "bytes"])
-        self._chains: Mapping[PartitionLife, Chain] = chains_of(spans_of(spans))
-        self._files = _files_by_life(warehouse.records(application_id), spans)
+        columns = [*dict.fromkeys([*COLUMNS, *DAMAGE_COLUMNS, "bytes"])]
+        spans = ledger.span_rows(topics, columns=columns)
+        path = warehouse.records(application_id)
+        files = file_actions(path)
+        self._damage = damaged_spans(path, spans, files, look_at_files=True)
+        self._chains: Mapping[PartitionLife, Chain] = chains_of(spans_of(spans, self._damage))
+        self._files = _files_by_life(path, spans, files)
 
     def holdings(
         self, point: RecoveryPoint, topics: Iterable[WantedTopic]
     ) -> dict[TopicPartitionId, Holding]:
-        """What is there of each wanted partition, counted exactly."""
+        """What is there of each wanted partition, counted exactly where nothing is damaged."""
         wanted = [partition for topic in topics for partition in topic.partitions]
         saves = any(w.ranges and w.cut.saved_from is not None for w in wanted)
         saved = by_partition(SavedRecordsTable(self._warehouse).of_point(point)) if saves else {}
@@ -66,7 +74,16 @@ class Inventory:
         """The files that may hold wanted records, in order, and about how many bytes of records.
 
         Nothing is counted: a file may hold none of them.
+
+        Raises:
+            StoredDataError: Files do not match the ledger.
         """
+        for damage in self._damaged(wanted):
+            raise StoredDataError(
+                subject=f"The backup of {wanted.cut.id}",
+                problem=str(damage),
+                remedy=damage.remedy,
+            )
         return tuple(
             (found.file, found.bytes_per_record * found.file.records)
             for found in self._near(wanted)
@@ -97,6 +114,11 @@ class Inventory:
             for topic, (_, later, _, index) in best.items()
         }
 
+    def _damaged(self, wanted: WantedPartition) -> tuple[SpanDamage, ...]:
+        """The damaged spans that wanted records may lie in."""
+        found = (self._damage.inside(_life(wanted), r.start, r.end) for r in wanted.ranges)
+        return tuple(dict.fromkeys(damage for damage in found if damage is not None))
+
     def _near(self, wanted: WantedPartition) -> list[_StoredFile]:
         if not wanted.ranges:
             return []
@@ -110,6 +132,9 @@ class Inventory:
     def _holding(self, wanted: WantedPartition, saved: pa.Table | None) -> Holding:
         if not wanted.ranges:
             return Holding()
+        damaged = self._damaged(wanted)
+        if damaged:
+            return Holding(damaged=damaged)
         files = self._near(wanted)
         of_saved = _inside(saved, wanted.ranges) if saved is not None else None
         saved_offsets = of_saved["offset"].to_numpy() if of_saved is not None else _NONE
@@ -156,26 +181,16 @@ class _Count:
 _NONE: _Offsets = np.empty(0, np.int64)
 
 
-def _files_by_life(path: Path, spans: pa.Table) -> dict[PartitionLife, list[_StoredFile]]:
+def _files_by_life(
+    path: Path, spans: pa.Table, files: pa.Table
+) -> dict[PartitionLife, list[_StoredFile]]:
     """Files in order of offsets. Those of windows that are not in the ledger do not count."""
-    table = open_records(path)
-    if table is None or spans.num_rows == 0:
+    if files.num_rows == 0 or spans.num_rows == 0:
         return {}
-    added = pa.table(table.get_add_actions(flatten=True))
-    if added.num_rows == 0:
-        return {}
-    files = pa.table(
-        {
-            "window": added["partition.window"].cast(pa.string()),
-            "topic": added["partition.topic"].cast(pa.string()),
-            "partition": added["min.partition"].cast(pa.int32()),
-            "path": added["path"],
-            "file_records": added["num_records"],
-            "first": added["min.offset"],
-            "last": added["max.offset"],
-            "earliest": added["min.timestamp_ms"],
-        }
-    )
+    written = {
+        file["path"]: WrittenFile(**file)
+        for file in spans["written"].combine_chunks().flatten().to_pylist()
+    }
     known = spans.select([*_SPAN, "topic_id", "records", "bytes"])
     files = files.join(known, _SPAN, join_type="inner").sort_by(
         [("topic", "ascending"), ("partition", "ascending"), ("first", "ascending")]
@@ -183,17 +198,18 @@ def _files_by_life(path: Path, spans: pa.Table) -> dict[PartitionLife, list[_Sto
     by_life: dict[PartitionLife, list[_StoredFile]] = {}
     for row in files.to_pylist():
         life = (row["topic"], row["partition"], row["topic_id"])
-        by_life.setdefault(life, []).append(_stored_file(path, row))
+        by_life.setdefault(life, []).append(_stored_file(path, row, written.get(row["path"])))
     return by_life
 
 
-def _stored_file(path: Path, row: Mapping[str, Any]) -> _StoredFile:
+def _stored_file(path: Path, row: Mapping[str, Any], written: WrittenFile | None) -> _StoredFile:
     return _StoredFile(
         file=SpanFile(
             path=path / unquote(row["path"]),
             records=row["file_records"],
             first_offset=row["first"],
             last_offset=row["last"],
+            written=written,
         ),
         window=row["window"],
         bytes_per_record=row["bytes"] / max(row["records"], 1),

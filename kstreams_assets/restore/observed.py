@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from kstreams_assets.backup.content import SpanFile
+from kstreams_assets.backup.damage import SpanDamage
 from kstreams_assets.backup.result import TopicFacts
 from kstreams_assets.kafka.positions import CommittedOffset, TopicPartitionId
 from kstreams_assets.restore.plan import Refusal
@@ -16,7 +17,8 @@ class Holding:
     `records` is exact, `bytes` an estimate of keys, values and headers. `saved_records` of them lie
     in no file, but were saved with recovery points. `odd_timestamps` counts those with a timestamp
     of 0 or below. `lost` are offsets that Kafka had lost before they could be backed up. `windows`
-    are the keys of the backups that the files belong to.
+    are the keys of the backups that the files belong to. `damaged` are spans among them whose files
+    do not match the ledger: then nothing else is counted.
     """
 
     files: tuple[SpanFile, ...] = ()
@@ -26,6 +28,7 @@ class Holding:
     odd_timestamps: int = 0
     lost: int = 0
     windows: frozenset[str] = frozenset()
+    damaged: tuple[SpanDamage, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

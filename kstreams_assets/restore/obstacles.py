@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from kstreams_assets.restore.observed import TargetTopic
+from kstreams_assets.restore.observed import Holding, TargetTopic
 from kstreams_assets.restore.plan import Refusal, TopicPlan
 from kstreams_assets.restore.planning import Findings
 from kstreams_assets.restore.topic_configs import MAX_MESSAGE_BYTES, MIN_IN_SYNC, TIMESTAMP_TYPE
@@ -29,6 +29,7 @@ def refusals(
         writers: By id of a target topic, the restore that wrote it.
     """
     return [
+        *_damaged(found, topics),
         *found.target.problems,
         *_group(found),
         *_source_cluster(found, topics),
@@ -42,6 +43,17 @@ def refusals(
         *_left_there(found, topics),
         *_timestamps(found, topics),
     ]
+
+
+def _damaged(found: Findings, topics: Sequence[TopicPlan]) -> Iterable[Refusal]:
+    for topic in topics:
+        for partition in topic.partitions:
+            for damage in found.holdings.get(partition.source, Holding()).damaged:
+                yield Refusal(
+                    f"backup of {partition.source}",
+                    f"Its files do not match the ledger: {damage}.",
+                    damage.remedy,
+                )
 
 
 def _group(found: Findings) -> Iterable[Refusal]:

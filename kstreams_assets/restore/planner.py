@@ -173,7 +173,7 @@ class _Planner:
 
     def _judge(self) -> Callable[[Sequence[str]], Sequence[PointStatus]]:
         """Judges points by what this mode needs of them."""
-        coverage = Coverage(self._settings)
+        coverage = Coverage(self._settings, look_at_files=True)
 
         def judge(ids: Sequence[str]) -> list[PointStatus]:
             loaded = {p.id: p for p in self._points.load(self._application_id, ids)}

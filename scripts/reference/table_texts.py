@@ -82,6 +82,9 @@ WINDOWS = {
     "run_id": "Dagster run, or `cli-...`.",
     "recorded_at_ms": "When the row was written, epoch milliseconds.",
     "ledger_version": "Version of this table when the span had been read; null: not known.",
+    "written": "The data files as they were right after the backup: path below the records table,"
+    " bytes, records and SHA-256 of each. Restores compare them; null in rows of earlier"
+    " releases.",
 }
 TOPICS = {
     **{name: COMMON[name] for name in ("application_id", "window", "window_end_ms", "topic")},

@@ -27,6 +27,7 @@ from kstreams_assets.recovery.point import Guarantee, PartitionCut, RecoveryPoin
 from kstreams_assets.recovery.table import RecoveryPointTable
 from kstreams_assets.settings import ApplicationSettings, RecoveryPointSettings, WindowSchedule
 from kstreams_assets.warehouse.layout import Warehouse
+from tests.backup.held_records import hold_records
 from tests.backup.samples import APPLICATION_ID, application, backup, point, result, span
 
 TOPICS = (
@@ -71,6 +72,7 @@ def _back_up(root: Path, hour: int, start: int, end: int, *, hole: int | None = 
         stored = replace(result(plan), first_hole=hole, contiguity_known=True)
         made.append(replace(backup(stored, topic=name), window=window))
     Ledger(Warehouse(root), APPLICATION_ID).record(made, run_id="run-1")
+    hold_records(Warehouse(root), APPLICATION_ID)
 
 
 @pytest.fixture

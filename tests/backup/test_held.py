@@ -1,6 +1,7 @@
 """How far backups of changelogs reach, read from the ledger."""
 
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,10 +13,11 @@ from kstreams_assets.app.model import AppTopic, TopicRole
 from kstreams_assets.backup.held import held_positions, proven_ranges
 from kstreams_assets.backup.ledger import SCHEMA, Ledger
 from kstreams_assets.backup.plan import Gap, GapCause
-from kstreams_assets.backup.result import SpanResult
+from kstreams_assets.backup.result import SpanResult, TopicBackup
 from kstreams_assets.kafka.positions import TopicPartitionId
 from kstreams_assets.recovery.held import HeldPosition
 from kstreams_assets.warehouse.layout import Warehouse
+from tests.backup.held_records import hold_records
 from tests.backup.samples import APPLICATION_ID, application, backup, result, span
 
 APPLICATION = application(
@@ -26,10 +28,23 @@ APPLICATION = application(
 LOG = TopicPartitionId("log", 0)
 
 
+class _HeldLedger(Ledger):
+    """A ledger whose records are there."""
+
+    def __init__(self, warehouse: Warehouse) -> None:
+        super().__init__(warehouse, APPLICATION_ID)
+        self._warehouse = warehouse
+
+    def record(self, backups: Sequence[TopicBackup], *, run_id: str) -> None:
+        """Also the records table then holds them."""
+        super().record(backups, run_id=run_id)
+        hold_records(self._warehouse, APPLICATION_ID, files=False)
+
+
 @pytest.fixture
 def ledger(tmp_path: Path) -> Ledger:
     """The ledger of an application in an empty warehouse."""
-    return Ledger(Warehouse(tmp_path), APPLICATION_ID)
+    return _HeldLedger(Warehouse(tmp_path))
 
 
 def _of(

@@ -22,6 +22,7 @@ from kstreams_assets.settings import (
     WindowSchedule,
 )
 from kstreams_assets.warehouse.layout import Warehouse
+from tests.backup.held_records import hold_records
 from tests.backup.samples import APPLICATION_ID, application, backup, point, result, span
 
 HOUR_MS = 3_600_000
@@ -63,6 +64,7 @@ def test_what_the_ledger_names_and_holds(tmp_path: Path) -> None:
         )
     ]
     Ledger(settings.warehouse, APPLICATION_ID).record(backups, run_id="run-1")
+    hold_records(settings.warehouse, APPLICATION_ID)
     assert set(retention.named()) == {"pinned", "point-1", "point-2"}
     partition = TopicPartitionId("t", 0)
     assert retention.proven() == {partition: [("life-1", 0, 5), ("life-1", 5, 7)]}

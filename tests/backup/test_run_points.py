@@ -21,6 +21,7 @@ from kstreams_assets.recovery.table import RecoveryPointTable
 from kstreams_assets.settings import RecoveryPointSettings
 from kstreams_assets.warehouse.layout import Warehouse
 from kstreams_assets.warehouse.lock import WarehouseLockedError
+from tests.backup.held_records import hold_records
 from tests.backup.samples import APPLICATION_ID, application, backup, cut, point, result, span
 from tests.backup.samples import window as window_of
 
@@ -62,6 +63,7 @@ def points(tmp_path: Path) -> RunPoints:
     stored = result(span(0, 10, topic="log", continues=False))
     ledger = Ledger(warehouse, APPLICATION_ID)
     ledger.record([backup(stored, topic="log")], run_id="run-1")
+    hold_records(warehouse, APPLICATION_ID)
     made = application(AppTopic("log", frozenset({TopicRole.CHANGELOG})))
     return RunPoints(made, cast(KafkaCluster, None), warehouse, SETTINGS)
 

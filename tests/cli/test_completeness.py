@@ -24,6 +24,7 @@ from kstreams_assets.recovery.table import RecoveryPointTable
 from kstreams_assets.restore.request import RestoreRequest
 from kstreams_assets.restore.restores_table import RestoresTable, RestoreState, StoredRestore
 from kstreams_assets.warehouse.layout import Warehouse
+from tests.backup.held_records import hold_records
 from tests.backup.samples import backup, cut, point, span
 from tests.cli.application import Program, document, nothing_written, write
 from tests.completeness.outcomes import result
@@ -126,6 +127,7 @@ def app_file(tmp_path: Path, warehouse: Warehouse) -> Path:
             for topic in ("t", "u")[: 2 if index < 2 else 1]
         ]
         Ledger(warehouse, "shop").record(made, run_id="run-1")
+    hold_records(warehouse, "shop")
     more = {
         "warehouse": str(warehouse.root),
         "completeness": RULES,

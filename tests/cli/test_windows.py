@@ -18,6 +18,7 @@ from kstreams_assets.recovery.point import GroupOffset
 from kstreams_assets.recovery.table import RecoveryPointTable
 from kstreams_assets.settings import WindowSchedule
 from kstreams_assets.warehouse.layout import Warehouse
+from tests.backup.held_records import hold_records
 from tests.backup.samples import backup, cut, point, span
 from tests.cli.application import Program, document, nothing_written, write
 
@@ -65,6 +66,7 @@ def filled(app_file: Path) -> Path:
             for topic in topics
         ]
         Ledger(warehouse, "shop").record(backups, run_id="run-1")
+    hold_records(warehouse, "shop")
     return app_file
 
 
@@ -132,6 +134,7 @@ def _window(
         "bytes": size,
         "lost": lost,
         "missing_topics": missing or [],
+        "damaged": [],
     }
 
 

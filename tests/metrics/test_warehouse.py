@@ -22,6 +22,7 @@ from kstreams_assets.recovery.point import Guarantee, PartitionCut, RecoveryPoin
 from kstreams_assets.recovery.table import RecoveryPointTable
 from kstreams_assets.settings import ApplicationSettings, RecoveryPointSettings, WindowSchedule
 from kstreams_assets.warehouse.layout import Warehouse
+from tests.backup.held_records import hold_records
 from tests.backup.samples import APPLICATION_ID, application, backup, point, span
 from tests.ktables.samples import KEYS, snapshot
 from tests.metrics.exposed import Exposed
@@ -80,6 +81,7 @@ def _back_up(
         stored = SpanResult(plan, content, told, contiguity_known=True)
         made.append(replace(backup(stored, topic=name), window=window))
     Ledger(settings.warehouse, APPLICATION_ID).record(made, run_id="run-1")
+    hold_records(settings.warehouse, APPLICATION_ID)
 
 
 def _exposed(settings: ApplicationSettings) -> Exposed:

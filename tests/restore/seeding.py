@@ -94,7 +94,8 @@ def _first_spoiled(
     first, *others = partitions
     file, *more = first.files
     path, added = _spoiled(file.path, fault, folder)
-    files = (replace(file, path=path, records=file.records + added), *more)
+    # The fault is one of the time before the backup noted its files.
+    files = (replace(file, path=path, records=file.records + added, written=None), *more)
     return replace(first, files=files, records=first.records + added), *others
 
 

@@ -1,0 +1,239 @@
+"""Backups whose files do not hold what the ledger says: each is named, and nothing counts on it."""
+
+import re
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from kstreams_assets.app.model import AppTopic, TopicRole
+from kstreams_assets.backup.content import SpanId, span_files
+from kstreams_assets.backup.coverage import Coverage
+from kstreams_assets.backup.held import held_positions, proven_ranges
+from kstreams_assets.backup.ledger import Ledger
+from kstreams_assets.backup.point_judge import PointStatus, Restores
+from kstreams_assets.backup.result import SpanContent, SpanResult
+from kstreams_assets.errors import StoredDataError, WarehouseError
+from kstreams_assets.kafka.connection import KafkaConnection
+from kstreams_assets.kafka.positions import OffsetRange, TopicPartitionId
+from kstreams_assets.recovery.point import Guarantee, RecoveryPoint
+from kstreams_assets.recovery.table import RecoveryPointTable
+from kstreams_assets.restore.choice import choose
+from kstreams_assets.restore.inventory import Inventory
+from kstreams_assets.restore.request import RestoreRequest
+from kstreams_assets.restore.selection import WantedPartition, WantedTopic
+from kstreams_assets.settings import ApplicationSettings, WindowSchedule
+from kstreams_assets.warehouse.digest import written_files
+from kstreams_assets.warehouse.layout import Warehouse
+from tests.backup.record_files import write_records
+from tests.backup.samples import APPLICATION_ID, application, backup, cut, point, span, window
+
+TOPICS = (AppTopic("log", frozenset({TopicRole.CHANGELOG})),)
+LOG = TopicPartitionId("log", 0)
+WINDOWS = 3
+EACH = 10
+Damage = Callable[[Path], object]
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> ApplicationSettings:
+    """Three windows of ten records each, and a sealed point at the end of each."""
+    settings = ApplicationSettings(
+        application=application(*TOPICS),
+        topics=TOPICS,
+        connection=KafkaConnection(bootstrap_servers="localhost:1"),
+        warehouse=Warehouse(tmp_path / "warehouse"),
+        windows=WindowSchedule.every("hour", start="2026-10-20"),
+    )
+    for index in range(WINDOWS):
+        _back_up(settings.warehouse, index, range(EACH * index, EACH * index + EACH))
+        _points(settings).append(_point(index))
+    return settings
+
+
+def _points(settings: ApplicationSettings) -> RecoveryPointTable:
+    return RecoveryPointTable(settings.warehouse)
+
+
+def _point(index: int) -> RecoveryPoint:
+    taken = point(
+        window(index).end_ms - 1, cut(0, EACH * index + EACH, topic="log"), point_id=f"p{index}"
+    )
+    return replace(taken, guarantee=Guarantee.EXACT, sealed=True)
+
+
+def _back_up(warehouse: Warehouse, index: int, offsets: range) -> None:
+    path = warehouse.records(APPLICATION_ID)
+    write_records(path, window(index).key, LOG, offsets)
+    plan = span(offsets.start, offsets.stop, index=index, topic="log", continues=index > 0)
+    (file,) = span_files(path, SpanId(window(index).key, LOG))
+    written = written_files(path, [(str(file.path.relative_to(path)), file.records)])
+    content = SpanContent(
+        records=file.records,
+        files=1,
+        first_offset=file.first_offset,
+        last_offset=file.last_offset,
+        written=tuple(written),
+    )
+    made = SpanResult(plan, content, (), contiguity_known=True)
+    ledger = Ledger(warehouse, APPLICATION_ID)
+    ledger.record([backup(made, index=index, topic="log")], run_id="run")
+
+
+def _records(settings: ApplicationSettings) -> Path:
+    return settings.warehouse.records(APPLICATION_ID)
+
+
+def _last_commit(records: Path) -> None:
+    max((records / "_delta_log").glob("*.json")).unlink()
+
+
+def _no_table(records: Path) -> None:
+    shutil.rmtree(records)
+
+
+def _fewer_after_a_second_backup(records: Path) -> None:
+    """What a run leaves that dies between Delta's commit and the comparison with the ledger."""
+    key = window(WINDOWS - 1).key
+    DeltaTable(records).delete(f"window = '{key}'")
+    write_records(records, key, LOG, range(EACH * (WINDOWS - 1), EACH * WINDOWS - 1))
+
+
+def _other_offsets(records: Path) -> None:
+    key = window(WINDOWS - 1).key
+    DeltaTable(records).delete(f"window = '{key}'")
+    write_records(records, key, LOG, range(EACH * (WINDOWS - 1) - 1, EACH * WINDOWS - 1))
+
+
+def _rewritten_through_delta(records: Path) -> None:
+    """As many records with the same offsets, in a file that no backup wrote."""
+    rows = DeltaTable(records).to_pyarrow_table()
+    write_deltalake(records, rows, mode="overwrite")
+
+
+def _newest_file(records: Path) -> Path:
+    folder = records / f"window={window(WINDOWS - 1).key}" / "topic=log"
+    return next(folder.glob("*.parquet"))
+
+
+def _no_file(records: Path) -> None:
+    _newest_file(records).unlink()
+
+
+def _cut_off(records: Path) -> None:
+    file = _newest_file(records)
+    file.write_bytes(file.read_bytes()[:-7])
+
+
+IN_THE_LOG = {
+    "last commit": _last_commit,
+    "records/ gone": _no_table,
+    "fewer after a second backup": _fewer_after_a_second_backup,
+    "other offsets": _other_offsets,
+    "rewritten through Delta": _rewritten_through_delta,
+}
+IN_FILES = {"no file": _no_file, "cut off": _cut_off}
+
+
+EVERY = IN_THE_LOG | IN_FILES
+
+
+@pytest.mark.parametrize("damage", EVERY.values(), ids=EVERY)
+class TestDamage:
+    """Whatever the damage: who reads the span finds it."""
+
+    def test_the_span_is_named(self, settings: ApplicationSettings, damage: Damage) -> None:
+        ledger = Ledger(settings.warehouse, APPLICATION_ID)
+        assert list(ledger.damaged()) == []
+        damage(_records(settings))
+        last = list(ledger.damaged())[-1]
+        assert (last.window, last.topic, last.partition) == (window(2).key, "log", 0)
+        assert (last.start, last.end) == (20, 30)
+        assert last.window in last.remedy
+
+    def test_no_point_that_needs_it_gives_anything(
+        self, settings: ApplicationSettings, damage: Damage
+    ) -> None:
+        assert _gives(settings) == [Restores.EXACT] * 3
+        damage(_records(settings))
+        assert _gives(settings)[-1] is Restores.NOTHING
+        (status,) = Coverage(settings, look_at_files=True).statuses([_point(2)])
+        assert re.search(r"window w000\d, log-0, offsets \d+ to \d*9: ", status.reason)
+        assert status.damaged
+
+    def test_an_older_point_is_not_taken_in_silence(
+        self, settings: ApplicationSettings, damage: Damage
+    ) -> None:
+        damage(_records(settings))
+        points = [_point(index) for index in range(WINDOWS)]
+        coverage = Coverage(settings, look_at_files=True)
+
+        def judge(ids: Sequence[str]) -> Sequence[PointStatus]:
+            return coverage.statuses([one for id_ in ids for one in points if one.id == id_])
+
+        choice = choose(points, judge, RestoreRequest())
+        assert choice.status is None
+        (refusal,) = choice.refusals
+        assert re.search(r"p2\b.*window w000\d, log-0, offsets \d+ to \d*9: ", str(refusal))
+        assert "from a copy" in refusal.remedy
+
+    def test_a_restore_finds_no_file_of_it(
+        self, settings: ApplicationSettings, damage: Damage
+    ) -> None:
+        damage(_records(settings))
+        inventory = Inventory(settings.warehouse, APPLICATION_ID, ["log"])
+        wanted = WantedPartition(_point(2).partitions[0], (OffsetRange(20, 30),), None)
+        topic = WantedTopic("log", TOPICS[0].roles, (wanted,))
+        held = inventory.holdings(_point(2), [topic])[LOG]
+        assert ([found.window for found in held.damaged], held.files) == ([window(2).key], ())
+        with pytest.raises(StoredDataError, match=rf"{window(2).key}, log-0, offsets 20 to 29"):
+            inventory.files(wanted)
+
+
+@pytest.mark.parametrize("damage", IN_THE_LOG.values(), ids=IN_THE_LOG)
+def test_saved_records_are_kept_for_a_damaged_backup(
+    settings: ApplicationSettings, damage: Damage
+) -> None:
+    ledger = Ledger(settings.warehouse, APPLICATION_ID)
+    assert held_positions(ledger, settings.application)[LOG].offset == 30
+    assert len(proven_ranges(ledger, settings.application)[LOG]) == WINDOWS
+    damage(_records(settings))
+    held = held_positions(ledger, settings.application).get(LOG)
+    assert held is None or held.offset <= 20
+    assert len(proven_ranges(ledger, settings.application).get(LOG, ())) < WINDOWS
+
+
+def test_a_point_below_the_damage_still_restores(settings: ApplicationSettings) -> None:
+    _last_commit(_records(settings))
+    assert _gives(settings) == [Restores.EXACT, Restores.EXACT, Restores.NOTHING]
+
+
+@pytest.mark.parametrize("text", ["", "not JSON", '{"commitInfo":{}}\n{"add":'])
+def test_a_log_that_cannot_be_read(settings: ApplicationSettings, text: str) -> None:
+    log = _records(settings) / "_delta_log" / f"{0:020}.json"
+    log.write_text(text)
+    with pytest.raises(WarehouseError, match="records/shop"):
+        Ledger(settings.warehouse, APPLICATION_ID).damaged()
+    with pytest.raises(WarehouseError):
+        Coverage(settings)
+
+
+def test_a_ledger_of_an_earlier_release(settings: ApplicationSettings) -> None:
+    """It did not note its files: counts, offsets, existence and size decide."""
+    ledger = Ledger(settings.warehouse, APPLICATION_ID)
+    for index, entry in enumerate(ledger.entries()):
+        older = replace(entry.result, content=replace(entry.result.content, written=()))
+        ledger.record([backup(older, index=index, topic="log")], run_id="run")
+    assert list(ledger.damaged()) == []
+    _rewritten_through_delta(_records(settings))
+    assert list(ledger.damaged()) == []
+    _cut_off(_records(settings))
+    assert [one.window for one in ledger.damaged()] == [window(2).key]
+
+
+def _gives(settings: ApplicationSettings) -> list[Restores]:
+    coverage = Coverage(settings, look_at_files=True)
+    return [status.gives for status in coverage.statuses([_point(i) for i in range(WINDOWS)])]
