@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from kstreams_assets.kafka.positions import OffsetRange
 from kstreams_assets.warehouse.digest import file_problem
 
 COLUMNS = [
@@ -81,6 +82,14 @@ class DamagedSpans:
         return next(
             (s for s in self._by_life.get(life, ()) if s.start < end and start < s.end), None
         )
+
+    def ranges(self, life: _Life, start: int, end: int) -> list[OffsetRange]:
+        """What is damaged of offsets `[start, end)` of a partition, in order."""
+        return [
+            OffsetRange(max(s.start, start), min(s.end, end))
+            for s in self._by_life.get(life, ())
+            if s.start < end and start < s.end
+        ]
 
 
 NOTHING_DAMAGED: Final = DamagedSpans()
