@@ -1,13 +1,17 @@
-"""`python -m bench [windows|backup|points|cuts|restore|ktables|drill]`: all without an argument."""
+"""`python -m bench [windows|backup|points|ledger|cuts|restore|ktables|drill]`.
+
+All of them without an argument.
+"""
 
 import sys
 
-from bench import backup, cuts, drill, ktables, points, restore, windows
+from bench import backup, cuts, drill, ktables, ledger, points, restore, windows
 
 _BENCHMARKS = {
     "windows": windows.main,
     "backup": backup.main,
     "points": points.main,
+    "ledger": ledger.main,
     "cuts": cuts.main,
     "restore": restore.main,
     "ktables": ktables.main,

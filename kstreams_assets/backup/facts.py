@@ -31,7 +31,12 @@ class TopicFactsTable:
     """What topics of one application looked like, window by window."""
 
     def __init__(self, warehouse: Warehouse, application_id: str) -> None:
-        self._table = ControlTable(warehouse.control("topics"), SCHEMA)
+        self._table = ControlTable(
+            warehouse.control("topics"),
+            SCHEMA,
+            grows_along="window_end_ms",
+            statistics=("window", "window_end_ms", "topic"),
+        )
         self._application_id = application_id
 
     def record(self, backups: Sequence[TopicBackup]) -> None:
@@ -55,7 +60,12 @@ class TopicFactsTable:
             return
         pairs = windows_and_topics(WindowTopic(b.window.key, b.topic) for b in backups)
         application = sql_string(self._application_id)
-        self._table.replace(rows, where=f"application_id = {application} AND ({pairs})")
+        ends_ms = [backup.window.end_ms for backup in backups]
+        self._table.replace(
+            rows,
+            where=f"application_id = {application} AND window_end_ms >= {min(ends_ms)}"
+            f" AND window_end_ms <= {max(ends_ms)} AND ({pairs})",
+        )
 
     def delete_retention_ms(self, topics: Collection[str]) -> Mapping[str, int]:
         """The shortest time for which topics were ever set to keep deletions, where it is set."""

@@ -113,7 +113,12 @@ class Ledger:
     """
 
     def __init__(self, warehouse: Warehouse, application_id: str) -> None:
-        self._table = ControlTable(warehouse.control("windows"), SCHEMA)
+        self._table = ControlTable(
+            warehouse.control("windows"),
+            SCHEMA,
+            grows_along="window_start_ms",
+            statistics=("window", "window_start_ms", "window_end_ms", "topic", "recovery_point_id"),
+        )
         self._application_id = application_id
         self._records = warehouse.records(application_id)
 
@@ -162,6 +167,15 @@ class Ledger:
         for row in rows.group_by(keys).aggregate([]).to_pylist():
             found.setdefault(row["topic"], {})[_window(row)] = row["recovery_point_id"]
         return found
+
+    def closing_point_ids(self) -> set[str]:
+        """Ids of the points that recorded windows end with."""
+        rows = self._table.read(
+            application_id=self._application_id,
+            columns=["recovery_point_id"],
+            where=pc.field("recovery_point_id").is_valid(),
+        )
+        return set(rows["recovery_point_id"].unique().to_pylist())
 
     def stored_spans(self, topics: Collection[str]) -> list[StoredSpan]:
         """Every span of these topics, as far as it says what could be restored from it.
@@ -240,7 +254,13 @@ class Ledger:
         ]
         pairs = windows_and_topics(WindowTopic(b.window.key, b.topic) for b in backups)
         application = sql_string(self._application_id)
-        self._table.replace(rows, where=f"application_id = {application} AND ({pairs})")
+        # The range lets the writer skip files, which a long list of windows does not.
+        starts_ms = [backup.window.start_ms for backup in backups]
+        self._table.replace(
+            rows,
+            where=f"application_id = {application} AND window_start_ms >= {min(starts_ms)}"
+            f" AND window_start_ms <= {max(starts_ms)} AND ({pairs})",
+        )
 
     def version(self) -> int:
         """The version of the ledger; it grows with each change."""

@@ -2,15 +2,12 @@
 
 from collections.abc import Collection, Iterable
 
-import pyarrow.compute as pc
-
 from kstreams_assets.backup.held import proven_ranges
-from kstreams_assets.backup.ledger import SCHEMA, Ledger
+from kstreams_assets.backup.ledger import Ledger
 from kstreams_assets.backup.partitions import WindowCalendar
 from kstreams_assets.recovery.maintenance import Retention
 from kstreams_assets.restore.restores_table import RestoresTable
 from kstreams_assets.settings import ApplicationSettings
-from kstreams_assets.warehouse.control_table import ControlTable
 
 
 def retention_of(settings: ApplicationSettings, *, pinned: Collection[str] = ()) -> Retention:
@@ -32,18 +29,8 @@ def retention_of(settings: ApplicationSettings, *, pinned: Collection[str] = ())
         edges_ms=edges,
         named=lambda: {
             *pinned,
-            *_closing_points(settings),
+            *ledger.closing_point_ids(),
             *restores.pinned(settings.application_id),
         },
         proven=lambda: proven_ranges(ledger, settings.application),
     )
-
-
-def _closing_points(settings: ApplicationSettings) -> set[str]:
-    """Ids of the points that recorded windows end with."""
-    rows = ControlTable(settings.warehouse.control("windows"), SCHEMA).read(
-        application_id=settings.application_id,
-        columns=["recovery_point_id"],
-        where=pc.field("recovery_point_id").is_valid(),
-    )
-    return set(rows["recovery_point_id"].unique().to_pylist())

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -36,11 +36,6 @@ SCHEMA = pa.schema(
 )
 
 
-_SMALL_FILES: Final = 64
-_FULL_FILE: Final = 10_000
-"""Rows from which on a file stays as it is."""
-
-
 @dataclass(frozen=True, slots=True)
 class RuleStanding:
     """How a rule stands at one place: its newest result, and how often it came out how."""
@@ -65,8 +60,6 @@ class ResultsTable:
         if not results:
             return
         self._table.append([_row(result) for result in results])
-        for application_id in {result.application_id for result in results}:
-            self._put_together(application_id)
 
     def newest(self, application_id: str, count: int) -> list[RuleResult]:
         """The newest results of an application, newest first; what it costs does not grow."""
@@ -94,13 +87,6 @@ class ResultsTable:
             )
             for rule, place in sorted(last)
         ]
-
-    def _put_together(self, application_id: str) -> None:
-        """Small files become one now and then, or each read would open one for each window."""
-        small = [f for f in self._table.files(application_id) if f.rows < _FULL_FILE]
-        if len(small) >= _SMALL_FILES:
-            self._table.rewrite(application_id, small[0].low, small[-1].high, lambda rows: rows)
-            self._table.tidy()
 
     def of(
         self,

@@ -81,7 +81,10 @@ class DrillsTable:
 
     def __init__(self, warehouse: Warehouse) -> None:
         self._table = ControlTable(
-            warehouse.control("drills"), SCHEMA, statistics=("drill_id", "began_at_ms")
+            warehouse.control("drills"),
+            SCHEMA,
+            grows_along="began_at_ms",
+            statistics=("drill_id", "began_at_ms"),
         )
 
     def record(self, report: DrillReport) -> StoredDrill:

@@ -5,7 +5,6 @@ from dataclasses import asdict
 from typing import Any, Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from kstreams_assets.backup.verdicts import Severity
 from kstreams_assets.governance.findings import (
@@ -42,7 +41,6 @@ SCHEMA = pa.schema(
     ]
 )
 
-_FILES: Final = 64
 _KEPT_MS: Final = 90 * 86_400_000
 
 
@@ -51,22 +49,16 @@ class FindingsTable:
 
     def __init__(self, warehouse: Warehouse) -> None:
         self._table = ControlTable(
-            warehouse.control("governance_findings"), SCHEMA, grows_along="judged_at_ms"
+            warehouse.control("governance_findings"),
+            SCHEMA,
+            grows_along="judged_at_ms",
+            statistics=("judged_at_ms",),
+            kept=_KEPT_MS,
         )
 
     def record(self, report: GovernanceReport) -> None:
-        """Add a report; now and then old ones go, and small files are put together."""
+        """Add a report; old ones go now and then."""
         self._table.append([_row(report, n, v) for n, v in enumerate(report.verdicts)])
-        files = self._table.files(report.application_id)
-        if len(files) >= _FILES:
-            oldest_ms = report.judged_at_ms - _KEPT_MS
-            self._table.rewrite(
-                report.application_id,
-                files[0].low,
-                report.judged_at_ms,
-                lambda rows: rows.filter(pc.field("judged_at_ms") >= oldest_ms),
-            )
-            self._table.tidy()
 
     def newest(self, application_id: str) -> GovernanceReport | None:
         """The newest report of an application, None before the first.

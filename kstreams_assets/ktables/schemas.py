@@ -61,7 +61,10 @@ class SchemasTable:
 
     def __init__(self, warehouse: Warehouse) -> None:
         self._table = ControlTable(
-            warehouse.control("schemas"), SCHEMA, grows_along="saved_at_ms", statistics=("id",)
+            warehouse.control("schemas"),
+            SCHEMA,
+            grows_along="saved_at_ms",
+            statistics=("id", "saved_at_ms"),
         )
 
     def of(self, application_id: str) -> dict[int, RegisteredSchema]:

@@ -65,7 +65,12 @@ class SnapshotsTable:
 
     def __init__(self, warehouse: Warehouse) -> None:
         self._warehouse = warehouse
-        self._table = ControlTable(warehouse.control("ktable_snapshots"), SCHEMA)
+        self._table = ControlTable(
+            warehouse.control("ktable_snapshots"),
+            SCHEMA,
+            grows_along="recorded_at_ms",
+            statistics=("store", "window", "recorded_at_ms"),
+        )
 
     def of(
         self,

@@ -20,9 +20,10 @@ from deltalake.exceptions import DeltaError
 from kstreams_assets.errors import KStreamsAssetsError
 from kstreams_assets.kafka.positions import TopicPartitionId
 from kstreams_assets.recovery.offset_ranges import OffsetRanges
-from kstreams_assets.recovery.retention import FileRange, kept, ranges_to_rewrite
+from kstreams_assets.recovery.retention import kept
 from kstreams_assets.recovery.saved_records import SavedRecordsTable
 from kstreams_assets.recovery.table import RecoveryPointTable
+from kstreams_assets.warehouse.compaction import FileRange, ranges_to_rewrite
 from kstreams_assets.warehouse.control_table import StoredFile
 from kstreams_assets.warehouse.layout import Warehouse
 

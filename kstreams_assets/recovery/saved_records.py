@@ -60,6 +60,7 @@ class SavedRecordsTable:
             grows_along="recovery_point_id",  # ids sort by the time their point was taken
             statistics=("recovery_point_id", "topic", "partition", "offset"),
             bulky=True,
+            small_files=128,  # as those of the points
         )
 
     def append(self, application_id: str, point_id: str, tails: Iterable[SavedTail]) -> int:

@@ -109,6 +109,7 @@ class RecoveryPointTable:
             SCHEMA,
             grows_along="taken_at_ms",
             statistics=("taken_at_ms", "id"),
+            small_files=128,  # rounds of maintenance come before; this is for where there are none
         )
 
     def append(self, point: RecoveryPoint) -> None:

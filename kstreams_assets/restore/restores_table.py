@@ -159,6 +159,7 @@ class RestoresTable:
         self._table = ControlTable(
             warehouse.control("restores"),
             SCHEMA,
+            grows_along="changed_at_ms",
             statistics=("restore_id", "change", "changed_at_ms"),
         )
 

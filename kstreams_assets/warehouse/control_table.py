@@ -1,18 +1,24 @@
 """A small Delta table written with the deltalake package, straight from the controlling process."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import logging
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.fs as pafs
+import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable, WriterProperties, write_deltalake
 from deltalake.exceptions import CommitFailedError
 
-from kstreams_assets.warehouse.delta import open_delta, storage_failures
+from kstreams_assets.warehouse.compaction import FileRange, files_less, ranges_to_rewrite
+from kstreams_assets.warehouse.delta import STORAGE_FAILURES, open_delta, storage_failures
 from kstreams_assets.warehouse.layout import (
     CONTROL_TABLES,
     LAYOUT_PROPERTY,
@@ -27,6 +33,8 @@ Value = int | str
 """A value of the column that a table grows along."""
 
 T = TypeVar("T")
+
+_log = logging.getLogger(__name__)
 
 _folded: dict[tuple[Any, ...], dict[str, Any]] = {}
 """What `ControlTable.fold` remembers: of each file in use what was made of it."""
@@ -43,6 +51,11 @@ _PROPERTIES = {
 }
 """Opening a table replays the log from the last checkpoint on: 7 ms instead of 30."""
 _ROW_GROUP = WriterProperties(max_row_group_size=512, compression="ZSTD", compression_level=1)
+_FULL_BYTES = 2 * 1024**2
+_FULL_BULKY_BYTES = 16 * 1024**2
+"""Files of this size are not written anew to be put together with others."""
+_PUT_TOGETHER_S = 5.0
+"""No further range is written anew after this time: others wait for the lock for 30 s."""
 _LARGE_ROW_GROUP = WriterProperties(
     max_row_group_size=8192, compression="ZSTD", compression_level=1
 )
@@ -79,17 +92,25 @@ class StoredFile:
 class ControlTable:
     """One table below the warehouse; every application has a partition of its own in it.
 
-    `grows_along` is a column whose values rise from one append to the next (a time, an id that
-    sorts by time), so that files hold ranges of it and can be put together range by range.
-    `statistics` are the columns by which readers skip files, all that allow it when empty.
+    `grows_along` is a column without nulls whose values rise from one append to the next (a time,
+    an id that sorts by time), so that files hold ranges of it and can be put together range by
+    range. `statistics` are the columns by which readers skip files, `grows_along` among them.
     `bulky` tables have rows by the million, hence larger row groups.
+
+    A reader opens every file of an application, so what writers add bit by bit is put together as
+    it grows: when `small_files` files of an application can be spared, its small neighbours become
+    one file each, under the lock that the writer holds. Rows whose `grows_along` lies further than
+    `kept` behind the newest are dropped then. Files and log entries that are no longer part of the
+    table stay for an hour, for readers that still use them.
     """
 
     path: Path
     schema: pa.Schema
-    grows_along: str | None = None
+    grows_along: str
     statistics: tuple[str, ...] = ()
     bulky: bool = False
+    small_files: int = 32
+    kept: int | None = None
 
     @property
     def name(self) -> str:
@@ -134,10 +155,14 @@ class ControlTable:
         there when the commit is tried, and gives rows of the same range. Nothing that others add
         meanwhile is lost: a commit that would touch it is tried again with their rows.
         """
+        with self._lock():
+            self._rewrite(application_id, low, high, change)
+            self._put_together({application_id})
+
+    def _rewrite(
+        self, application_id: str, low: Value, high: Value, change: Callable[[pa.Table], pa.Table]
+    ) -> None:
         column = self.grows_along
-        if column is None:
-            message = f"{self.name} does not grow along a column"
-            raise TypeError(message)
         where = (pc.field(column) >= low) & (pc.field(column) <= high)
         predicate = (
             f"application_id = {sql_string(application_id)}"
@@ -149,7 +174,7 @@ class ControlTable:
             rows = change(self._rows(table, application_id, None, where)).combine_chunks()
             self._commit(table, rows, predicate)
 
-        self._locked(commit)
+        self._attempted(commit)
 
     def tidy(self) -> None:
         """Drop what has not been part of the table for an hour, from the folder and the log.
@@ -157,16 +182,9 @@ class ControlTable:
         Also what writers left behind that were killed before their commit.
         """
 
-        def commit(table: DeltaTable) -> None:
-            self._set_properties(table)
-            table.vacuum(
-                _RETENTION_HOURS, dry_run=False, enforce_retention_duration=False, full=True
-            )
-            table.create_checkpoint()
-            table.cleanup_metadata()
-
         if self.open() is not None:
-            self._locked(commit)
+            with self._lock():
+                self._attempted(_tidy)
 
     def files(self, application_id: str) -> list[StoredFile]:
         """The files of one application by their ranges of `grows_along`, lowest first."""
@@ -175,13 +193,32 @@ class ControlTable:
 
     def _files(self, table: DeltaTable, application_id: str) -> list[StoredFile]:
         added = pa.table(table.get_add_actions(flatten=True))
-        low, high = f"min.{self.grows_along}", f"max.{self.grows_along}"
-        if low not in added.column_names:
+        if added.num_rows == 0:
             return []
-        columns = ["path", "num_records", "size_bytes", low, high]
-        rows = added.filter(pc.field("partition.application_id") == application_id).select(columns)
-        found = [StoredFile(*values) for values in zip(*rows.to_pydict().values(), strict=True)]
-        return sorted((file for file in found if file.low is not None), key=lambda f: f.low)
+        rows = added.filter(pc.field("partition.application_id") == application_id)
+        files = [
+            self._stored_file(row["path"], row["num_records"], row["size_bytes"], low, high)
+            for row, low, high in zip(
+                rows.select(["path", "num_records", "size_bytes"]).to_pylist(),
+                *(_values(rows, f"{extreme}.{self.grows_along}") for extreme in ("min", "max")),
+                strict=True,
+            )
+        ]
+        return sorted((file for file in files if file), key=lambda f: f.low)
+
+    def _stored_file(
+        self, path: str, rows: int | None, size: int, low: Value | None, high: Value | None
+    ) -> StoredFile | None:
+        if rows is None or low is None or high is None:
+            # Written by an earlier release, whose log says nothing of this column.
+            values = self._column_of(path)
+            rows, low, high = len(values), min(values, default=None), max(values, default=None)
+        return None if low is None or high is None else StoredFile(path, rows, size, low, high)
+
+    def _column_of(self, path: str) -> list[Value]:
+        file = self.path / unquote(path)
+        with storage_failures(file):
+            return pq.ParquetFile(file).read(columns=[self.grows_along])[0].to_pylist()
 
     def read(
         self,
@@ -236,7 +273,7 @@ class ControlTable:
         """
         table = self.open()
         column = self.grows_along
-        if table is None or column is None or count < 1:
+        if table is None or count < 1:
             return self.schema.empty_table()
         files = sorted(self._files(table, application_id), key=lambda f: f.high, reverse=True)
         if not files:
@@ -249,7 +286,7 @@ class ControlTable:
     def _nth_highest(
         self, table: DeltaTable, application_id: str, files: Sequence[StoredFile], count: int
     ) -> Value:
-        column = str(self.grows_along)
+        column = self.grows_along
         rows, lowest = 0, files[0].low
         for file in files:
             lowest = min(lowest, file.low)
@@ -285,25 +322,70 @@ class ControlTable:
         return pa.Table.from_pylist(list(rows), schema=self.schema)
 
     def _write(self, rows: pa.Table, *, predicate: str | None) -> None:
-        self._locked(lambda table: self._commit(table, rows, predicate))
+        with self._lock():
+            self._attempted(lambda table: self._commit(table, rows, predicate))
+            self._put_together(rows["application_id"].unique().to_pylist())
 
-    def _locked(self, commit: Callable[[DeltaTable], None]) -> None:
+    def _put_together(self, application_ids: Iterable[str]) -> None:
+        """Small files become one, if that spares enough; what was written before does not fail."""
+        try:
+            for application_id in application_ids:
+                table = self.open()
+                files = self._files(table, application_id) if table else []
+                if self._rewrite_small(application_id, files):
+                    self._attempted(_tidy)
+        except STORAGE_FAILURES as error:
+            _log.warning("Small files of %s were not put together: %s", self.name, error)
+
+    def _rewrite_small(self, application_id: str, files: Sequence[StoredFile]) -> bool:
+        """Whether small neighbours were put together; the rest waits when that takes long."""
+        if len(files) <= self.small_files:
+            return False
+        enough = _FULL_BULKY_BYTES if self.bulky else _FULL_BYTES
+        ranges = [FileRange(file.bytes, file.low, file.high) for file in files]
+        if files_less(ranges, ranges_to_rewrite(ranges, _none, enough=enough)) < self.small_files:
+            return False
+        newest = max(file.high for file in files)
+        oldest = newest - self.kept if self.kept is not None and isinstance(newest, int) else None
+
+        def is_outdated(file: FileRange) -> bool:
+            return oldest is not None and file.low < oldest
+
+        def change(rows: pa.Table) -> pa.Table:
+            if oldest is not None:
+                rows = rows.filter(pc.field(self.grows_along) >= oldest)
+            return rows.sort_by(self.grows_along)
+
+        deadline = time.monotonic() + _PUT_TOGETHER_S
+        for low, high in ranges_to_rewrite(ranges, is_outdated, enough=enough):
+            if time.monotonic() >= deadline:
+                break
+            self._rewrite(application_id, low, high, change)
+        return True
+
+    @contextmanager
+    def _lock(self) -> Iterator[None]:
         make_warehouse(self.path.parent)
         with (
             storage_failures(self.path),
             warehouse_lock(self._lock_file, purpose=f"write to {self.name}", wait_s=_LOCK_WAIT_S),
         ):
-            for attempt in range(_ATTEMPTS):
-                table = self._opened_or_created()
-                try:
-                    commit(table)
-                except CommitFailedError:
-                    # A writer on another machine, whom the lock does not reach, came first; its
-                    # rows do not touch ours.
-                    if attempt == _ATTEMPTS - 1:
-                        raise
-                else:
-                    return
+            yield
+
+    def _attempted(self, commit: Callable[[DeltaTable], None]) -> None:
+        """Commit, under the lock."""
+        for attempt in range(_ATTEMPTS):
+            table = self._opened_or_created()
+            try:
+                self._set_properties(table)
+                commit(table)
+            except CommitFailedError:
+                # A writer on another machine, whom the lock does not reach, came first; its rows
+                # do not touch ours, or lie in files that it has put together.
+                if attempt == _ATTEMPTS - 1:
+                    raise
+            else:
+                return
 
     @property
     def _lock_file(self) -> Path:
@@ -350,6 +432,20 @@ class ControlTable:
         here = table.metadata().configuration
         if self._properties.items() - here.items():
             table.alter.set_table_properties(self._properties, raise_if_not_exists=False)
+
+
+def _tidy(table: DeltaTable) -> None:
+    table.vacuum(_RETENTION_HOURS, dry_run=False, enforce_retention_duration=False, full=True)
+    table.create_checkpoint()
+    table.cleanup_metadata()
+
+
+def _none(_: FileRange) -> bool:
+    return False
+
+
+def _values(rows: pa.Table, column: str) -> list[Any]:
+    return rows[column].to_pylist() if column in rows.column_names else [None] * rows.num_rows
 
 
 def _literal(value: Value) -> str:

@@ -266,3 +266,17 @@ def test_a_long_ledger_stays_fast(ledger: Ledger) -> None:
     assert len(ledger.recorded_spans([window(i) for i in range(windows)], names)) == 10_000
     assert len(ledger.done(names)) == windows
     assert time.process_time() - began < 2
+
+
+def test_many_runs_leave_few_files_and_a_window_can_be_backed_up_again(tmp_path: Path) -> None:
+    ledger = Ledger(Warehouse(tmp_path), APPLICATION_ID)
+    for index in range(40):
+        ledger.record([_one(index, result(span(index, index + 1, index=index)))], run_id="run-1")
+    again = result(span(3, 4, index=3, log_start=1))
+    ledger.record([_one(3, again)], run_id="run-2")
+    entries = ledger.entries()
+    assert [entry.result.plan.window for entry in entries] == [window(n) for n in range(40)]
+    assert [entry.run_id for entry in entries].count("run-2") == 1
+    assert entries[3].result == again
+    table = DeltaTable(Warehouse(tmp_path).control("windows"))
+    assert table.get_add_actions().num_rows < 12

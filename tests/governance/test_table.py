@@ -54,15 +54,13 @@ def test_of_two_in_one_millisecond_one_is_shown_whole(tmp_path: Path) -> None:
 def test_small_files_are_put_together_and_old_reports_go(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(table_module, "_FILES", 4)
     monkeypatch.setattr(table_module, "_KEPT_MS", 2_000)
     table = FindingsTable(Warehouse(tmp_path))
-    for at_ms in (1_000, 2_000, 3_000, 4_000):
+    for at_ms in range(1_000, 35_000, 1_000):
         table.record(report(at_ms, f"run-{at_ms}"))
     files = table._table.files("shop")
-    assert len(files) == 1
-    assert (files[0].rows, files[0].low, files[0].high) == (6, 2_000, 4_000)
-    assert table.newest("shop") == report(4_000, "run-4000")
+    assert [(file.rows, file.low) for file in files] == [(6, 31_000), (2, 34_000)]
+    assert table.newest("shop") == report(34_000, "run-34000")
 
 
 def test_what_a_report_says() -> None:

@@ -157,7 +157,9 @@ class Trial:
     def _stored(self) -> Mapping[TopicPartitionId, list[Record]]:
         """All saved records, each once; read when the first point is looked at."""
         if self._rows is None:
-            table = ControlTable(self.warehouse.control("recovery_point_records"), SCHEMA)
+            table = ControlTable(
+                self.warehouse.control("recovery_point_records"), SCHEMA, "recovery_point_id"
+            )
             rows = table.read(application_id=self.topics.application_id)
             names = ("topic", "partition", "offset", "key", "value")
             columns = [rows.column(name).to_pylist() for name in names]

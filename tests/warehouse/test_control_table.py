@@ -1,19 +1,43 @@
 """Small tables, and several processes that write them."""
 
+import itertools
+import json
 import os
+import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from kstreams_assets.backup.facts import TopicFactsTable
+from kstreams_assets.backup.ledger import Ledger
+from kstreams_assets.completeness.results_table import ResultsTable
+from kstreams_assets.drill.table import DrillsTable
+from kstreams_assets.governance.table import FindingsTable
+from kstreams_assets.ktables.schemas import SchemasTable
+from kstreams_assets.ktables.snapshots_table import SnapshotsTable
+from kstreams_assets.recovery.saved_records import SavedRecordsTable
+from kstreams_assets.recovery.table import RecoveryPointTable
+from kstreams_assets.restore.offset_maps_table import OffsetMapsTable
+from kstreams_assets.restore.restores_table import RestoresTable
+from kstreams_assets.warehouse import control_table
 from kstreams_assets.warehouse.control_table import ControlTable, one_of
-from kstreams_assets.warehouse.layout import LAYOUT_PROPERTY, NewerLayoutError
+from kstreams_assets.warehouse.layout import (
+    CONTROL_TABLES,
+    LAYOUT_PROPERTY,
+    NewerLayoutError,
+    Warehouse,
+)
 from kstreams_assets.warehouse.lock import warehouse_lock
+
+NOWHERE = Warehouse(Path("/nowhere"))
 
 SCHEMA = pa.schema(
     [
@@ -28,7 +52,7 @@ import sys
 from pathlib import Path
 from tests.warehouse.test_control_table import SCHEMA, rows
 from kstreams_assets.warehouse.control_table import ControlTable
-table = ControlTable(Path(sys.argv[1]), SCHEMA)
+table = ControlTable(Path(sys.argv[1]), SCHEMA, "number")
 application = sys.argv[2]
 for number in range(10):
     table.append(rows(application, number))
@@ -44,13 +68,95 @@ from pathlib import Path
 import pyarrow as pa
 from kstreams_assets.warehouse.control_table import ControlTable
 schema = pa.schema([("application_id", pa.string()), ("name", pa.string()), ("number", pa.int64())])
-print(ControlTable(Path(sys.argv[1]), schema).read(application_id="a").num_rows)
+print(ControlTable(Path(sys.argv[1]), schema, "number").read(application_id="a").num_rows)
+"""
+
+
+_KILLED = """
+import os, signal, sys
+from pathlib import Path
+from deltalake import DeltaTable
+from tests.warehouse.test_control_table import SCHEMA, rows
+from kstreams_assets.warehouse import control_table
+
+left = int(sys.argv[3])
+
+def killed_around(call):
+    def step(*args, **options):
+        die()
+        result = call(*args, **options)
+        die()
+        return result
+    return step
+
+def die():
+    global left
+    if left == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    left -= 1
+
+control_table.write_deltalake = killed_around(control_table.write_deltalake)
+for name in ("vacuum", "create_checkpoint", "cleanup_metadata"):
+    setattr(DeltaTable, name, killed_around(getattr(DeltaTable, name)))
+table = control_table.ControlTable(Path(sys.argv[1]), SCHEMA, "number", small_files=1)
+table.append(rows("a", int(sys.argv[2])))
 """
 
 
 def rows(application_id: str, *numbers: int, name: str = "row") -> list[dict[str, object]]:
     """Rows of one application."""
     return [{"application_id": application_id, "name": name, "number": n} for n in numbers]
+
+
+TABLES = [
+    RecoveryPointTable(NOWHERE),
+    SavedRecordsTable(NOWHERE),
+    Ledger(NOWHERE, "a"),
+    TopicFactsTable(NOWHERE, "a"),
+    RestoresTable(NOWHERE),
+    OffsetMapsTable(NOWHERE),
+    SnapshotsTable(NOWHERE),
+    SchemasTable(NOWHERE),
+    FindingsTable(NOWHERE),
+    ResultsTable(NOWHERE),
+    DrillsTable(NOWHERE),
+]
+
+
+def test_all_control_tables_are_known() -> None:
+    assert {table._table.name for table in TABLES} == set(CONTROL_TABLES)
+
+
+@pytest.mark.parametrize("known", TABLES, ids=lambda known: known._table.name)
+def test_each_control_table_is_put_together(known: Any, tmp_path: Path) -> None:
+    table: ControlTable = replace(known._table, path=tmp_path / "w" / "table", small_files=3)
+    for number in range(6):
+        table.append([_made_up(table, number)])
+    assert table.read(application_id="a").num_rows == 6
+    assert len(table.files("a")) == 3
+    log = "\n".join(entry.read_text() for entry in _log_entries(table))
+    added = [line["add"] for line in map(json.loads, log.splitlines()) if "add" in line]
+    assert len(added) == 7
+    assert all(table.grows_along in json.loads(file["stats"])["minValues"] for file in added)
+
+
+def _made_up(table: ControlTable, number: int) -> dict[str, object]:
+    """Some row of a table, the `number`th along the column that it grows along."""
+    row: dict[str, object] = {"application_id": "a"}
+    for column in table.schema:
+        if pa.types.is_list(column.type):
+            row[column.name] = []
+        elif pa.types.is_string(column.type):
+            row.setdefault(column.name, f"{number:03d}")
+        elif pa.types.is_boolean(column.type):
+            row[column.name] = False
+        elif pa.types.is_integer(column.type) or pa.types.is_floating(column.type):
+            row[column.name] = number
+    return row
+
+
+def _listed(found: pa.Table) -> list[int]:
+    return found["number"].to_pylist()
 
 
 def _numbers(table: ControlTable, application_id: str) -> list[int]:
@@ -60,7 +166,7 @@ def _numbers(table: ControlTable, application_id: str) -> list[int]:
 @pytest.fixture
 def table(tmp_path: Path) -> ControlTable:
     """A table that nobody has written."""
-    return ControlTable(tmp_path / "warehouse" / "things", SCHEMA)
+    return ControlTable(tmp_path / "warehouse" / "things", SCHEMA, "number")
 
 
 def test_a_table_that_nobody_has_written(table: ControlTable) -> None:
@@ -183,10 +289,6 @@ class TestFilesByRange:
         assert _numbers(growing, "b") == [3]
         assert seen == [3, 4]
 
-    def test_a_table_without_such_a_column(self, table: ControlTable) -> None:
-        with pytest.raises(TypeError, match="things does not grow along a column"):
-            table.rewrite("a", 1, 2, lambda found: found)
-
 
 class TestNewest:
     """The rows at the end, without reading the rest."""
@@ -208,6 +310,137 @@ class TestNewest:
             if "_delta_log" not in file.parts and file.name != Path(kept).name:
                 file.unlink()
         assert growing.read_newest("a", 1)["number"].to_pylist() == [3]
+
+
+class TestPutTogether:
+    """Small files become one while the table grows; nobody loses a row by it."""
+
+    @pytest.fixture
+    def small(self, growing: ControlTable) -> ControlTable:
+        """Put together when four files can be spared."""
+        return replace(growing, small_files=4)
+
+    def test_however_many_commits_few_files_are_read(self, small: ControlTable) -> None:
+        for number in range(40):
+            where = f"application_id = 'a' AND number = {number}"
+            small.replace(rows("a", number), where=where)
+            small.append(rows("b", number))
+            assert max(len(small.files("a")), len(small.files("b"))) <= 6
+        assert _numbers(small, "a") == _numbers(small, "b") == [*range(40)]
+
+    def test_rows_are_in_order_and_files_hold_ranges(self, small: ControlTable) -> None:
+        for number in (3, 1, 2, 0, 7, 9, 8, 6, 5, 4, *range(10, 40)):
+            small.append(rows("a", number))
+        by_file = small.fold("a", ["number"], _listed)
+        assert all(of_file == sorted(of_file) for of_file in by_file)
+        found = [(file.low, file.high) for file in small.files("a")]
+        assert len(found) < 6
+        assert all(int(one[1]) < int(other[0]) for one, other in itertools.pairwise(found))
+        assert small.read_newest("a", 1)["number"].to_pylist() == [39]
+
+    def test_what_is_kept(self, small: ControlTable) -> None:
+        table = replace(small, kept=10)
+        for number in range(0, 100, 2):
+            table.append(rows("a", number))
+        found = _numbers(table, "a")
+        assert found[-6:] == [*range(88, 100, 2)]
+        assert len(found) < 12
+
+    def test_a_writer_that_planned_before_is_not_undone(self, small: ControlTable) -> None:
+        """A writer on another machine, whom the lock does not reach, puts files together."""
+        for number in range(4):
+            small.append(rows("a", number))
+        stale = [DeltaTable(small.path)]
+        small.append(rows("a", 4))
+        assert len(small.files("a")) == 1
+
+        class Stale(ControlTable):
+            def open(self) -> DeltaTable | None:
+                return stale.pop() if stale else super().open()
+
+        Stale(small.path, SCHEMA, "number", small_files=99).replace(
+            rows("a", 30, 31), where="application_id = 'a' AND number IN (2, 3, 30, 31)"
+        )
+        assert not stale
+        assert _numbers(small, "a") == [0, 1, 4, 30, 31]
+
+    def test_a_replacement_meanwhile_is_not_undone(self, small: ControlTable) -> None:
+        for number in range(4):
+            small.append(rows("a", number))
+        other = pa.Table.from_pylist(rows("a", 1, 1), schema=SCHEMA)
+        commits: list[str | None] = []
+
+        class Interrupted(ControlTable):
+            def _commit(self, table: DeltaTable, rows: pa.Table, predicate: str | None) -> None:
+                commits.append(predicate)
+                if len(commits) == 2:  # the first is the row, the second puts files together
+                    write_deltalake(
+                        self.path,
+                        other,
+                        mode="overwrite",
+                        predicate="application_id = 'a' AND number = 1",
+                    )
+                super()._commit(table, rows, predicate)
+
+        Interrupted(small.path, SCHEMA, "number", small_files=4).append(rows("a", 4))
+        assert len(commits) == 3
+        assert _numbers(small, "a") == [0, 1, 1, 2, 3, 4]
+        assert len(small.files("a")) == 1
+
+    def test_a_reader_of_the_version_before_goes_on(self, small: ControlTable) -> None:
+        for number in range(4):
+            small.append(rows("a", number))
+        before = DeltaTable(small.path).to_pyarrow_dataset()
+        small.append(rows("a", 4))
+        small.append(rows("a", 5))
+        assert before.to_table().num_rows == 4
+
+    def test_what_was_written_does_not_fail_for_it(
+        self,
+        small: ControlTable,
+        monkeypatch: pytest.MonkeyPatch,
+        caplog: pytest.LogCaptureFixture,
+    ) -> None:
+        def full(_: DeltaTable) -> None:
+            raise OSError(28, "No space left on device")
+
+        monkeypatch.setattr(control_table, "_tidy", full)
+        for number in range(6):
+            small.append(rows("a", number))
+        assert _numbers(small, "a") == [*range(6)]
+        assert "Small files of things were not put together: [Errno 28]" in caplog.text
+
+    def test_files_of_an_earlier_release_without_statistics(self, table: ControlTable) -> None:
+        table.path.mkdir(parents=True)
+        configuration = {"delta.dataSkippingStatsColumns": "name"}
+        DeltaTable.create(
+            table.path, SCHEMA, partition_by=["application_id"], configuration=configuration
+        )
+        for number in range(5):
+            found = pa.Table.from_pylist(rows("a b'c", number), schema=SCHEMA)
+            write_deltalake(table.path, found, mode="append")
+        assert [(f.low, f.high) for f in table.files("a b'c")] == [(n, n) for n in range(5)]
+        replace(table, small_files=4).append(rows("a b'c", 5))
+        assert [(f.low, f.high) for f in table.files("a b'c")] == [(0, 5)]
+        assert _numbers(table, "a b'c") == [*range(6)]
+
+    @pytest.mark.e2e
+    def test_killed_at_each_step_it_stays_whole(self, small: ControlTable) -> None:
+        """SIGKILL before and after each commit, between the files and the log, in the clean-up."""
+        number = 0
+        for step in range(8):
+            for _ in range(5):
+                small.append(rows("a", number))
+                number += 1
+            command = [sys.executable, "-c", _KILLED, str(small.path), str(number), str(step)]
+            killed = subprocess.run(command, timeout=60, check=False)
+            assert killed.returncode == -signal.SIGKILL, step
+            found = _numbers(small, "a")
+            assert found in ([*range(number)], [*range(number + 1)]), step
+            number = len(found)
+            small.append(rows("b", number))  # nothing is left that holds others up
+        small.append(rows("a", number))
+        assert _numbers(small, "a") == [*range(number + 1)]
 
 
 class TestFold:
@@ -290,8 +523,10 @@ def test_columns_that_a_table_of_an_earlier_release_lacks(table: ControlTable) -
         [application, name, _parts(("part", pa.int32()), ("epoch", pa.int32())), number]
     )
     old = {"application_id": "a", "parts": [{"part": 1}]}
-    ControlTable(table.path, earlier).append([{**old, "name": name} for name in ("old", "again")])
-    grown = ControlTable(table.path, later)
+    ControlTable(table.path, earlier, "name").append(
+        [{**old, "name": name} for name in ("old", "again")]
+    )
+    grown = ControlTable(table.path, later, "name")
     new = {"application_id": "a", "parts": [{"part": 2, "epoch": 7}], "number": 5}
     grown.append([{**new, "name": "new"}])
     grown.replace([{**new, "name": "again"}], where="application_id = 'a' AND name = 'again'")
