@@ -208,7 +208,6 @@ class Planner:
             UnreadTopic(
                 window=window,
                 topic=topic,
-                is_changelog=TopicRole.CHANGELOG in self.application.topic(topic).roles,
                 reason=(
                     f"An open transaction keeps committed records from being read:"
                     f" {'; '.join(partitions[:_MOST])} (waited {self.stable_wait_s:g} s). Look for"

@@ -153,7 +153,6 @@ class UnreadTopic:
 
     window: Window
     topic: str
-    is_changelog: bool
     reason: str
     """Which open transaction is in the way, and what to do."""
 

@@ -63,7 +63,7 @@ class _Run:
                 "point-1",
                 {topic.name: 1 for topic in TOPICS},
                 unread=tuple(
-                    UnreadTopic(window, topic, is_changelog=False, reason="A transaction is open.")
+                    UnreadTopic(window, topic, "A transaction is open.")
                     for key, topic in self.unread
                     if key == window.key
                 ),

@@ -30,7 +30,7 @@ def app_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (backup(result(span(0, 9))),),
         "point-1",
         {"t": 1},
-        unread=(UnreadTopic(window(0), "shared", is_changelog=False, reason=reason),),
+        unread=(UnreadTopic(window(0), "shared", reason),),
     )
     monkeypatch.setattr(backup_module, "_run", lambda *_: [made])
     warehouse = Warehouse(tmp_path / "warehouse")
