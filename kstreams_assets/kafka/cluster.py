@@ -9,7 +9,7 @@ from kstreams_assets.kafka.broker_retention import broker_retention_ms
 from kstreams_assets.kafka.cluster_metadata import ClusterMetadata, broker_ids, cluster_metadata
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.kafka.groups import GroupState
-from kstreams_assets.kafka.leader_epochs import leader_epochs
+from kstreams_assets.kafka.leader_epochs import epoch_ends, leader_doubt, leader_epochs
 from kstreams_assets.kafka.leaders import PartitionLeaders
 from kstreams_assets.kafka.librdkafka_admin import LibrdkafkaAdmin
 from kstreams_assets.kafka.positions import CommittedOffset, TopicPartitionId
@@ -66,6 +66,24 @@ class KafkaCluster(Closing):
     def leader_epochs(self, topics: Iterable[str]) -> Mapping[TopicPartitionId, int]:
         """The leader epoch that each partition of these topics is in; absent topics left out."""
         return leader_epochs(self._wire, topics)
+
+    def watch_leaders(self) -> None:
+        """Begin to note which leaders report ends of logs, and which coordinators are asked."""
+        self._leaders.answered.clear()
+        self._wire.asked_coordinators.clear()
+
+    def leader_doubt(self, group: str, *, wait_s: float) -> str:
+        """Why what was reported since `watch_leaders` may be old (`leader_epochs.leader_doubt`)."""
+        return leader_doubt(self._wire, self._leaders, group, wait_s=wait_s)
+
+    def reported_epoch(self, partition: TopicPartitionId) -> int | None:
+        """The epoch of the leader that reported ends since `watch_leaders`, None if not one."""
+        epochs = self._leaders.answered.get(partition, set())
+        return next(iter(epochs)) if len(epochs) == 1 else None
+
+    def epoch_ends(self, epochs: Mapping[TopicPartitionId, int]) -> Mapping[TopicPartitionId, int]:
+        """Where each log stops being that of a leader epoch, -1 if unknown. Needs DESCRIBE."""
+        return epoch_ends(self._wire, self._leaders, epochs)
 
     def replicas(self, topics: Iterable[str]) -> Mapping[TopicPartitionId, Replicas]:
         """Which brokers keep each partition of these topics; absent topics left out.

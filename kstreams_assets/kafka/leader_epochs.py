@@ -1,16 +1,30 @@
-"""The leader epoch that each partition is in: it counts the elections of its leader."""
+"""Leader epochs: they count the elections of a partition's leader, and tell old leaders apart."""
 
-from collections.abc import Iterable
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
+from kafka.protocol.consumer import OffsetForLeaderEpochRequest
 from kafka.protocol.metadata import MetadataRequest
+from kafka.protocol.metadata.find_coordinator import FindCoordinatorRequest
 
+from kstreams_assets.errors import ClusterUnavailableError
+from kstreams_assets.kafka.coordinator_partition import CONSUMER_OFFSETS
+from kstreams_assets.kafka.leaders import PartitionLeaders, ask_leaders
 from kstreams_assets.kafka.positions import TopicPartitionId
-from kstreams_assets.kafka.wire import WireClient
+from kstreams_assets.kafka.wire import Coordinated, WireClient
 
 _OPERATION = "leader_epochs"
 _WITH_EPOCHS = 7
 # From version 10 on topics may go by id.
 _METADATA_VERSION = 9
+_ENDS_VERSION = 4
+_CONSUMER = -1
+_NOT_FENCED = -1
+_ONE_BROKER_S = 3.0
+_RETRY_S = 0.2
 
 
 def leader_epochs(wire: WireClient, topics: Iterable[str]) -> dict[TopicPartitionId, int]:
@@ -18,20 +32,209 @@ def leader_epochs(wire: WireClient, topics: Iterable[str]) -> dict[TopicPartitio
 
     Topics that are not there or not shown to this user are absent. Raises ClusterUnavailableError.
     """
-    wanted = [MetadataRequest.MetadataRequestTopic(name=name) for name in sorted(set(topics))]
-    if not wanted:
+    names = sorted(set(topics))
+    if not names:
         return {}
-    response = wire.request(
-        lambda: MetadataRequest(
-            topics=wanted,
-            allow_auto_topic_creation=False,
-            min_version=_WITH_EPOCHS,
-            max_version=_METADATA_VERSION,
-        ),
+    response = wire.request(lambda: _metadata(names), operation=_OPERATION)
+    return {partition: entry.leader_epoch for partition, entry in _partitions(response).items()}
+
+
+def epoch_ends(
+    wire: WireClient, leaders: PartitionLeaders, epochs: Mapping[TopicPartitionId, int]
+) -> dict[TopicPartitionId, int]:
+    """Where each log stops being the one that the leader of an epoch wrote; -1 if unknown.
+
+    An offset that lay below an end in that epoch and is not below this one was truncated (KIP-101,
+    KIP-320). Leaders that are not in the epoch in which they reported an end before are not asked.
+    Raises what `ask_leaders` raises.
+    """
+    answers = ask_leaders(
+        wire,
+        leaders,
+        epochs,
+        lambda asked: _ends_request(asked, leaders),
+        _end_answers,
         operation=_OPERATION,
     )
+    return {partition: answer.end_offset for partition, answer in answers.items()}
+
+
+def leader_doubt(wire: WireClient, leaders: PartitionLeaders, group: str, *, wait_s: float) -> str:
+    """Why what leaders and the group's coordinator reported may be old; empty if it is not.
+
+    A leader that was paused or cut off does not know that it was deposed, and reports the high
+    watermark of its time; a coordinator the offsets of its time. Its successor knows, so all
+    brokers are asked for the newest leader epochs: every answer since the notes were last cleared
+    must have come from a leader of that epoch. A broker that does not answer may be the successor
+    if it has a replica; waits up to `wait_s` until it answers or the others leave it out. What is
+    newer is remembered, so that the next question goes to the right broker.
+    Raises AuthenticationFailedError, ClusterUnavailableError.
+    """
+    deadline = time.monotonic() + wait_s
+    while True:
+        views = _views(wire, {partition.topic for partition in leaders.answered})
+        old = [*_old_leaders(views, leaders), *_old_coordinator(views, wire, leaders, group)]
+        if old:
+            return old[0]
+        unknown = views.silent & views.replicas(leaders.answered)
+        if not any(p.topic == CONSUMER_OFFSETS for p in leaders.answered):
+            unknown = views.silent  # any of them may be the coordinator
+            if not unknown:
+                return _disagreement(wire, views, group)
+        if not unknown:
+            return ""
+        if time.monotonic() + _RETRY_S > deadline:
+            return (
+                f"broker {min(unknown)} did not answer, and may have become the leader of a"
+                " partition without the others knowing yet"
+            )
+        time.sleep(_RETRY_S)
+
+
+@dataclass(slots=True)
+class _Views:
+    """What each broker says, by its id; `silent` are those that others name and do not answer."""
+
+    of_broker: dict[int, dict[TopicPartitionId, Any]] = field(default_factory=dict)
+    silent: set[int] = field(default_factory=set)
+
+    def newest(self, partition: TopicPartitionId) -> Any:  # noqa: ANN401
+        """The partition as the broker with the newest metadata shows it, None if none does."""
+        entries = [view[partition] for view in self.of_broker.values() if partition in view]
+        return max(entries, key=lambda entry: entry.leader_epoch, default=None)
+
+    def replicas(self, partitions: Iterable[TopicPartitionId]) -> set[int]:
+        """The brokers that keep one of these partitions in the eyes of any broker."""
+        wanted = set(partitions)
+        return {
+            replica
+            for view in self.of_broker.values()
+            for partition in wanted & view.keys()
+            for replica in view[partition].replica_nodes
+        }
+
+
+def _views(wire: WireClient, topics: Iterable[str]) -> _Views:
+    """The partitions of these topics as each broker sees them that any broker names."""
+    names = sorted(set(topics))
+    views = _Views()
+    unasked, named = set(wire.broker_ids(operation=_OPERATION)), set[int]()
+    while unasked:
+        broker = unasked.pop()
+        try:
+            view = wire.request(
+                lambda: _metadata(names),
+                operation=_OPERATION,
+                node=broker,
+                timeout_s=min(_ONE_BROKER_S, wire.timeout_s),
+                retry=False,
+            )
+        except ClusterUnavailableError:
+            views.silent.add(broker)
+            continue
+        views.of_broker[broker] = _partitions(view)
+        named |= {other.node_id for other in view.brokers}
+        unasked |= named - views.of_broker.keys() - views.silent
+    if not named:
+        raise wire.unavailable(_OPERATION, wire.timeout_s, "no broker answered")
+    views.silent &= named
+    return views
+
+
+def _old_leaders(views: _Views, leaders: PartitionLeaders) -> Sequence[str]:
+    old: list[str] = []
+    for partition, epochs in sorted(leaders.answered.items()):
+        newest = views.newest(partition)
+        if newest is None:
+            continue  # deleted, which the recorder notices by its id
+        if newest.leader_id >= 0:
+            leaders.remember(partition, newest.leader_id)
+        if epochs != {newest.leader_epoch}:
+            old.append(
+                f"{partition} changed its leader: answers are of leader epoch"
+                f" {', '.join(map(str, sorted(epochs)))}, the newest is {newest.leader_epoch}"
+            )
+    return old
+
+
+def _old_coordinator(
+    views: _Views, wire: WireClient, leaders: PartitionLeaders, group: str
+) -> Sequence[str]:
+    """The coordinator is the leader of the group's partition, where that is known."""
+    asked = wire.asked_coordinators.get(group, set())
+    for partition in leaders.answered:
+        newest = views.newest(partition)
+        if partition.topic != CONSUMER_OFFSETS or newest is None or asked <= {newest.leader_id}:
+            continue
+        wire.remember_coordinator(Coordinated.GROUP, group, newest.leader_id)
+        return [_other_coordinator(group, asked, newest.leader_id)]
+    return []
+
+
+def _disagreement(wire: WireClient, views: _Views, group: str) -> str:
+    """Whether some broker names another coordinator, for want of the right to see its epoch."""
+    asked = wire.asked_coordinators.get(group, set())
+    for broker in sorted(views.of_broker):
+        response = wire.request(
+            lambda: FindCoordinatorRequest(
+                key_type=Coordinated.GROUP.value, coordinator_keys=[group], min_version=4
+            ),
+            operation=_OPERATION,
+            node=broker,
+        )
+        found = response.coordinators[0]
+        if asked and (found.error_code or asked != {found.node_id}):
+            wire.forget_coordinator(Coordinated.GROUP, group)
+            return _other_coordinator(group, asked, found.node_id)
+    return ""
+
+
+def _other_coordinator(group: str, asked: Iterable[int], newest: int) -> str:
+    brokers = ", ".join(map(str, sorted(asked)))
+    return (
+        f"the coordinator of group {group} changed: broker {brokers} was asked, now it is {newest}"
+    )
+
+
+def _ends_request(
+    epochs: Mapping[TopicPartitionId, int], leaders: PartitionLeaders
+) -> OffsetForLeaderEpochRequest:
+    topic = OffsetForLeaderEpochRequest.OffsetForLeaderTopic
+    asked: defaultdict[str, list[Any]] = defaultdict(list)
+    for partition, epoch in epochs.items():
+        asked[partition.topic].append(
+            topic.OffsetForLeaderPartition(
+                partition=partition.partition,
+                current_leader_epoch=max(leaders.answered.get(partition, {_NOT_FENCED})),
+                leader_epoch=epoch,
+            )
+        )
+    return OffsetForLeaderEpochRequest(
+        replica_id=_CONSUMER,
+        topics=[topic(topic=name, partitions=entries) for name, entries in asked.items()],
+        min_version=_ENDS_VERSION,
+        max_version=_ENDS_VERSION,
+    )
+
+
+def _end_answers(response: Any) -> Iterator[tuple[TopicPartitionId, Any]]:  # noqa: ANN401
+    for topic in response.topics:
+        for answer in topic.partitions:
+            yield TopicPartitionId(topic.topic, answer.partition), answer
+
+
+def _metadata(topics: Sequence[str]) -> MetadataRequest:
+    return MetadataRequest(
+        topics=[MetadataRequest.MetadataRequestTopic(name=name) for name in topics],
+        allow_auto_topic_creation=False,
+        min_version=_WITH_EPOCHS,
+        max_version=_METADATA_VERSION,
+    )
+
+
+def _partitions(response: Any) -> dict[TopicPartitionId, Any]:  # noqa: ANN401
     return {
-        TopicPartitionId(topic.name, entry.partition_index): entry.leader_epoch
+        TopicPartitionId(topic.name, entry.partition_index): entry
         for topic in response.topics
         for entry in topic.partitions
         if entry.leader_epoch >= 0

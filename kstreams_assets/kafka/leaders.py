@@ -1,12 +1,20 @@
 """Which broker leads a partition, remembered until it turns out wrong."""
 
 import time
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 import kafka.errors as client_errors
+from kafka.protocol.api_message import ApiMessage
 from kafka.protocol.metadata import MetadataRequest
 
-from kstreams_assets.errors import AuthorizationFailedError, TopicNotFoundError
+from kstreams_assets.errors import (
+    AuthorizationFailedError,
+    ClusterUnavailableError,
+    KafkaRequestError,
+    TopicNotFoundError,
+)
 from kstreams_assets.kafka.positions import TopicPartitionId
 from kstreams_assets.kafka.wire import WireClient
 
@@ -28,6 +36,7 @@ _UNKNOWN_TOPIC = client_errors.UnknownTopicOrPartitionError.errno
 _METADATA_VERSION = 9
 _MORE_ATTEMPTS = 3
 _RETRY_S = 0.1
+_MOVED_RETRY_S = 0.05
 
 
 class PartitionLeaders:
@@ -37,6 +46,8 @@ class PartitionLeaders:
         self._wire = wire
         self._cluster = cluster
         self._leaders: dict[TopicPartitionId, int] = {}
+        self.answered: dict[TopicPartitionId, set[int]] = {}
+        """The leader epochs in which ends of logs were reported, since this was last cleared."""
 
     def of(
         self, partitions: Iterable[TopicPartitionId], *, operation: str, timeout_s: float
@@ -62,6 +73,10 @@ class PartitionLeaders:
     def forget(self, partition: TopicPartitionId) -> None:
         """Ask again next time."""
         self._leaders.pop(partition, None)
+
+    def remember(self, partition: TopicPartitionId, leader: int) -> None:
+        """Take this broker for the leader: it is from newer metadata."""
+        self._leaders[partition] = leader
 
     def _ask(
         self, names: list[str], wanted: list[TopicPartitionId], operation: str, timeout_s: float
@@ -95,3 +110,74 @@ class PartitionLeaders:
                     if p.topic == name and p.partition not in known
                 )
         return absent
+
+
+def ask_leaders(
+    wire: WireClient,
+    leaders: PartitionLeaders,
+    wanted: Mapping[TopicPartitionId, int],
+    make: Callable[[Mapping[TopicPartitionId, int]], ApiMessage],
+    answers_in: Callable[[Any], Iterable[tuple[TopicPartitionId, Any]]],
+    *,
+    operation: str,
+    timeout_s: float | None = None,
+) -> dict[TopicPartitionId, Any]:
+    """What its leader answers for each partition; one request per leader.
+
+    Asked again while leaders change. `make` gives the request for some partitions, `answers_in`
+    what a response says of each, with its `error_code`. Raises TopicNotFoundError,
+    AuthorizationFailedError (DESCRIBE), ClusterUnavailableError, KafkaRequestError.
+    """
+    limit_s = wire.timeout_s if timeout_s is None else timeout_s
+    deadline = time.monotonic() + limit_s
+    found: dict[TopicPartitionId, Any] = {}
+    reason = ""
+    while missing := [partition for partition in wanted if partition not in found]:
+        remaining_s = max(0.001, deadline - time.monotonic())
+        try:
+            led = leaders.of(missing, operation=operation, timeout_s=remaining_s)
+            by_leader: defaultdict[int, dict[TopicPartitionId, int]] = defaultdict(dict)
+            for partition, leader in led.items():
+                by_leader[leader][partition] = wanted[partition]
+            reason = "an election is going on"
+            for leader, asked in by_leader.items():
+                try:
+                    response = wire.request(
+                        lambda asked=asked: make(asked),
+                        operation=operation,
+                        node=leader,
+                        timeout_s=max(0.001, deadline - time.monotonic()),
+                        retry=False,
+                    )
+                except ClusterUnavailableError as error:
+                    for partition in asked:
+                        leaders.forget(partition)
+                    reason = error.reason
+                    continue
+                for partition, answer in answers_in(response):
+                    if answer.error_code == 0:
+                        found[partition] = answer
+                        continue
+                    leaders.forget(partition)
+                    reason = _passing(answer.error_code, partition, operation)
+        except ClusterUnavailableError as error:
+            reason = error.reason
+        if len(found) == len(wanted):
+            break
+        if time.monotonic() + _MOVED_RETRY_S > deadline:
+            absent = ", ".join(str(partition) for partition in missing if partition not in found)
+            raise wire.unavailable(operation, limit_s, f"{reason}; no answer for {absent}")
+        time.sleep(_MOVED_RETRY_S)
+    return dict(sorted(found.items()))
+
+
+def _passing(code: int, partition: TopicPartitionId, operation: str) -> str:
+    """The name of an error that passes; raises the others."""
+    if code == TOPIC_NOT_ALLOWED:
+        raise AuthorizationFailedError(
+            operation=operation, resource=f"topic {partition.topic}", needed="DESCRIBE"
+        )
+    error = client_errors.for_code(code).__name__
+    if code not in MOVED:
+        raise KafkaRequestError(operation=operation, resource=str(partition), reason=error)
+    return error

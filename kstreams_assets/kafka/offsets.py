@@ -4,21 +4,15 @@ Asked by requests of our own: librdkafka's list_offsets waits for a dead leader 
 and then gives the offset -1001 without any error.
 """
 
-import time
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from enum import IntEnum
+from typing import Any
 
-import kafka.errors as client_errors
 from confluent_kafka import KafkaException, TopicPartition
 from kafka.protocol.consumer import ListOffsetsRequest
 
-from kstreams_assets.errors import (
-    AuthorizationFailedError,
-    ClusterUnavailableError,
-    KafkaRequestError,
-)
-from kstreams_assets.kafka.leaders import MOVED, TOPIC_NOT_ALLOWED, PartitionLeaders
+from kstreams_assets.kafka.leaders import PartitionLeaders, ask_leaders
 from kstreams_assets.kafka.librdkafka_admin import LibrdkafkaAdmin
 from kstreams_assets.kafka.positions import TopicPartitionId
 from kstreams_assets.kafka.topics import granted
@@ -28,7 +22,6 @@ EARLIEST = -2
 LATEST = -1
 
 _NONE = -1
-_RETRY_S = 0.05
 _OPERATION = "list_offsets"
 _LIST_OFFSETS_VERSION = 7
 
@@ -53,29 +46,19 @@ def list_offsets(
     One request per leader, asked again while leaders change. Raises TopicNotFoundError,
     AuthorizationFailedError (DESCRIBE), ClusterUnavailableError, KafkaRequestError.
     """
-    limit_s = wire.timeout_s if timeout_s is None else timeout_s
-    deadline = time.monotonic() + limit_s
-    found: dict[TopicPartitionId, int] = {}
-    reason = ""
-    while missing := [partition for partition in wanted if partition not in found]:
-        remaining_s = max(0.001, deadline - time.monotonic())
-        try:
-            led = leaders.of(missing, operation=_OPERATION, timeout_s=remaining_s)
-            by_leader: defaultdict[int, dict[TopicPartitionId, int]] = defaultdict(dict)
-            for partition, leader in led.items():
-                by_leader[leader][partition] = wanted[partition]
-            reason = "an election is going on"
-            for leader, asked in by_leader.items():
-                reason = _ask(wire, leaders, leader, asked, isolation, found, deadline) or reason
-        except ClusterUnavailableError as error:
-            reason = error.reason
-        if len(found) == len(wanted):
-            break
-        if time.monotonic() + _RETRY_S > deadline:
-            absent = ", ".join(str(partition) for partition in missing if partition not in found)
-            raise wire.unavailable(_OPERATION, limit_s, f"{reason}; no answer for {absent}")
-        time.sleep(_RETRY_S)
-    return dict(sorted(found.items()))
+    answers = ask_leaders(
+        wire,
+        leaders,
+        wanted,
+        lambda asked: _request(asked, isolation),
+        _answers,
+        operation=_OPERATION,
+        timeout_s=timeout_s,
+    )
+    for partition, answer in answers.items():
+        if wanted[partition] == LATEST:  # else it is the epoch of a record
+            leaders.answered.setdefault(partition, set()).add(answer.leader_epoch)
+    return {partition: answer.offset for partition, answer in answers.items()}
 
 
 def offsets_for_times(
@@ -114,46 +97,10 @@ def delete_records(
     }
 
 
-def _ask(
-    wire: WireClient,
-    leaders: PartitionLeaders,
-    leader: int,
-    asked: Mapping[TopicPartitionId, int],
-    isolation: Isolation,
-    found: dict[TopicPartitionId, int],
-    deadline: float,
-) -> str | None:
-    """Put one leader's answers into `found`; the reason why some are missing."""
-    remaining_s = max(0.001, deadline - time.monotonic())
-    try:
-        response = wire.request(
-            lambda: _request(asked, isolation),
-            operation=_OPERATION,
-            node=leader,
-            timeout_s=remaining_s,
-            retry=False,
-        )
-    except ClusterUnavailableError as error:
-        for partition in asked:
-            leaders.forget(partition)
-        return error.reason
-    reason = None
+def _answers(response: Any) -> Iterator[tuple[TopicPartitionId, Any]]:  # noqa: ANN401
     for topic in response.topics:
         for answer in topic.partitions:
-            partition = TopicPartitionId(topic.name, answer.partition_index)
-            if answer.error_code == 0:
-                found[partition] = answer.offset
-                continue
-            error = client_errors.for_code(answer.error_code).__name__
-            if answer.error_code == TOPIC_NOT_ALLOWED:
-                raise AuthorizationFailedError(
-                    operation=_OPERATION, resource=f"topic {topic.name}", needed="DESCRIBE"
-                )
-            if answer.error_code not in MOVED:
-                raise KafkaRequestError(operation=_OPERATION, resource=str(partition), reason=error)
-            leaders.forget(partition)
-            reason = error
-    return reason
+            yield TopicPartitionId(topic.name, answer.partition_index), answer
 
 
 def _request(asked: Mapping[TopicPartitionId, int], isolation: Isolation) -> ListOffsetsRequest:

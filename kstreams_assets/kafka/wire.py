@@ -92,6 +92,8 @@ class WireClient:
         self._manager: _Manager | None = None
         self._net: NetworkSelector | None = None
         self._coordinators: dict[tuple[Coordinated, str], int] = {}
+        self.asked_coordinators: dict[str, set[int]] = {}
+        """The brokers that were asked as coordinators of groups, since this was last cleared."""
 
     def request(
         self,
@@ -137,8 +139,13 @@ class WireClient:
         Raises AuthorizationFailedError, ClusterUnavailableError while there is none.
         """
         known = self._coordinators.get((kind, key))
-        if known is not None:
-            return known
+        if known is None:
+            known = self._coordinators[kind, key] = self._find_coordinator(kind, key, operation)
+        if kind is Coordinated.GROUP:
+            self.asked_coordinators.setdefault(key, set()).add(known)
+        return known
+
+    def _find_coordinator(self, kind: Coordinated, key: str, operation: str) -> int:
         deadline = time.monotonic() + self.timeout_s
         while True:
             response = self.request(
@@ -149,7 +156,6 @@ class WireClient:
             )
             found = response.coordinators[0]
             if found.error_code == 0:
-                self._coordinators[kind, key] = found.node_id
                 return found.node_id
             error = client_errors.for_code(found.error_code)
             if error in (
@@ -167,6 +173,10 @@ class WireClient:
     def forget_coordinator(self, kind: Coordinated, key: str) -> None:
         """Ask again next time, because the broker no longer coordinates it."""
         self._coordinators.pop((kind, key), None)
+
+    def remember_coordinator(self, kind: Coordinated, key: str, node: int) -> None:
+        """Take this broker for the coordinator: it is from newer metadata."""
+        self._coordinators[kind, key] = node
 
     def unavailable(self, operation: str, timeout_s: float, reason: str) -> ClusterUnavailableError:
         """The error for a call that got no usable answer in time."""

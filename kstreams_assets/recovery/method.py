@@ -18,13 +18,17 @@ def _go_on(_step: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """What a method works on. `between` is called between its steps, with the name of the next."""
+    """What a method works on. `between` is called between its steps, with the name of the next.
+
+    `group_log` is the group's partition of `__consumer_offsets`, None where that is not visible.
+    """
 
     cluster: KafkaCluster
     reader: RawLogReader
     standing: Standing
     lookback_s: float = 60.0
     between: Callable[[str], None] = _go_on
+    group_log: TopicPartitionId | None = None
 
     @property
     def group(self) -> str:
@@ -64,6 +68,8 @@ def committed_offsets(
     The application's own are asked for by name: a partition whose very first offset is still in
     an open transaction would otherwise be left out without a word.
     """
+    if scene.group_log is not None:
+        scene.cluster.high_watermarks([scene.group_log])  # its leader's epoch is noted: it answers
     others = scene.cluster.group_offsets(scene.group, before_retry=before_retry)
     read = scene.standing.read
     if not read:

@@ -10,6 +10,7 @@ from kstreams_assets.app.model import StreamsApplication
 from kstreams_assets.errors import KafkaError, TopicNotFoundError
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.cluster_metadata import TopicIdentity
+from kstreams_assets.kafka.coordinator_partition import CONSUMER_OFFSETS, coordinator_partition
 from kstreams_assets.kafka.positions import TopicPartitionId
 from kstreams_assets.kafka.raw_log import RawLogReader
 from kstreams_assets.recovery.completion import Completed, Completion
@@ -42,6 +43,8 @@ _METHODS: Mapping[Method, Callable[[Scene], "_Method"]] = {
 }
 _PATIENCE_S = 15.0
 """After this time no better method is tried again: a tick of a sensor has 60 s in all."""
+_BROKERS_S = 12.0
+"""How long to wait for a silent broker: after 9 s, by default, the controller takes it for dead."""
 _LOCK_WAIT_S = 30.0
 
 _log = logging.getLogger(__name__)
@@ -67,7 +70,7 @@ class RecoveryPointNotTakenError(KafkaError):
         self.reasons = dict(reasons)
         super().__init__(
             f"No recovery point of {application_id} could be taken: {_joined(reasons)}.",
-            remedy="Nothing was stored. Try again; if it stays, look at the topics that are named.",
+            remedy="Nothing was stored. Try again; if it stays, look at what is named.",
         )
 
 
@@ -146,7 +149,12 @@ class Recorder:
             try:
                 standing = Standing(self.application, described, absent)
                 scene = Scene(
-                    self.cluster, reader, standing, self.settings.lookback_s, self.between
+                    self.cluster,
+                    reader,
+                    standing,
+                    self.settings.lookback_s,
+                    self.between,
+                    self._group_log(present),
                 )
                 taken = self._by_methods(scene, Completion(scene, safe, seal_bytes), began)
                 changed = sorted(_changed(described, self.cluster.metadata().topics))
@@ -170,6 +178,13 @@ class Recorder:
             )
         return {n: present[n] for n in names if n not in missing}, tuple(sorted(missing))
 
+    def _group_log(self, present: Mapping[str, TopicIdentity]) -> TopicPartitionId | None:
+        offsets = present.get(CONSUMER_OFFSETS)
+        if offsets is None:
+            return None
+        number = coordinator_partition(self.application.application_id, offsets.partitions)
+        return TopicPartitionId(CONSUMER_OFFSETS, number)
+
     def _by_methods(self, scene: Scene, completion: Completion, began: "_Beginning") -> "_Taken":
         """The first method that gives positions whose records can be saved; bounded tries."""
         reasons: dict[Method, str] = {}
@@ -181,11 +196,15 @@ class Recorder:
                     reasons.setdefault(method, "no time was left for it")
                     break
                 tries += 1
+                self.cluster.watch_leaders()
                 found = _METHODS[method](scene).take()
                 if isinstance(found, Positions):
                     completed = completion.complete(found)
                     if isinstance(completed, Completed):
-                        return _Taken(scene.standing, found, completed, reasons, tries, began)
+                        doubt = self._leader_doubt(began)
+                        if not doubt:
+                            return _Taken(scene.standing, found, completed, reasons, tries, began)
+                        completed = NotTaken(doubt, again=True)
                     found = completed
                 reasons[method] = found.reason
                 if not found.again:
@@ -193,6 +212,12 @@ class Recorder:
         raise RecoveryPointNotTakenError(
             application_id=self.application.application_id, reasons=reasons
         )
+
+    def _leader_doubt(self, began: "_Beginning") -> str:
+        """Why an answer may be a deposed leader's; asked after the last look of any method."""
+        self.between("leaders")
+        left_s = began.monotonic_s + _BROKERS_S - time.monotonic()
+        return self.cluster.leader_doubt(self.application.application_id, wait_s=max(0.0, left_s))
 
 
 class _Method(Protocol):

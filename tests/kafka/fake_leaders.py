@@ -159,6 +159,7 @@ class FakeLeaders:
     def __init__(self, logs: dict[TopicPartitionId, FakeLog]) -> None:
         self._logs = logs
         self._known: dict[TopicPartitionId, int] = {}
+        self.answered: dict[TopicPartitionId, set[int]] = {}
         self.elect: Callable[[], None] = lambda: time.sleep(0)
 
     def of(
