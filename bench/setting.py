@@ -59,6 +59,7 @@ class Setting:
             warehouse=warehouse,
             spark=self.spark,
             run_id=f"bench-{uuid.uuid4().hex[:8]}",
+            begins_ms=0,
         )
         run.execute(windows, newest_closed=None)
 

@@ -53,6 +53,15 @@ class SparkSessionResource(LazyPySparkResource):
         """Whether this run has needed Spark so far."""
         return self._spark_session is not None
 
+    def check(self) -> None:
+        """Look for jars and Java without starting anything.
+
+        Raises JarsMissingError, JavaNotFoundError.
+        """
+        if self._spark_session is None and not self.remote:
+            class_path("spark")
+            find_java()
+
     def teardown_after_execution(self, context: dg.InitResourceContext) -> None:
         """Stop the session this resource started."""
         self.stop()

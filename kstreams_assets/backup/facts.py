@@ -92,6 +92,13 @@ class TopicFactsTable:
             if (row["topic"], row["window_end_ms"]) in chosen
         }
 
+    def of_windows(self, windows: Collection[str]) -> Mapping[WindowTopic, TopicFacts]:
+        """What was noted at these windows (keys)."""
+        rows = self._table.read(
+            application_id=self._application_id, where=one_of("window", windows)
+        ).to_pylist()
+        return {WindowTopic(row["window"], row["topic"]): facts_in(row) for row in rows}
+
     def rows(self, topics: Iterable[str]) -> pa.Table:
         """All that was noted of these topics; columns as in `SCHEMA`."""
         return self._table.read(application_id=self._application_id, where=one_of("topic", topics))

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from kstreams_assets.app.model import AppTopic
+from kstreams_assets.backup.partitions import WindowCalendar
 from kstreams_assets.backup.result import WindowBackup
 from kstreams_assets.backup.retention import retention_of
 from kstreams_assets.backup.run import BackupRun, Spark
@@ -28,6 +29,7 @@ def back_up(
     Schemas of its registry are stored at the end; if that fails, it is logged as a warning.
     """
     make_warehouse(settings.warehouse.root)
+    first = WindowCalendar(settings.windows).first_closed()
     with KafkaCluster(settings.connection) as cluster:
         run = BackupRun(
             application=settings.application,
@@ -36,6 +38,7 @@ def back_up(
             warehouse=settings.warehouse,
             spark=spark,
             run_id=run_id,
+            begins_ms=first.start_ms if first else 0,
             settings=settings.backup,
             recovery_points=settings.recovery_points,
         )

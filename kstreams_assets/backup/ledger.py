@@ -1,8 +1,9 @@
 """The ledger: the table `windows`, one row for each window and partition that is backed up."""
 
 import time
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any
 
 import pyarrow as pa
@@ -15,7 +16,7 @@ from kstreams_assets.backup.damage import DamagedSpans, damaged_spans
 from kstreams_assets.backup.plan import Gap, GapCause, SpanPlan
 from kstreams_assets.backup.result import SpanContent, SpanResult, TopicBackup
 from kstreams_assets.backup.stored_spans import COLUMNS, spans_of
-from kstreams_assets.backup.windows import RecordedSpan, Window
+from kstreams_assets.backup.windows import Position, RecordedSpan, Window
 from kstreams_assets.kafka.positions import TopicPartitionId
 from kstreams_assets.warehouse.control_table import ControlTable, one_of
 from kstreams_assets.warehouse.digest import WRITTEN_FILES, files_in
@@ -85,6 +86,10 @@ _NO_PARTITION = -1
 """A topic that had no partition when the window closed has one row: it says the window is done."""
 
 
+RecordedTopic = tuple[Window, str]
+"""A window and the name of a topic."""
+
+
 @dataclass(frozen=True, slots=True)
 class LedgerEntry:
     """One row of the ledger."""
@@ -142,6 +147,30 @@ class Ledger:
         )
         chosen = pa.concat_tables([near, inside, far], promote_options="permissive")
         return [_recorded(row) for row in chosen.to_pylist()]
+
+    def first_spans_cut_short(
+        self, topics: Iterable[str], *, begins_ms: int
+    ) -> Mapping[TopicPartitionId, Position]:
+        """Where the backups of partitions begin, if the first window passed over offsets below.
+
+        Earlier releases let the first window (of the schedule, which begins at `begins_ms`) begin
+        where an older recovery point stood. Partitions without such an edge are left out.
+        """
+        rows = self._table.read(
+            application_id=self._application_id,
+            columns=[*_EDGE_COLUMNS, "log_start"],
+            where=one_of("topic", topics)
+            & (pc.field("partition") >= 0)
+            & (pc.field("window_start_ms") <= begins_ms),
+        ).to_pylist()
+        first: dict[TopicPartitionId, dict[str, Any]] = {}
+        for row in sorted(rows, key=itemgetter("window_start_ms")):
+            first.setdefault(TopicPartitionId(row["topic"], row["partition"]), row)
+        return {
+            partition: Position(row["topic_id"], row["start"])
+            for partition, row in first.items()
+            if row["continues"] and row["log_start"] < row["start"]
+        }
 
     def done(self, topics: Collection[str]) -> dict[Window, set[str]]:
         """Windows that are recorded, with their topics among these."""
@@ -241,6 +270,18 @@ class Ledger:
         rows = self._table.read(application_id=self._application_id, where=where).to_pylist()
         entries = [_entry(row) for row in rows]
         return sorted(entries, key=lambda e: (e.result.plan.window, e.result.partition))
+
+    def of_run(self, run_id: str) -> Mapping[RecordedTopic, tuple[LedgerEntry, ...]]:
+        """What is still as a run recorded it; a topic may have had no partition."""
+        rows = self._table.read(
+            application_id=self._application_id, where=pc.field("run_id") == run_id
+        ).to_pylist()
+        found: dict[RecordedTopic, list[LedgerEntry]] = {}
+        for row in sorted(rows, key=itemgetter("window_start_ms", "topic", "partition")):
+            entries = found.setdefault((_window(row), row["topic"]), [])
+            if row["partition"] != _NO_PARTITION:
+                entries.append(_entry(row))
+        return {key: tuple(entries) for key, entries in found.items()}
 
     def record(self, backups: Sequence[TopicBackup], *, run_id: str) -> None:
         """Put the rows of these windows and topics in place of earlier ones, in one commit."""

@@ -84,6 +84,11 @@ class WindowCalendar:
         found = {window.key: window for window in self._between(first.start_ms, last.end_ms)}
         return [found.get(key) or self.window(key) for key in wanted]
 
+    def first_closed(self) -> Window | None:
+        """The first window of the schedule, None before it has closed."""
+        key = self.partitions.get_first_partition_key()
+        return None if key is None else self.window(key)
+
     def newest_closed(self) -> Window | None:
         """The window that closed last, None before the first has closed."""
         key = self.partitions.get_last_partition_key()
@@ -104,11 +109,10 @@ class WindowCalendar:
 
     def closed_since(self, instant_ms: int) -> list[Window]:
         """Closed windows that end after an instant (epoch milliseconds), in order of time."""
-        first_key = self.partitions.get_first_partition_key()
+        first = self.first_closed()
         newest = self.newest_closed()
-        if first_key is None or newest is None:
+        if first is None or newest is None:
             return []
-        first = self.window(first_key)
         if instant_ms > first.start_ms:
             # A window is found by its start, so begin with the one that the instant lies in.
             key = self._key_at(instant_ms)

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from kstreams_assets.app.model import AppTopic, StreamsApplication, TopicRole
 from kstreams_assets.backup.ledger import Ledger, LedgerEntry
@@ -11,7 +11,7 @@ from kstreams_assets.backup.result import TopicLife, UnreadTopic
 from kstreams_assets.backup.windows import Edges, Window, WindowEdges
 from kstreams_assets.errors import ConfigurationError, TopicNotFoundError
 from kstreams_assets.kafka.cluster import KafkaCluster
-from kstreams_assets.kafka.positions import TopicPartitionId
+from kstreams_assets.kafka.positions import OffsetRange, TopicPartitionId
 from kstreams_assets.kafka.topics import TopicDescription
 from kstreams_assets.recovery.point import RecoveryPoint
 from kstreams_assets.recovery.table import RecoveryPointTable, at_edges
@@ -46,6 +46,8 @@ class TopicPlan:
     closed: TopicLife | None
     recovery_point_id: str | None
     earlier: tuple[LedgerEntry, ...] = ()
+    below_first: Mapping[TopicPartitionId, OffsetRange] = field(default_factory=dict)
+    """Offsets that Kafka holds and that no window does: they lie below the first one."""
 
     @property
     def id(self) -> tuple[str, str]:
@@ -85,6 +87,17 @@ class Planner:
     points: RecoveryPointTable
     ledger: Ledger
     stable_wait_s: float
+    begins_ms: int
+    """Start of the first window of the schedule (epoch milliseconds)."""
+
+    def check_access(self) -> None:
+        """See whether the topics that are on the cluster may be read, before anything is done.
+
+        Raises:
+            AuthorizationFailedError: The right to READ a topic is missing.
+        """
+        present = set(self.cluster.topics())
+        self.cluster.require_read(sorted({topic.name for topic in self.topics} & present))
 
     def plan(self, windows: Sequence[Window]) -> RunPlan:
         """Lay out these windows, waiting for open transactions for `stable_wait_s`.
@@ -102,8 +115,9 @@ class Planner:
         unread = self._unread(by_window, stable)
         left_out = {(one.window, one.topic) for one in unread}
         earlier = self._earlier(windows, names)
+        below_first = self._below_first(names, descriptions)
         plans = [
-            self._topic_plan(window, topic, by_window[window], edges, logs, earlier)
+            self._topic_plan(window, topic, by_window[window], edges, logs, earlier, below_first)
             for window in windows
             for topic in self.topics
             if (window, topic.name) not in left_out
@@ -113,18 +127,40 @@ class Planner:
             unread=unread,
             descriptions=descriptions,
             partition_counts={
-                window: _partition_counts(edges.closing_point(window)) for window in windows
+                window: partition_counts(edges.closing_point(window)) for window in windows
             },
             with_own_point=frozenset(w for w in windows if edges.has_own_point(w)),
         )
 
     def _edges(self, windows: Sequence[Window], names: Set[str]) -> WindowEdges:
-        application_id = self.application.application_id
-        instants = self.points.instants(application_id)
-        wanted = at_edges(instants, {edge for w in windows for edge in (w.start_ms, w.end_ms)})
-        recorded = self.ledger.recorded_spans(windows, names)
-        _refuse_overlaps(windows, {span.window for span in recorded})
-        return WindowEdges(points=self.points.load(application_id, wanted), recorded=recorded)
+        return load_edges(
+            self.application.application_id,
+            windows,
+            names,
+            points=self.points,
+            ledger=self.ledger,
+            begins_ms=self.begins_ms,
+        )
+
+    def _below_first(
+        self, names: Set[str], descriptions: Mapping[str, TopicDescription]
+    ) -> Mapping[TopicPartitionId, OffsetRange]:
+        """What the ledger's first windows passed over, as far as Kafka still holds it."""
+        begins = {
+            partition: first.offset
+            for partition, first in self.ledger.first_spans_cut_short(
+                names, begins_ms=self.begins_ms
+            ).items()
+            if partition.topic in descriptions
+            and descriptions[partition.topic].topic_id == first.topic_id
+            and partition.partition < descriptions[partition.topic].partitions
+        }
+        log_starts = self.cluster.log_start_offsets(list(begins)) if begins else {}
+        return {
+            partition: OffsetRange(log_starts[partition], begin)
+            for partition, begin in begins.items()
+            if log_starts[partition] < begin
+        }
 
     def _seen(
         self,
@@ -244,6 +280,7 @@ class Planner:
         window_edges: WindowEdges,
         logs: Mapping[TopicPartitionId, LogState],
         earlier: Mapping[tuple[str, str], tuple[LedgerEntry, ...]],
+        below_first: Mapping[TopicPartitionId, OffsetRange],
     ) -> TopicPlan:
         closing = window_edges.closing_point(window)
         return TopicPlan(
@@ -259,11 +296,39 @@ class Planner:
                 for edge in edges
                 if edge.partition.topic == topic.name
             ),
-            opened=_life(window_edges.point_before(window.start_ms), topic.name),
-            closed=_life(closing, topic.name),
+            opened=life_of(window_edges.point_before(window.start_ms), topic.name),
+            closed=life_of(closing, topic.name),
             recovery_point_id=closing.id if closing else None,
             earlier=earlier.get((window.key, topic.name), ()),
+            below_first={
+                partition: offsets
+                for partition, offsets in below_first.items()
+                if partition.topic == topic.name
+            },
         )
+
+
+def load_edges(
+    application_id: str,
+    windows: Sequence[Window],
+    topics: Set[str],
+    *,
+    points: RecoveryPointTable,
+    ledger: Ledger,
+    begins_ms: int,
+) -> WindowEdges:
+    """The edges of these windows, with no more points and ledger rows than they need.
+
+    Raises:
+        WindowsChangedError: The schedule of the windows is not what it was.
+    """
+    instants = points.instants(application_id)
+    wanted = at_edges(instants, {edge for w in windows for edge in (w.start_ms, w.end_ms)})
+    recorded = ledger.recorded_spans(windows, topics)
+    _refuse_overlaps(windows, {span.window for span in recorded})
+    return WindowEdges(
+        points=points.load(application_id, wanted), recorded=recorded, begins_ms=begins_ms
+    )
 
 
 def _refuse_overlaps(windows: Sequence[Window], recorded: Set[Window]) -> None:
@@ -277,12 +342,14 @@ def _is_purged(topic: AppTopic) -> bool:
     return topic.roles == {TopicRole.REPARTITION}
 
 
-def _life(point: RecoveryPoint | None, topic: str) -> TopicLife | None:
+def life_of(point: RecoveryPoint | None, topic: str) -> TopicLife | None:
+    """A topic as a point saw it, None where it saw none."""
     cuts = [cut for cut in point.partitions if cut.topic == topic] if point else []
     return TopicLife(cuts[0].topic_id, len(cuts)) if cuts else None
 
 
-def _partition_counts(point: RecoveryPoint | None) -> Mapping[str, int]:
+def partition_counts(point: RecoveryPoint | None) -> Mapping[str, int]:
+    """Partitions of every topic that a point saw."""
     counts: dict[str, int] = {}
     for cut in point.partitions if point else ():
         counts[cut.topic] = counts.get(cut.topic, 0) + 1

@@ -251,8 +251,15 @@ class PointJudge:
             return "could no longer be read when they were to be backed up"
         before, after = missing.chain.neighbours(missing.start) if missing.chain else (None, None)
         if after is not None:
-            windows = f"between {before.last_window.key} and" if before else "before"
-            return f"are not backed up: back up the windows {windows} {after.window.key}"
+            key = after.window.key
+            if before is None:
+                return (
+                    f"are not backed up: back up the windows before {key}, or, if it is the first,"
+                    " set windows.start one window earlier and back up"
+                )
+            return (
+                f"are not backed up: back up the windows between {before.last_window.key} and {key}"
+            )
         window = self._window_of(point.effective_at_ms)
         if window is None:
             return "are not backed up: the window of the point is still open"

@@ -1,12 +1,12 @@
 """What a backup of a window turned out to hold."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from kstreams_assets.app.model import TopicRole
 from kstreams_assets.backup.plan import Gap, GapCause, SpanPlan
 from kstreams_assets.backup.windows import Window
-from kstreams_assets.kafka.positions import TopicPartitionId
+from kstreams_assets.kafka.positions import OffsetRange, TopicPartitionId
 from kstreams_assets.warehouse.digest import WrittenFile
 
 
@@ -112,9 +112,12 @@ class TopicBackup:
     closed: TopicLife | None
     recovery_point_id: str | None
     delta_version: int | None
-    duration_s: float
+    duration_s: float | None
+    """None where it is not known: the ledger does not keep it."""
     unproven_points: tuple[str, ...] = ()
     """Recovery points in the window that holes in its changelog spans leave unproven."""
+    below_first: Mapping[TopicPartitionId, OffsetRange] = field(default_factory=dict)
+    """Offsets that Kafka holds and that no window does: they lie below the first one."""
 
     @property
     def is_changelog(self) -> bool:

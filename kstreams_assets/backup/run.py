@@ -21,7 +21,7 @@ from kstreams_assets.backup.ledger import Ledger
 from kstreams_assets.backup.plan import SpanPlan, commit_groups, read_ranges
 from kstreams_assets.backup.planner import Planner, RunPlan, TopicPlan
 from kstreams_assets.backup.result import SpanContent, SpanResult, TopicBackup, WindowBackup
-from kstreams_assets.backup.run_points import RunPoints
+from kstreams_assets.backup.run_points import RunPoints, with_unproven
 from kstreams_assets.backup.windows import Window
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.java_client import java_system_properties, spark_options
@@ -39,6 +39,8 @@ _BYTES_PER_RECORD = 1024
 """What a record is taken for when commits are bounded: its size is known only when it is read."""
 
 _ATTEMPTS = 3
+_LEAST_FREE_BYTES = 64 * 1024**2
+"""Below it a run cannot be expected to finish: even an empty one writes a few files."""
 
 _log = logging.getLogger(__name__)
 
@@ -49,6 +51,10 @@ class Spark(Protocol):
     @property
     def spark_session(self) -> "SparkSession":
         """The session; starts the JVM on first use."""
+        ...
+
+    def check(self) -> None:
+        """Raise JarsMissingError or JavaNotFoundError if it could not be started."""
         ...
 
     def jvm_pid(self) -> int | None:
@@ -66,6 +72,8 @@ class BackupRun:
     warehouse: Warehouse
     spark: Spark
     run_id: str
+    begins_ms: int
+    """Start of the first window of the schedule (epoch milliseconds)."""
     settings: BackupSettings = field(default_factory=BackupSettings)
     recovery_points: RecoveryPointSettings = field(default_factory=RecoveryPointSettings)
 
@@ -93,6 +101,7 @@ class BackupRun:
             # A newer layout is refused before anything is touched.
             open_records(self._records)
             refuse_newer_tables(self.warehouse)
+            self._check_what_is_needed()
             if newest_closed in windows and newest_closed is not None:
                 self._points.ensure_closing(newest_closed, [topic.name for topic in self.topics])
             plan = self._planner().plan(sorted(windows))
@@ -101,6 +110,12 @@ class BackupRun:
                 done += self._back_up_settled(group, plan, lock)
         self._points.take_last()
         return done
+
+    def _check_what_is_needed(self) -> None:
+        """Refuse what cannot succeed before a recovery point is taken for it."""
+        self.spark.check()
+        self.warehouse.require_space(_LEAST_FREE_BYTES)
+        self._planner().check_access()
 
     @property
     def _records(self) -> Path:
@@ -122,6 +137,7 @@ class BackupRun:
             points=RecoveryPointTable(self.warehouse),
             ledger=self._ledger,
             stable_wait_s=self.settings.stable_wait_s,
+            begins_ms=self.begins_ms,
         )
 
     def _groups(self, plan: RunPlan) -> list[tuple[Window, ...]]:
@@ -184,13 +200,14 @@ class BackupRun:
                 recovery_point_id=topic.recovery_point_id,
                 delta_version=version,
                 duration_s=share,
+                below_first=topic.below_first,
             )
             for topic in plans
         ]
         recorded = [b for b, t in zip(backups, plans, strict=True) if t.id not in kept]
         facts_table.record(recorded)
         self._ledger.record(recorded, run_id=self.run_id)
-        backups = self._points.with_unproven(backups)
+        backups = with_unproven(self.warehouse, self.application.application_id, backups)
         return [self._window_backup(window, backups, plan) for window in windows]
 
     def _write(

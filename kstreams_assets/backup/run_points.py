@@ -58,22 +58,6 @@ class RunPoints:
             )
             return None
 
-    def with_unproven(self, backups: Iterable[TopicBackup]) -> list[TopicBackup]:
-        """Note with each topic the points of its window that its holes leave unproven."""
-        backups = list(backups)
-        thinned = {b.window for b in backups if any(s.first_hole is not None for s in b.spans)}
-        if not thinned:
-            return backups
-        table, application_id = RecoveryPointTable(self.warehouse), self.application.application_id
-        within = [range(window.start_ms, window.end_ms) for window in thinned]
-        ids = [
-            instant.id
-            for instant in table.instants(application_id)
-            if any(instant.effective_at_ms in window for window in within)
-        ]
-        points = table.load(application_id, ids)
-        return [replace(b, unproven_points=unproven_points(b, points)) for b in backups]
-
     def _take(self, *, closes_window_end_ms: int | None = None) -> RecoveryPoint:
         ledger = Ledger(self.warehouse, self.application.application_id)
         recorder = Recorder(self.application, self.cluster, self.warehouse, self.settings)
@@ -82,3 +66,22 @@ class RunPoints:
             held=held_positions(ledger, self.application),
             seal_bytes=self.settings.closing_seal_bytes,
         )
+
+
+def with_unproven(
+    warehouse: Warehouse, application_id: str, backups: Iterable[TopicBackup]
+) -> list[TopicBackup]:
+    """Note with each topic the points of its window that its holes leave unproven."""
+    backups = list(backups)
+    thinned = {b.window for b in backups if any(s.first_hole is not None for s in b.spans)}
+    if not thinned:
+        return backups
+    table = RecoveryPointTable(warehouse)
+    within = [range(window.start_ms, window.end_ms) for window in thinned]
+    ids = [
+        instant.id
+        for instant in table.instants(application_id)
+        if any(instant.effective_at_ms in window for window in within)
+    ]
+    points = table.load(application_id, ids)
+    return [replace(b, unproven_points=unproven_points(b, points)) for b in backups]

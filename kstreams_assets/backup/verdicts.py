@@ -80,7 +80,8 @@ CHECKS: Mapping[str, str] = {
         "Every offset of the window is a stored record, or its absence is proved from the raw log"
         " (transaction marker, aborted, compacted, purged) or told as a loss. Red: records are"
         " missing or doubled for no known cause; keep the window's topic and report it. Or an open"
-        " transaction keeps the records from being read: not backed up, the window stays due."
+        " transaction keeps the records from being read: not backed up, the window stays due. Or"
+        " the first window did not begin at the log start; the message says what to do."
     ),
     "no_source_loss": (
         "Kafka still held every committed record of the window when it was read. Red: retention,"
@@ -148,6 +149,10 @@ def every_offset_accounted(backup: TopicBackup) -> Verdict:
         "missing_offsets": backup.missing_offsets,
         "unaccounted": sum(abs(span.unaccounted) for span in wrong),
     }
+    if backup.below_first:
+        numbers["below_first_window"] = sum(map(len, backup.below_first.values()))
+        text = _text_below_first(backup)
+        return _verdict(backup, "every_offset_accounted", False, text, numbers)
     if not wrong:
         kept = sum(span.kept for span in backup.spans)
         text = f"{numbers['records']} records, {numbers['missing_offsets']} offsets without one"
@@ -161,6 +166,18 @@ def every_offset_accounted(backup: TopicBackup) -> Verdict:
         False,
         f"{text}. Keep the topic as it is, and run the window again; report it if it stays.",
         numbers,
+    )
+
+
+def _text_below_first(backup: TopicBackup) -> str:
+    text = _join(
+        sorted(backup.below_first.items()),
+        lambda pair: f"{pair[0]}: offsets {pair[1].start} to {pair[1].end - 1}",
+    )
+    return (
+        f"No backup holds {text}: the first window began at a recovery point that is older than"
+        " windows.start. Set windows.start one window earlier while Kafka still holds them, and"
+        " back up: the new first window takes them in."
     )
 
 

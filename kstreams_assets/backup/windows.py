@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from operator import itemgetter
 
 from kstreams_assets.kafka.positions import TopicPartitionId
-from kstreams_assets.recovery.point import RecoveryPoint, in_force
+from kstreams_assets.recovery.point import PartitionCut, RecoveryPoint, in_force
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -52,9 +52,10 @@ class RecordedSpan:
 class Edges:
     """The two ends of a window in one partition.
 
-    `start` is None where the partition was not known before the window (its records then begin at
-    `first_log_start`); the window has no `Edges` at all where it was not known at its end, unless
-    it was there when the window opened: then it has `vanished`, and ends where it began.
+    `start` is None where the partition was not known before the window, and in the first window of
+    all (its records then begin at `first_log_start`); the window has no `Edges` at all where it was
+    not known at its end, unless it was there when the window opened: then it has `vanished`, and
+    ends where it began.
     """
 
     partition: TopicPartitionId
@@ -89,6 +90,12 @@ class _Recorded:
         self._ends.setdefault(life, []).append((window.end_ms, span.end))
         self._starts.setdefault(life, []).append((window.start_ms, span.start))
 
+    def end_before(self, instant_ms: int) -> Position | None:
+        """Where the last recorded window that ended by an instant ends, None when there is none."""
+        before = [span for span in self.by_window.values() if span.window.end_ms <= instant_ms]
+        last = max(before, key=lambda span: span.window, default=None)
+        return None if last is None else Position(last.topic_id, last.end)
+
     def clamp(self, instant_ms: int, position: Position) -> Position:
         """Keep an edge between the windows around it, should a late point move it."""
         ends = self._ends.get(position.topic_id, [])
@@ -108,10 +115,16 @@ _NOTHING = _Recorded()
 
 @dataclass(slots=True)
 class WindowEdges:
-    """Answers where each partition stood at an instant, from recovery points and the ledger."""
+    """Answers where each partition stood at an instant, from recovery points and the ledger.
+
+    `begins_ms` is the start of the first window of the schedule (epoch milliseconds). That window
+    begins at the log start, or where the ledger ends: what lies below a recovery point that is
+    older than it is in no other window.
+    """
 
     points: Sequence[RecoveryPoint]
     recorded: Iterable[RecordedSpan] = ()
+    begins_ms: int = 0
     _ordered: list[RecoveryPoint] = field(init=False)
     _instants: list[int] = field(init=False)
     _ledger: dict[TopicPartitionId, _Recorded] = field(init=False)
@@ -167,10 +180,13 @@ class WindowEdges:
             start = Position(span.topic_id, span.start) if span.continues else None
             return Edges(partition, start, Position(span.topic_id, span.end), span.start)
         opening = self.point_before(window.start_ms)
-        start = self._position(partition, window.start_ms)
+        cut = closing.cut(partition) if closing else None
+        if window.start_ms <= self.begins_ms:
+            start = self._first_position(partition, window, cut)
+        else:
+            start = self._position(partition, window.start_ms)
         if opening and partition.topic in opening.absent_topics:
             start = None  # its end was told in the window in which it went
-        cut = closing.cut(partition) if closing else None
         if cut is None and start is not None:
             return Edges(partition, start, start, start.offset, vanished=True)
         end = self._position(partition, window.end_ms)
@@ -180,6 +196,23 @@ class WindowEdges:
             end = start
         first_log_start = cut.log_start if cut else 0
         return Edges(partition, start, end, first_log_start)
+
+    def _first_position(
+        self, partition: TopicPartitionId, window: Window, closing: PartitionCut | None
+    ) -> Position | None:
+        """Where the first window of the schedule begins, None for the log start.
+
+        Of an incarnation of the topic that ended before the window closed, nothing was ever backed
+        up: it is lost from its log start on, not only from where a point stood.
+        """
+        ended = self._ledger.get(partition, _NOTHING).end_before(window.start_ms)
+        if ended is not None:
+            return ended
+        opening = self.point_before(window.start_ms)
+        cut = opening.cut(partition) if opening else None
+        if cut is None or (closing is not None and closing.topic_id == cut.topic_id):
+            return None
+        return Position(cut.topic_id, cut.log_start)
 
     def _position(self, partition: TopicPartitionId, instant_ms: int) -> Position | None:
         """Where the partition stood at an instant; edges of the ledger win over points."""

@@ -1,9 +1,10 @@
 """Where each table lies below the warehouse folder, and the layout version they carry."""
 
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from kstreams_assets.errors import ConfigurationError, KStreamsAssetsError
+from kstreams_assets.errors import ConfigurationError, KStreamsAssetsError, WarehouseError
 
 LAYOUT_VERSION = 1
 LAYOUT_PROPERTY = "kstreams_assets.layout"
@@ -71,6 +72,23 @@ class Warehouse:
                 remedy="Give a folder; object stores are not supported by this release.",
             )
         return cls(Path(text).expanduser().absolute())
+
+    def require_space(self, least_bytes: int) -> None:
+        """Refuse to begin where the disk is all but full.
+
+        Raises:
+            WarehouseError: Less than this is free.
+        """
+        folder = self.root
+        while not folder.exists():
+            folder = folder.parent
+        free = shutil.disk_usage(folder).free
+        if free < least_bytes:
+            raise WarehouseError(
+                path=self.root,
+                reason=f"its disk has {free // 1024**2} MiB left",
+                remedy="Make room on it, then run the same command again.",
+            )
 
     def records(self, application_id: str) -> Path:
         """The records of one application's backups (written by Spark only)."""

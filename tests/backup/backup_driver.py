@@ -60,6 +60,7 @@ def main() -> None:
             warehouse=Warehouse(Path(job["warehouse"])),
             spark=spark,
             run_id="driver",
+            begins_ms=job["windows"][0][0],
         )
         run.execute([Window(*window) for window in job["windows"]], newest_closed=None)
     milestone("done")

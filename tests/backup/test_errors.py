@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import shutil
 import subprocess
 import sys
 import time
@@ -19,12 +20,15 @@ from pydantic import SecretStr
 
 from kstreams_assets.app.model import TopicRole
 from kstreams_assets.backup.run import BackupRun
+from kstreams_assets.backup.windows import Window
 from kstreams_assets.errors import (
     AuthenticationFailedError,
     AuthorizationFailedError,
     ClusterUnavailableError,
+    JarsMissingError,
     KStreamsAssetsError,
     TopicNotFoundError,
+    WarehouseError,
 )
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
@@ -37,6 +41,7 @@ from kstreams_assets.warehouse.layout import (
     Warehouse,
 )
 from kstreams_assets.warehouse.lock import WarehouseLockedError
+from spark_resources.jars import JARS_VARIABLE
 from spark_resources.session import SparkSessionResource
 from tests.backup.acls import Acls
 from tests.backup.reading import offsets, stored
@@ -241,6 +246,50 @@ def _write(cluster: LocalCluster, topic: str) -> None:
     for number in range(10):
         sender.produce(topic, b"%d" % number)
     assert sender.flush(20) == 0
+
+
+class TestBeforeThePoint:
+    """What is missing shows before the point that a backup takes for a window without one."""
+
+    def test_jars(
+        self,
+        workbench: Workbench,
+        window: str,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        workbench.spark = SparkSessionResource()
+        monkeypatch.setenv(JARS_VARIABLE, str(tmp_path))
+        with refused(workbench, JarsMissingError, "fetch_jars spark", within_s=15):
+            _back_up_a_window_without_a_point(workbench)
+
+    def test_space(
+        self, workbench: Workbench, window: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        workbench.spark = NoSpark()
+        full = shutil.disk_usage(workbench.warehouse.root)._replace(free=10 * 1024**2)
+        monkeypatch.setattr(shutil, "disk_usage", lambda _: full)
+        with refused(workbench, WarehouseError, "has 10 MiB left", within_s=15):
+            _back_up_a_window_without_a_point(workbench)
+
+    def test_rights(self, secured: Callable[..., Workbench], secure_cluster: LocalCluster) -> None:
+        bench = secured("alice", PASSWORD.replace('"', ""))
+        topic = bench.topic("unreadable")
+        bench.close_window()
+        bob = secured("bob", "bob-secret")
+        bob.roles, bob.windows, bob.spark = bench.roles, bench.windows, NoSpark()
+        acls = Acls(secure_cluster.internal_bootstrap_servers)
+        acls.allow(ResourceType.TOPIC, topic, AclOperation.DESCRIBE)
+        acls.allow(ResourceType.TOPIC, topic, AclOperation.DESCRIBE_CONFIGS)
+        acls.allow(ResourceType.GROUP, bench.application_id, AclOperation.DESCRIBE)
+        with refused(bob, AuthorizationFailedError, f"READ on topic {topic}", within_s=15):
+            _back_up_a_window_without_a_point(bob)
+
+
+def _back_up_a_window_without_a_point(bench: Workbench) -> None:
+    last = bench.windows[-1]
+    newest = Window(last.end_ms, last.end_ms + 1, "newest")
+    bench.run().execute([newest], newest_closed=newest)
 
 
 class TestWarehouse:

@@ -7,8 +7,10 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions
 
+from kstreams_assets.app.model import TopicRole
 from kstreams_assets.backup.planner import WindowsChangedError
 from kstreams_assets.backup.result import WindowBackup
+from kstreams_assets.backup.verdicts import Severity
 from kstreams_assets.backup.windows import Window
 from tests.backup.reading import consume, offsets, stored
 from tests.backup.writing import RawRecord, write, write_raw
@@ -177,6 +179,56 @@ def test_a_new_partition_begins_in_the_window_that_first_saw_it(workbench: Workb
     assert set(failed) == {(second.key, topic, "topic_unchanged")}
     assert "partitions 1 -> 2" in failed[second.key, topic, "topic_unchanged"].explanation
     assert stored(workbench, topic) == consume(workbench.bootstrap_servers, topic, 2)
+
+
+def test_the_first_window_begins_at_the_log_start_though_a_point_is_older(
+    workbench: Workbench,
+) -> None:
+    """As after `recovery-points take` before the day that `windows.start` names."""
+    topics = [workbench.topic("orders"), workbench.topic("store", role=TopicRole.CHANGELOG)]
+    for topic in topics:
+        write(workbench, topic, 30)
+    workbench.take_point()
+    time.sleep(0.01)
+    workbench.windows.append(Window(now_ms(), now_ms() + 1, "first"))
+    for topic in topics:
+        write(workbench, topic, 5)
+    second = workbench.close_window()
+    backups = [*workbench.back_up(second), *workbench.back_up()]
+    verdicts = workbench.verdicts(backups).values()
+    assert all(v.passed for v in verdicts if v.severity is Severity.ERROR)
+    for topic in topics:
+        assert stored(workbench, topic) == consume(workbench.bootstrap_servers, topic)
+        assert offsets(stored(workbench, topic, {"first"})) == [*range(30)]
+
+
+def test_what_an_earlier_release_passed_over_is_red_until_a_window_takes_it_in(
+    workbench: Workbench,
+) -> None:
+    topic = workbench.topic("orders")
+    write(workbench, topic, 30)
+    workbench.delete_records(topic, 10)
+    taken = workbench.take_point()
+    time.sleep(0.01)
+    write(workbench, topic, 5)
+    first = workbench.close_window()
+    workbench.windows[0] = first = replace(first, start_ms=taken.taken_at_ms + 1)
+    replace(workbench.run(), begins_ms=0).execute([first], newest_closed=None)
+    assert offsets(stored(workbench, topic)) == [*range(30, 35)]
+
+    write(workbench, topic, 5)
+    second = workbench.close_window()
+    verdicts = workbench.verdicts(workbench.back_up(second))
+    accounted = verdicts[second.key, topic, "every_offset_accounted"]
+    assert not accounted.passed
+    assert "offsets 10 to 29" in accounted.explanation
+
+    earlier = Window(first.start_ms - 1000, first.start_ms, "earlier")
+    workbench.windows.insert(0, earlier)
+    backups = [*workbench.back_up(earlier), *workbench.back_up(second)]
+    assert all(verdict.passed for verdict in workbench.verdicts(backups).values())
+    assert offsets(stored(workbench, topic, {"earlier"})) == [*range(10, 30)]
+    assert stored(workbench, topic) == consume(workbench.bootstrap_servers, topic)
 
 
 def test_windows_of_another_length_over_the_same_time_are_refused(workbench: Workbench) -> None:

@@ -11,7 +11,7 @@ import pytest
 from kstreams_assets.app.model import AppTopic, TopicRole
 from kstreams_assets.backup import run_points
 from kstreams_assets.backup.ledger import Ledger
-from kstreams_assets.backup.run_points import RunPoints
+from kstreams_assets.backup.run_points import RunPoints, with_unproven
 from kstreams_assets.errors import ClusterUnavailableError
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.positions import TopicPartitionId
@@ -140,6 +140,7 @@ class TestUnproven:
         )
         whole = backup(result(span(0, 10, topic="log")), topic="log")
         thinned = replace(whole, spans=(replace(whole.spans[0], first_hole=4),))
-        assert points.with_unproven([whole]) == [whole]
-        found = points.with_unproven([thinned, whole])
+        where = points.warehouse, points.application.application_id
+        assert with_unproven(*where, [whole]) == [whole]
+        found = with_unproven(*where, [thinned, whole])
         assert [topic.unproven_points for topic in found] == [("point-4",), ()]

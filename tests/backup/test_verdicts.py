@@ -21,6 +21,7 @@ from kstreams_assets.backup.verdicts import (
     partitions_aligned,
     topic_unchanged,
 )
+from kstreams_assets.kafka.positions import OffsetRange, TopicPartitionId
 from tests.backup.samples import FACTS, application, backup, result, span, window_backup
 
 
@@ -30,6 +31,14 @@ def _is(verdict: Verdict, *, passed: bool, severity: Severity = Severity.ERROR) 
 
 class TestEveryOffsetAccounted:
     """No offset is missing or doubled without a cause."""
+
+    def test_red_while_kafka_holds_what_the_first_window_passed_over(self) -> None:
+        passed_over = {TopicPartitionId("t", 0): OffsetRange(0, 186_532)}
+        made = replace(backup(result(span(10, 20))), below_first=passed_over)
+        verdict = every_offset_accounted(made)
+        assert not verdict.passed
+        assert "t-0: offsets 0 to 186531" in verdict.explanation
+        assert verdict.numbers["below_first_window"] == 186_532
 
     def test_green_with_and_without_explained_gaps(self) -> None:
         marker = Gap(GapCause.TRANSACTION_MARKER, 10, 20, 3)

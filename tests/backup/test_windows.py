@@ -103,6 +103,52 @@ class TestEdges:
         assert edge == Edges(T0, Position("life-1", 500), Position("life-2", 9), 2)
 
 
+class TestFirstWindow:
+    """The first window of the schedule begins at the log start, whatever points exist."""
+
+    OLD = point(-5, cut(0, 50, log_start=2))
+
+    def test_a_point_older_than_the_first_window(self) -> None:
+        points = [self.OLD, point(3, cut(0, 60, log_start=2)), point(13, cut(0, 70))]
+        expected = {("w0000", 0): (2, 60), ("w0001", 0): (60, 70)}
+        assert _spans(points, [window(0), window(1)]) == expected
+        alone = {k: v for i in (1, 0) for k, v in _spans(points, [window(i)]).items()}
+        assert alone == expected
+
+    def test_without_a_point_of_its_own_it_holds_what_the_older_one_saw(self) -> None:
+        points = [self.OLD, point(13, cut(0, 70))]
+        assert _spans(points, [window(0), window(1)]) == {
+            ("w0000", 0): (2, 50),
+            ("w0001", 0): (50, 70),
+        }
+
+    def test_after_a_later_window(self) -> None:
+        points = [self.OLD, point(3, cut(0, 60, log_start=2)), point(13, cut(0, 70))]
+        assert _spans(points, [window(0)], [_recorded(1, 60, 70)]) == {("w0000", 0): (2, 60)}
+
+    def test_it_goes_on_where_the_ledger_ends_if_the_start_was_moved_later(self) -> None:
+        points = [self.OLD, point(3, cut(0, 60, log_start=2))]
+        before = _recorded(-3, 2, 40, continues=False)
+        assert _spans(points, [window(0)], [before]) == {("w0000", 0): (40, 60)}
+
+    def test_a_window_that_was_put_before_it_takes_in_what_it_passed_over(self) -> None:
+        """An earlier release let it begin at the older point; its edges stay."""
+        points = [self.OLD, point(3, cut(0, 60, log_start=2))]
+        edges = WindowEdges(points, [_recorded(0, 50, 60)], begins_ms=-STEP_MS)
+        (edge,) = edges.partitions_of(window(-1), {"t"})
+        assert edge == Edges(T0, None, Position("life-1", 50), 2)
+
+    def test_of_a_topic_that_ended_before_it_closed_everything_is_lost(self) -> None:
+        for closing in (point(3, absent_topics=["t"]), point(3, cut(0, 9, topic_id="life-2"))):
+            (edge,) = WindowEdges([self.OLD, closing]).partitions_of(window(0), {"t"})
+            assert edge.start == Position("life-1", 2)
+
+    def test_of_a_topic_that_had_gone_before_nothing_is_told(self) -> None:
+        gone = point(-2, absent_topics=["t"])
+        points = [self.OLD, gone, point(3, cut(0, 9, topic_id="life-2"))]
+        assert _spans(points, [window(0)]) == {("w0000", 0): (0, 9)}
+
+
 class TestVanished:
     """Partitions that were there when a window opened, and not when it closed."""
 
@@ -225,7 +271,7 @@ class WindowsTileTheLog(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.lives_end = False
-        self.now_ms = 1
+        self.now_ms = -25  # points may be older than the first window
         self.lives = {"t": 1, "u": 1}
         self.logs = {"t": [_Log()], "u": [_Log(), _Log()]}
         self.points: list[RecoveryPoint] = []
@@ -309,7 +355,7 @@ class WindowsTileTheLog(RuleBasedStateMachine):
     def teardown(self) -> None:
         """The last window ends at the last point, whatever happened before."""
         self._take(None)
-        last = window(self.now_ms // STEP_MS)
+        last = window(max(self.now_ms // STEP_MS, 0))
         self.now_ms = last.end_ms
         self.windows_tile_each_life_of_a_partition()
         plans = self._plan([last], ("t", "u"))

@@ -164,6 +164,9 @@ class _NoSpark:
     def spark_session(self) -> Any:
         raise AssertionError
 
+    def check(self) -> None:
+        raise AssertionError
+
     def jvm_pid(self) -> int | None:
         raise AssertionError
 

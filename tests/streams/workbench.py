@@ -37,6 +37,9 @@ class NoSpark:
         """Fails the test."""
         return pytest.fail("the run started Spark")
 
+    def check(self) -> None:
+        """Nothing is missing."""
+
     def jvm_pid(self) -> int | None:
         """Fails the test."""
         return pytest.fail("the run started Spark")
@@ -126,6 +129,7 @@ class Workbench:
             warehouse=self.warehouse,
             spark=self.spark,
             run_id=f"test-{uuid.uuid4().hex[:8]}",
+            begins_ms=self.windows[0].start_ms if self.windows else 0,
             settings=self.settings,
         )
 
