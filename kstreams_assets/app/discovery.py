@@ -1,5 +1,8 @@
 """An application without a topology text: from what a cluster shows, or from declarations alone."""
 
+from collections.abc import Collection
+from dataclasses import replace
+
 from kstreams_assets.app.coarse_flow import coarse_edges
 from kstreams_assets.app.declarations import NOTHING_DECLARED, Declarations, require_known
 from kstreams_assets.app.draft import ApplicationDraft
@@ -39,7 +42,10 @@ def application_from_cluster(
 
 
 def application_from_declarations(
-    application_id: str, declarations: Declarations
+    application_id: str,
+    declarations: Declarations,
+    *,
+    other_application_ids: Collection[str] = (),
 ) -> StreamsApplication:
     """Only what is declared: no text and no cluster were looked at; edges are coarse."""
     draft = ApplicationDraft(application_id, declarations)
@@ -49,7 +55,8 @@ def application_from_declarations(
         if TopicRole.CHANGELOG in roles and store is not None and store not in declarations.stores:
             draft.add_store(Store(name=store, changelog=topic))
     draft.apply_declarations()
-    return draft.finish(without_cycles(draft, coarse_edges(draft)))
+    application = draft.finish(without_cycles(draft, coarse_edges(draft)))
+    return replace(application, other_application_ids=frozenset(other_application_ids))
 
 
 def _add_declared_stores(draft: ApplicationDraft, declarations: Declarations) -> None:
@@ -145,6 +152,7 @@ def _tell_doubts(draft: ApplicationDraft, facts: ClusterFacts, declarations: Dec
                 " list it: it is left over, or belongs to another application.",
                 "Declare its role if it does belong here, otherwise list it under not_mine.",
             )
+    _tell_what_is_not_seen(draft, facts)
     _tell_read_changelogs(draft, declarations)
     _tell_odd_partition_counts(draft, facts)
     if not draft.with_role(TopicRole.OUTPUT):
@@ -153,6 +161,36 @@ def _tell_doubts(draft: ApplicationDraft, facts: ClusterFacts, declarations: Dec
             "No output topic is known: nothing on the cluster shows what the application writes.",
             "Declare its outputs, or give the text of Topology.describe().",
         )
+
+
+def _tell_what_is_not_seen(draft: ApplicationDraft, facts: ClusterFacts) -> None:
+    """What no cluster shows, and what this one does not show yet."""
+    if not facts.group_topics and not draft.with_role(TopicRole.INPUT):
+        draft.add_finding(
+            draft.application_id,
+            f"Group {draft.application_id} has committed no offsets (it has just started, or never"
+            " ran): what it reads is not known. Recovery points of this definition would lack its"
+            " inputs.",
+            "Discover again once the application has processed records, or give the text of"
+            " Topology.describe(), or declare its inputs.",
+        )
+    unread = [t for t in draft.with_role(TopicRole.REPARTITION) if t not in facts.group_topics]
+    if facts.group_topics and unread and not facts.streams_group:
+        draft.add_finding(
+            draft.application_id,
+            f"It has committed no offset of {', '.join(unread)}: parts of it have processed nothing"
+            " yet, so that inputs may be missing.",
+            "Discover again once every part has processed records, or give the text of"
+            " Topology.describe().",
+        )
+    draft.add_finding(
+        draft.application_id,
+        "A cluster does not show which topics are read as global tables, which stores have no"
+        " changelog or use their source topic as one, topics of which no offset was committed yet,"
+        " and outputs of which no open transaction was seen.",
+        "Give the text of Topology.describe() (--topology), or declare what is missing. Discover"
+        " again after each change of the application.",
+    )
 
 
 def _tell_read_changelogs(draft: ApplicationDraft, declarations: Declarations) -> None:

@@ -93,6 +93,7 @@ class ApplicationDraft:
                 )
             ),
             findings=tuple(self._findings),
+            not_mine=self._declarations.not_mine,
         )
 
     def _topic(self, name: str) -> AppTopic:

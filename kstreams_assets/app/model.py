@@ -1,9 +1,10 @@
 """What a Kafka Streams application is to this project: topics with roles, stores, data flow."""
 
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from kstreams_assets.app.names import name_problem
+from kstreams_assets.app.names import name_problem, owner_of
 from kstreams_assets.errors import ConfigurationError
 
 
@@ -82,6 +83,10 @@ class StreamsApplication:
     findings: tuple[Finding, ...] = ()
     copartitioned: tuple[frozenset[str], ...] = ()
     """Topics that meet in one store, hence need equally many partitions; sorted by names."""
+    not_mine: frozenset[str] = frozenset()
+    """Topics that the user says are not the application's, whatever names or offsets say."""
+    other_application_ids: frozenset[str] = frozenset()
+    """Applications of the cluster that are known besides, so that their topics are not taken."""
 
     def __post_init__(self) -> None:
         # It is part of topic names, and here of names of folders too.
@@ -98,6 +103,22 @@ class StreamsApplication:
             if topic.name == name:
                 return topic
         raise KeyError(name)
+
+    def undeclared_internal(
+        self, topics: Iterable[str], *, others: Collection[str] = ()
+    ) -> frozenset[str]:
+        """Of these topics those that are the application's by their names, but not declared.
+
+        Left out is what is `not_mine`, and what fits a known application better; `others` are
+        application ids known besides `other_application_ids`.
+        """
+        ids = {self.application_id, *self.other_application_ids, *others}
+        known = self.not_mine | {topic.name for topic in self.topics}
+        return frozenset(
+            topic
+            for topic in topics
+            if topic not in known and owner_of(topic, ids) == self.application_id
+        )
 
     def with_role(self, role: TopicRole) -> tuple[AppTopic, ...]:
         """The topics that play this role, sorted by name."""

@@ -19,7 +19,7 @@ from kstreams_assets.app.draft import ApplicationDraft
 from kstreams_assets.app.facts import ClusterFacts, StreamsGroupSubtopology
 from kstreams_assets.app.flow import topology_edges, without_cycles
 from kstreams_assets.app.model import StreamsApplication, TopicRole
-from kstreams_assets.app.names import owner_of
+from kstreams_assets.app.names import changelog_of, owner_of
 from kstreams_assets.app.patterns import compile_java_pattern
 from kstreams_assets.app.resolution import Resolution, resolve
 from kstreams_assets.app.stores import classify_stores
@@ -66,7 +66,11 @@ def application_from_topology(
     if cluster_topics is not None:
         _tell_cluster_doubts(draft, resolution, declarations, cluster_topics, ids)
     application = draft.finish(edges)
-    return replace(application, copartitioned=copartitioned_topics(resolution, application))
+    return replace(
+        application,
+        copartitioned=copartitioned_topics(resolution, application),
+        other_application_ids=frozenset(other_application_ids),
+    )
 
 
 def _add_read_and_written(draft: ApplicationDraft, resolution: Resolution) -> None:
@@ -103,7 +107,9 @@ def _check_declarations(
     additions = declarations.inputs | declarations.outputs
     named = declarations.topic_roles.keys() | declarations.not_mine | sources
     unknown = {t for t in named if not _matches_a_pattern(resolution.topology, t)}
-    known = in_text | additions | store_topics - sources
+    # The text does not name changelogs; it implies them, also those that are denied.
+    implied = {changelog_of(resolution.prefix, store) for store in stores}
+    known = in_text | additions | implied | store_topics - sources
     require_known("topic", unknown, known, "the topology text (additions go to inputs or outputs)")
 
 

@@ -95,6 +95,7 @@ class Coverage:
             self._chains,
             roles={topic.name: topic.roles for topic in self._settings.application.topics},
             backed_up=self._backed_up,
+            not_mine=self._settings.application.not_mine,
             closed=WindowCalendar(self._settings.windows).closed_since(oldest_ms),
             delete_retention_ms=self._delete_retention_ms,
             damaged=self._damaged,

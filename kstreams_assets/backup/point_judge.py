@@ -92,6 +92,8 @@ class _Findings:
     lost: list[str] = field(default_factory=list)
     """Lost, but not needed to continue."""
     not_judged: dict[str, None] = field(default_factory=dict)
+    absent: list[str] = field(default_factory=list)
+    """Topics that a restore needs and that the point has nothing of, with what to do."""
 
 
 class PointJudge:
@@ -103,6 +105,7 @@ class PointJudge:
         backed_up: Topics that are selected for backup; the others are not judged, but for
             repartition topics, whose records are saved with the point.
         closed: Closed windows in order, from the one on in which the oldest point was taken.
+        not_mine: Topics that are declared not to be the application's, whatever points say.
         delete_retention_ms: `delete.retention.ms` of topics where it is not Kafka's default; None
             leaves deletions to the caller.
         damaged: Spans whose files do not match the ledger.
@@ -115,6 +118,7 @@ class PointJudge:
         roles: Mapping[str, frozenset[TopicRole]],
         backed_up: Set[str],
         closed: Sequence[Window],
+        not_mine: Set[str] = frozenset(),
         delete_retention_ms: Mapping[str, int] | None = _DEFAULTS,
         damaged: DamagedSpans = NOTHING_DAMAGED,
     ) -> None:
@@ -122,6 +126,7 @@ class PointJudge:
         self._damaged_spans = damaged
         self._delete_retention_ms = delete_retention_ms
         self._roles = roles
+        self._not_mine = not_mine
         self._backed_up = backed_up
         self._closed = closed
         self._closed_starts = [window.start_ms for window in closed]
@@ -135,13 +140,13 @@ class PointJudge:
 
     def _status(self, point: RecoveryPoint) -> PointStatus:
         found = self._findings(point)
-        if found.missing:
-            gives, reason = Restores.NOTHING, self._not_covered(point, found.missing)
+        if found.missing or found.absent:
+            gives, reason = Restores.NOTHING, self._not_covered(point, found)
         elif found.doubts:
             why = point.unsealed_because.rstrip(".")
             gives = Restores.UNPROVEN
             reason = f"{_join(found.doubts)}.{f' Not sealed: {why}.' if why else ''}"
-        elif point.guarantee is Guarantee.AT_LEAST_ONCE:
+        elif point.guarantee_of_cut is Guarantee.AT_LEAST_ONCE:
             gives, reason = Restores.AT_LEAST_ONCE, point.reason
         elif point.sealed:
             gives, reason = Restores.EXACT, "Sealed."
@@ -180,11 +185,9 @@ class PointJudge:
                 to = cut.end if cut.saved_from is None else min(cut.saved_from, cut.end)
                 missing = _first_missing(cut, chain, cut.log_start, to)
                 # A source topic that serves as changelog is not sealed: the recorder saves only
-                # what the application alone writes. Its state stands at the committed offset.
-                is_source = bool(roles & _SOURCES)
-                if missing is None and (is_source or not point.sealed):
-                    end = cut.end if offset is None or not is_source else min(cut.end, offset)
-                    found.doubts += _doubts(cut, chain, end, point.taken_at_ms)
+                # what the application alone writes. Its unread records must be there as well.
+                if missing is None and (roles & _SOURCES or not point.sealed):
+                    found.doubts += _doubts(cut, chain, cut.end, point.taken_at_ms)
                 if missing is None and chain is not None:
                     found.doubts += self._deletion_doubts(cut, chain, sealed=point.sealed)
             else:
@@ -194,6 +197,7 @@ class PointJudge:
                     found.lost += _lost(cut, chain)
             if missing is not None:
                 found.missing.append(missing)
+        self._add_lacking(point, found)
         return found
 
     def _damaged(self, cut: PartitionCut, committed: int | None) -> _Missing | None:
@@ -209,6 +213,26 @@ class PointJudge:
         if damage is None:
             return None
         return _Missing(cut, damage.start, damage.end, chain, damage=damage)
+
+    def _add_lacking(self, point: RecoveryPoint, found: _Findings) -> None:
+        """Topics that the point has nothing of.
+
+        What was absent counts for as long as it is declared. Whether the state needs a topic that
+        nobody declared cannot be known.
+        """
+        for topic in point.absent_topics:
+            roles = self._roles.get(topic, _WRITTEN_ONLY)
+            if roles == _WRITTEN_ONLY:
+                continue
+            if topic in self._backed_up or roles == _IN_FLIGHT_ONLY:
+                found.absent.append(point.why_absent(topic))
+            else:
+                found.not_judged[topic] = None
+        found.doubts += [
+            point.why_unknown(topic)
+            for topic in point.unknown_topics
+            if topic not in self._not_mine
+        ]
 
     def _deletion_doubts(self, cut: PartitionCut, chain: Chain, *, sealed: bool) -> list[str]:
         """Where keys would live on that the application had deleted."""
@@ -235,14 +259,17 @@ class PointJudge:
             return None
         return _Missing(cut, reached, cut.end, chain, in_flight=True)
 
-    def _not_covered(self, point: RecoveryPoint, missing: Sequence[_Missing]) -> str:
-        missing = sorted(missing, key=lambda m: m.damage is None)
+    def _not_covered(self, point: RecoveryPoint, found: _Findings) -> str:
+        missing = sorted(found.missing, key=lambda m: m.damage is None)
         texts = [
             f"{m.damage}" if m.damage else f"{m.offsets} {self._why(point, m)}"
             for m in missing[:_FEW]
         ]
-        more = f"; and {len(missing) - _FEW} more partitions" if len(missing) > _FEW else ""
-        return f"Not covered: {'; '.join(texts)}{more}."
+        if len(missing) > _FEW:
+            texts.append(f"and {len(missing) - _FEW} more partitions")
+        if found.absent:
+            texts.append(_join(found.absent))
+        return f"Not covered: {'; '.join(texts)}."
 
     def _why(self, point: RecoveryPoint, missing: _Missing) -> str:
         if missing.in_flight:

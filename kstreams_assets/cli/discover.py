@@ -11,7 +11,7 @@ import click
 import yaml
 
 from kstreams_assets.app.facts import ClusterFacts
-from kstreams_assets.app.model import StreamsApplication
+from kstreams_assets.app.model import StreamsApplication, TopicRole
 from kstreams_assets.app.roles import application_from_cluster, application_from_topology
 from kstreams_assets.app.topology import parse_topology
 from kstreams_assets.backup.partitions import WindowCalendar
@@ -23,6 +23,7 @@ from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.settings import WindowSchedule
 
+_REBUILT_FROM = {"changelog", "source_topic", "logging_disabled"}
 _SAMPLES = 10
 _ADVISED: Mapping[str, str] = {
     "recovery_points.objective_seconds": "recovery_points.objective_seconds (how much may be lost)",
@@ -30,6 +31,9 @@ _ADVISED: Mapping[str, str] = {
     "drill.command": "drill.command (how a restore drill starts it)",
 }
 _SAMPLE_EVERY_S = 0.2
+_FIRST_COMMIT_S = 30.0
+"""How long the first commit of an application that has just started is waited for."""
+_ASK_AGAIN_S = 1.0
 
 
 @click.command()
@@ -77,8 +81,8 @@ def discover(
         )
     target = _target(application_id, bootstrap, app_file)
     connection = target.connection
-    application = _discover(connection, target.application_id, topology_file)
-    document = _component(application, target, topology_file, output, warehouse)
+    application, read = _discover(connection, target.application_id, topology_file)
+    document = _component(application, read, target, topology_file, output, warehouse)
     if output is not None:
         output.write_text(yaml.safe_dump(document, sort_keys=False), encoding="utf-8")
     if as_json:
@@ -154,24 +158,38 @@ def _target(application_id: str | None, bootstrap: str | None, app_file: Path | 
 
 def _discover(
     connection: KafkaConnection, application_id: str, topology_file: Path | None
-) -> StreamsApplication:
+) -> tuple[StreamsApplication, frozenset[str]]:
+    """The application, and the topics that its group has committed offsets of."""
     with KafkaCluster(connection) as cluster:
-        topics = cluster.topics()
         others = set(cluster.group_ids()) - {application_id}
+        read = _read_by_group(cluster, application_id)
         if topology_file is not None:
-            return application_from_topology(
+            application = application_from_topology(
                 application_id,
                 parse_topology(topology_file.read_text(encoding="utf-8")),
-                cluster_topics=topics,
+                cluster_topics=cluster.topics(),
                 other_application_ids=others,
             )
+            return application, read
+        written = _written_in_transactions(cluster, application_id)
         facts = ClusterFacts(
-            topics=topics,
-            group_topics=frozenset(p.topic for p in cluster.group_offsets(application_id)),
-            transactional_topics=_written_in_transactions(cluster, application_id),
+            topics=cluster.topics(),
+            group_topics=read,
+            transactional_topics=written,
             other_application_ids=frozenset(others),
         )
-    return application_from_cluster(application_id, facts)
+    return application_from_cluster(application_id, facts), read
+
+
+def _read_by_group(cluster: KafkaCluster, application_id: str) -> frozenset[str]:
+    """Topics with committed offsets; asked again for a while if a group at work has none yet."""
+    deadline = time.monotonic() + _FIRST_COMMIT_S
+    while True:
+        found = frozenset(p.topic for p in cluster.group_offsets(application_id))
+        state = cluster.group_state(application_id)
+        if found or state is None or state.is_empty or time.monotonic() > deadline:
+            return found
+        time.sleep(_ASK_AGAIN_S)
 
 
 def _written_in_transactions(cluster: KafkaCluster, application_id: str) -> frozenset[str]:
@@ -185,6 +203,7 @@ def _written_in_transactions(cluster: KafkaCluster, application_id: str) -> froz
 
 def _component(
     application: StreamsApplication,
+    read: frozenset[str],
     target: _Target,
     topology_file: Path | None,
     output: Path | None,
@@ -203,6 +222,9 @@ def _component(
     if topology_file is not None:
         folder = output.parent.resolve() if output else Path.cwd()
         attributes["topology"] = os.path.relpath(topology_file.resolve(), folder)
+        stores = _stores(application, read, attributes.get("stores") or {})
+        if stores:
+            attributes["stores"] = stores
     else:
         attributes["topics"] = {
             topic.name: {"roles": sorted(role.value for role in topic.roles)}
@@ -212,6 +234,23 @@ def _component(
         "type": "kstreams_assets.components.KafkaStreamsAppComponent",
         "attributes": attributes,
     }
+
+
+def _stores(
+    application: StreamsApplication, read: frozenset[str], said: Mapping[str, Any]
+) -> dict[str, Any]:
+    """What the text does not say and the cluster shows: stores whose source topic is their log.
+
+    Only where the application has processed that topic: before its first start it has none of its
+    internal topics, and each table would look like this.
+    """
+    stores = {name: dict(about or {}) for name, about in said.items()}
+    sources = read & {topic.name for topic in application.with_role(TopicRole.INPUT)}
+    for store in application.stores:
+        about = stores.get(store.name, {})
+        if store.changelog in sources and not store.is_global and not about.keys() & _REBUILT_FROM:
+            stores[store.name] = {**about, "source_topic": store.changelog}
+    return stores
 
 
 def _json(application: StreamsApplication) -> dict[str, Any]:

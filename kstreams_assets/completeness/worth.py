@@ -89,7 +89,7 @@ class PointWorth:
         cuts = [
             _narrowed(one) for each in views for one in wanted(each.view, self._moment, each.part)
         ]
-        return replace(point, partitions=tuple(cuts))
+        return point.narrowed(cuts)
 
     def _incomplete(self, asked: ViewPart) -> list[str]:
         """Partitions of a topic of which records are missing for good."""

@@ -1,6 +1,6 @@
 """The block `governance` of the YAML."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from typing import Final
 
 import dagster as dg
@@ -102,13 +102,7 @@ class GovernanceModel(dg.Resolvable, dg.Model):
         examples=["0 6 * * *"],
     )
 
-    def settings(
-        self,
-        application: StreamsApplication,
-        *,
-        not_mine: Iterable[str] = (),
-        other_application_ids: Iterable[str] = (),
-    ) -> Governance:
+    def settings(self, application: StreamsApplication) -> Governance:
         """The declaration, of an application that has all that it names.
 
         Raises:
@@ -133,29 +127,17 @@ class GovernanceModel(dg.Resolvable, dg.Model):
             rebuild_ms=None if self.rebuild_hours is None else round(self.rebuild_hours * _HOUR_MS),
             limits=self.limits.settings(),
             every=self.every,
-            not_mine=frozenset(not_mine),
-            other_application_ids=frozenset(other_application_ids),
             declared=True,
         )
 
 
 def governance_settings(
-    model: GovernanceModel | None,
-    application: StreamsApplication,
-    *,
-    not_mine: Iterable[str],
-    other_application_ids: Iterable[str],
+    model: GovernanceModel | None, application: StreamsApplication
 ) -> Governance:
     """The declaration of an application, with a block `governance` or without; raises
     ConfigurationError.
     """
-    if model is None:
-        return Governance(
-            not_mine=frozenset(not_mine), other_application_ids=frozenset(other_application_ids)
-        )
-    return model.settings(
-        application, not_mine=not_mine, other_application_ids=other_application_ids
-    )
+    return Governance() if model is None else model.settings(application)
 
 
 class _Names:

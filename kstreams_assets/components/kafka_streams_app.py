@@ -144,12 +144,7 @@ class KafkaStreamsAppComponent(dg.Component, dg.Resolvable, dg.Model):
             store_formats=store_formats(self.stores),
             without_ktable=frozenset(n for n, model in self.stores.items() if not model.ktable),
             topic_formats=topic_formats(self.topics, application),
-            governance=governance_settings(
-                self.governance,
-                application,
-                not_mine=self.not_mine,
-                other_application_ids=self.other_application_ids,
-            ),
+            governance=governance_settings(self.governance, application),
             drill=self.drill.settings(folder),
             registry=checked_registry(self.schema_registry),
             sensors_running=self.sensors is SensorStatus.RUNNING,
@@ -168,7 +163,9 @@ class KafkaStreamsAppComponent(dg.Component, dg.Resolvable, dg.Model):
             not_mine=self.not_mine,
         )
         if self.topology is None:
-            return application_from_declarations(self.application_id, said)
+            return application_from_declarations(
+                self.application_id, said, other_application_ids=self.other_application_ids
+            )
         file = folder / self.topology
         if not file.is_file():
             raise ConfigurationError(

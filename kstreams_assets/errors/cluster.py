@@ -62,8 +62,12 @@ class TopicNotFoundError(KafkaError):
         self.cluster = cluster
         super().__init__(
             f"Not on the cluster {cluster}: topic {', '.join(self.topics)}.",
-            remedy="Check the names in the YAML, or the right DESCRIBE on them (Kafka hides topics"
-            " it does not let you see); exclude the topic if it is not to be backed up.",
+            remedy="Check the names in the YAML, and the right DESCRIBE on them (Kafka hides topics"
+            " it does not let you see). A store whose table reads its topic directly has no"
+            " changelog of its own under topology.optimization: declare stores.<store>.source_topic"
+            " (kstreams-assets discover --topology writes it); a store without logging:"
+            " stores.<store>.logging_disabled. A topic that is gone for good: take it out of the"
+            " YAML, or list it under not_mine.",
         )
 
 

@@ -39,9 +39,5 @@ class Governance:
     limits: Limits = field(default_factory=Limits)
     every: str | None = None
     """Cron schedule of the checks; None for checks by hand only."""
-    not_mine: frozenset[str] = frozenset()
-    """Topics of others whose names fit the application."""
-    other_application_ids: frozenset[str] = frozenset()
-    """Applications of the cluster whose ids begin like this one's."""
     declared: bool = False
     """Whether the YAML has a block `governance`; without one only what always holds is judged."""

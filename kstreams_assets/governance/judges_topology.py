@@ -111,7 +111,7 @@ def _not_read_by_topology(
 ) -> Iterator[GovernanceFinding]:
     known = set(declared.names(*TopicRole))
     ids = {declared.application_id, *facts.other_application_ids}
-    for topic in sorted(facts.committed_topics - known - declared.governance.not_mine):
+    for topic in sorted(facts.committed_topics - known - declared.application.not_mine):
         if owner_of(topic, ids) != declared.application_id:  # else the other checks tell it
             yield GovernanceFinding(
                 topic,
@@ -144,13 +144,10 @@ def _never_committed(facts: GovernanceFacts, declared: Declared) -> Iterator[Gov
 
 def _unexpected(facts: GovernanceFacts, declared: Declared) -> list[str]:
     """Topics that by their names are the application's, which the topology does not have."""
-    others = facts.other_application_ids | declared.governance.other_application_ids
-    ids = {declared.application_id, *others}
-    known = {*declared.names(*TopicRole), *declared.governance.not_mine}
     return sorted(
-        topic
-        for topic in facts.cluster_topics - known
-        if owner_of(topic, ids) == declared.application_id
+        declared.application.undeclared_internal(
+            facts.cluster_topics, others=facts.other_application_ids
+        )
     )
 
 

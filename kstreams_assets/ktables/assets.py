@@ -142,7 +142,7 @@ def judge_all(settings: ApplicationSettings, snapshots: Sequence[Snapshot]) -> l
     """Every check of these snapshots, in their order."""
     unproved = {snapshot.point_id for snapshot in snapshots if not snapshot.proved}
     points = RecoveryPointTable(settings.warehouse).load(settings.application_id, sorted(unproved))
-    guarantees: dict[str, Guarantee] = {point.id: point.guarantee for point in points}
+    guarantees: dict[str, Guarantee] = {point.id: point.guarantee_of_cut for point in points}
     return [
         verdict
         for snapshot in snapshots

@@ -84,7 +84,7 @@ def state_cuts(point: RecoveryPoint, topic: str) -> list[PartitionCut]:
     """Where the state that a topic holds stood at a point, by partition.
 
     The application has put an input that serves as changelog into its store up to the committed
-    offset.
+    offset, and nothing of it where it has not committed any.
     """
     committed = {(o.topic, o.partition): o.offset for o in point.group_offsets}
     return [
@@ -160,6 +160,8 @@ def saved_cuts(parts: Iterable[PartitionPlan]) -> Mapping[TopicPartitionId, Part
 
 def _until(cut: PartitionCut, committed: int | None) -> PartitionCut:
     is_source_changelog = TopicRole.CHANGELOG in cut.roles and cut.roles & _SOURCES
+    if committed is None and TopicRole.INPUT in cut.roles:
+        committed = cut.log_start
     if not is_source_changelog or committed is None or committed >= cut.end:
         return cut
     end = max(committed, cut.log_start)

@@ -6,7 +6,7 @@ earlier sealed points have saved.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from kstreams_assets.app.model import TopicRole
 from kstreams_assets.backup.chains import (
@@ -59,7 +59,7 @@ def prove(
         cuts: Where the state stands in each partition (see `plan.state_cuts`).
         sealed: Sealed points whose saved records are used where backups have holes.
     """
-    judged = replace(point, partitions=tuple(cuts))
+    judged = point.narrowed(cuts)
     judge = PointJudge(
         facts.chains,
         roles={},

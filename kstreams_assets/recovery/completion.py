@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from kstreams_assets.app.model import TopicRole
 from kstreams_assets.kafka.positions import TopicPartitionId
 from kstreams_assets.kafka.raw_record import RawRecord
 from kstreams_assets.recovery.capture import Capture, Captured, Missing, Stretch
@@ -48,7 +49,7 @@ class Completion:
         changelogs = self._changelogs(positions, starts)
         tails = self._tails(positions, changelogs, starts)
         savings = {**in_flight, **({} if isinstance(tails, Missing) else changelogs)}
-        ends = self._ends(positions, starts)
+        ends = self._ends(positions)
         saved = {**found, **({} if isinstance(tails, Missing) else tails.records)}
         return Completed(
             cluster_id=cluster.cluster_id(),
@@ -132,20 +133,27 @@ class Completion:
             return replace(found, hole=hole)
         return found
 
-    def _ends(self, positions: Positions, starts: Offsets) -> Offsets:
+    def _ends(self, positions: Positions) -> Offsets:
         """Ends of every partition: inputs at their last stable offset, read after the offsets.
 
-        A source topic that serves as changelog ends at the committed offset: the state holds what
-        was processed, not what was written.
+        So does a source topic that serves as changelog: of it Kafka Streams restores the records
+        below the committed offset by itself (`StoreChangelogReader`, `ChangelogMetadata`: the
+        smaller of end and committed offset) and processes the others. An at_least_once application
+        reads uncommitted records too: what it has put into a table belongs to the point.
         """
-        standing = self.scene.standing
-        committed = positions.committed
-        inputs = self.scene.cluster.last_stable_offsets(standing.inputs)
-        sources = {
-            p: committed[p].offset if p in committed else starts[p]
-            for p in standing.source_changelogs
+        cluster, standing = self.scene.cluster, self.scene.standing
+        inputs = dict(cluster.last_stable_offsets(standing.inputs))
+        beyond = {
+            p: committed.offset
+            for p, committed in positions.committed.items()
+            if p in inputs
+            and committed.offset > inputs[p]
+            and TopicRole.CHANGELOG in standing.roles(p)
         }
-        return {**positions.ends, **inputs, **sources}
+        if beyond:
+            there = cluster.high_watermarks(beyond)
+            inputs |= {p: max(inputs[p], min(read, there[p])) for p, read in beyond.items()}
+        return {**positions.ends, **inputs}
 
     def _count(
         self,

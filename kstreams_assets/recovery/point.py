@@ -2,7 +2,7 @@
 
 import secrets
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Protocol, TypeVar
@@ -94,7 +94,11 @@ class RecoveryPoint:
     """One cut of an application.
 
     Times are epoch milliseconds. `reason` says why the guarantee is not better, or what was seen.
-    `absent_topics` are topics that earlier points knew and that were not on the cluster.
+    `absent_topics` are declared topics that were not seen on the cluster. `undeclared_topics` were
+    there, but not declared, so that the point has nothing of them: internal topics of the
+    application by their names, and topics that the group had committed offsets of; None in points
+    of earlier releases, which did not look. A point that lacks a topic like these is taken as
+    `at_least_once`; `cut_guarantee` is the guarantee of what it has.
     `closes_window_end_ms` is set on a point that was taken late, on
     behalf of a window that had closed without one: it then bounds that window (exclusive end).
     `sealed`: the changelog records up to its ends were saved with it or lay in backups that were
@@ -124,6 +128,8 @@ class RecoveryPoint:
     in_flight: int = 0
     sequence: int | None = None
     ledger_version: int | None = None
+    undeclared_topics: tuple[str, ...] | None = None
+    cut_guarantee: Guarantee | None = None
     _by_id: dict[TopicPartitionId, PartitionCut] = field(
         init=False, repr=False, compare=False, default_factory=dict
     )
@@ -137,6 +143,47 @@ class RecoveryPoint:
         if self.closes_window_end_ms is None:
             return self.taken_at_ms
         return self.closes_window_end_ms - 1
+
+    @property
+    def guarantee_of_cut(self) -> Guarantee:
+        """The guarantee of what the point has, whatever topics it lacks."""
+        return self.cut_guarantee or self.guarantee
+
+    @property
+    def unknown_topics(self) -> tuple[str, ...]:
+        """Topics that nobody had declared; of an earlier release's point those with offsets."""
+        if self.undeclared_topics is not None:
+            return self.undeclared_topics
+        known = {cut.topic for cut in self.partitions} | {*self.absent_topics}
+        return tuple(sorted({offset.topic for offset in self.group_offsets} - known))
+
+    def narrowed(self, cuts: Iterable["PartitionCut"]) -> "RecoveryPoint":
+        """The point as far as these partitions go: what it lacks besides does not count."""
+        return replace(
+            self,
+            partitions=tuple(cuts),
+            guarantee=self.guarantee_of_cut,
+            absent_topics=(),
+            undeclared_topics=(),
+        )
+
+    def why_absent(self, topic: str) -> str:
+        """What it means that a topic is among `absent_topics`, and what to do."""
+        return (
+            f"topic {topic} is declared, but was not seen on the cluster when the point was taken:"
+            " if it is there, give the recorder DESCRIBE and READ on it; if it was deleted for"
+            " good, take it out of the YAML (topology text, topics, stores)"
+        )
+
+    def why_unknown(self, topic: str) -> str:
+        """What it means that a topic is among `unknown_topics`, and what to do."""
+        read = any(offset.topic == topic for offset in self.group_offsets)
+        evidence = "the group has committed offsets of it" if read else "its name says so"
+        return (
+            f"topic {topic} belongs to the application ({evidence}), but was not declared, so that"
+            " the point has nothing of it: declare it (a new topology text, or topics), or list it"
+            " under not_mine if the application does not use it"
+        )
 
     def cut(self, partition: TopicPartitionId) -> PartitionCut | None:
         """The cut of one partition, None when the point does not know it."""

@@ -3,7 +3,7 @@
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from kstreams_assets.app.model import StreamsApplication
@@ -17,7 +17,7 @@ from kstreams_assets.recovery.completion import Completed, Completion
 from kstreams_assets.recovery.held import HeldPosition
 from kstreams_assets.recovery.maintenance import Retention, maintain_if_due
 from kstreams_assets.recovery.method import NotTaken, Positions, Scene
-from kstreams_assets.recovery.point import Method, RecoveryPoint, new_point_id
+from kstreams_assets.recovery.point import Guarantee, Method, RecoveryPoint, new_point_id
 from kstreams_assets.recovery.quiet import OffsetsFirstMethod, QuiescedMethod, SandwichMethod
 from kstreams_assets.recovery.saved_records import SavedRecordsTable
 from kstreams_assets.recovery.sealing import Safe
@@ -109,8 +109,8 @@ class Recorder:
 
         Raises:
             ClusterUnavailableError: No broker answered in time.
-            TopicNotFoundError: A topic of the application is not on the cluster and never was in
-                an earlier point (one that was is noted as absent: the others go on).
+            TopicNotFoundError: A topic of the application is not on the cluster, and this would be
+                its first point (later ones note the topic as absent, and the others go on).
             AuthorizationFailedError: A right is missing without which not even the weakest method
                 works.
             UnstableGroupOffsetsError: A transaction stays undecided for longer than 25 s.
@@ -162,19 +162,22 @@ class Recorder:
                 changed = error.topics
                 continue
             if not changed:
-                return taken
+                return replace(taken, undeclared=self._undeclared(present, taken.completed))
         raise TopicChangedWhileReadingError(topics=changed)
 
     def _topics(
         self, present: Mapping[str, TopicIdentity], newest: RecoveryPoint | None
     ) -> tuple[Mapping[str, TopicIdentity], tuple[str, ...]]:
-        """The application's topics that are there, and the names of those that were there once."""
+        """The application's topics that are there, and the names of those that are not.
+
+        Whoever takes the first point has just written the names down; later on, a topic that is
+        missing must not keep the recorder from the others.
+        """
         names = [topic.name for topic in self.application.topics]
         missing = {name for name in names if name not in present}
-        known = {cut.topic for cut in newest.partitions} | {*newest.absent_topics} if newest else {}
-        if missing - set(known):
+        if missing and newest is None:
             raise TopicNotFoundError(
-                topics=missing - set(known), cluster=self.cluster.connection.bootstrap_servers
+                topics=missing, cluster=self.cluster.connection.bootstrap_servers
             )
         return {n: present[n] for n in names if n not in missing}, tuple(sorted(missing))
 
@@ -184,6 +187,25 @@ class Recorder:
             return None
         number = coordinator_partition(self.application.application_id, offsets.partitions)
         return TopicPartitionId(CONSUMER_OFFSETS, number)
+
+    def _undeclared(self, present: Iterable[str], completed: Completed) -> tuple[str, ...]:
+        """Topics of the application that the point has nothing of, for nobody declared them.
+
+        Other applications of the cluster are asked for only where a name may be theirs. Where that
+        fails (a broker is down), the name is taken for the application's: it is named, not hidden.
+        """
+        application = self.application
+        known = application.not_mine | {topic.name for topic in application.topics}
+        read = {offset.topic for offset in completed.group_offsets} - known
+        internal = application.undeclared_internal(present)
+        if internal:
+            try:
+                others = self.cluster.group_ids()
+            except KafkaError as error:
+                _log.debug("The groups of the cluster could not be listed: %s", error)
+            else:
+                internal = application.undeclared_internal(internal, others=others)
+        return tuple(sorted(read | internal))
 
     def _by_methods(self, scene: Scene, completion: Completion, began: "_Beginning") -> "_Taken":
         """The first method that gives positions whose records can be saved; bounded tries."""
@@ -244,6 +266,7 @@ class _Taken:
     reasons: Mapping[Method, str]
     tries: int
     began: _Beginning
+    undeclared: tuple[str, ...] = ()
 
     def point(self, closes_window_end_ms: int | None) -> RecoveryPoint:
         """The point."""
@@ -251,14 +274,14 @@ class _Taken:
         # A clock that was set back must not let a later point sort before an earlier one.
         newest_ms = completed.newest_ms
         taken_at_ms = max(self.began.wall_ms, newest_ms + 1)
-        return RecoveryPoint(
+        point = RecoveryPoint(
             id=new_point_id(taken_at_ms),
             application_id=self.standing.application.application_id,
             cluster_id=completed.cluster_id,
             taken_at_ms=taken_at_ms,
             method=positions.method,
             guarantee=positions.guarantee,
-            reason=self._reason(),
+            reason="",
             took_ms=round((time.monotonic() - self.began.monotonic_s) * 1000),
             partitions=completed.partitions,
             group_offsets=completed.group_offsets,
@@ -268,16 +291,27 @@ class _Taken:
             absent_topics=self.standing.absent_topics,
             attempts=self.tries,
             in_flight=completed.in_flight,
+            undeclared_topics=self.undeclared,
+            cut_guarantee=positions.guarantee,
         )
+        lacking = [
+            *(point.why_absent(topic) for topic in self.standing.needed_but_absent),
+            *(point.why_unknown(topic) for topic in self.undeclared),
+        ]
+        if lacking:
+            point = replace(point, guarantee=Guarantee.AT_LEAST_ONCE)
+        return replace(point, reason=self._reason(lacking))
 
-    def _reason(self) -> str:
-        """What the method notes, what stood in the way of better ones, which topics are gone."""
+    def _reason(self, lacking: Sequence[str]) -> str:
+        """What the method notes, what stood in the way of better ones, what the point lacks."""
         parts = [_OF_METHOD[self.positions.method], self.positions.note]
         better = {m: r for m, r in self.reasons.items() if m is not self.positions.method}
         if better:
             parts.append(f"Not by better methods: {_joined(better)}.")
         if self.standing.absent_topics:
-            parts.append(f"No longer on the cluster: {', '.join(self.standing.absent_topics)}.")
+            parts.append(f"Not on the cluster: {', '.join(self.standing.absent_topics)}.")
+        if lacking:
+            parts.append(f"The point lacks topics of the application: {'; '.join(lacking)}.")
         return " ".join(part for part in parts if part)
 
 

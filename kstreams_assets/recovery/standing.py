@@ -16,9 +16,9 @@ _READ = frozenset({TopicRole.INPUT, TopicRole.REPARTITION})
 class Standing:
     """The application's topics as the cluster describes them, by what a cut does with them.
 
-    `absent_topics` were there once. A source topic that serves as changelog (`topology.
-    optimization`) is in `source_changelogs` only; an intermediate topic, both written and read by
-    the application, counts as an output.
+    `absent_topics` are declared and not there. An intermediate topic, both written and read by the
+    application, counts as an output, also where it serves as the changelog of a table
+    (`topology.optimization`). One that the application does not write is an input.
     """
 
     application: StreamsApplication
@@ -31,14 +31,15 @@ class Standing:
         return partitions_of(self.described.values())
 
     @cached_property
+    def needed_but_absent(self) -> Sequence[str]:
+        """Absent topics without which the application could not be restored; outputs are not."""
+        written_only = frozenset({TopicRole.OUTPUT})
+        return [topic for topic in self.absent_topics if self._roles[topic] != written_only]
+
+    @cached_property
     def changelogs(self) -> Sequence[TopicPartitionId]:
         """Changelogs that only the application writes."""
         return self._with(lambda roles: TopicRole.CHANGELOG in roles and not _is_source(roles))
-
-    @cached_property
-    def source_changelogs(self) -> Sequence[TopicPartitionId]:
-        """Source topics that serve as changelogs."""
-        return self._with(lambda roles: TopicRole.CHANGELOG in roles and _is_source(roles))
 
     @cached_property
     def repartitions(self) -> Sequence[TopicPartitionId]:
@@ -48,15 +49,14 @@ class Standing:
     @cached_property
     def outputs(self) -> Sequence[TopicPartitionId]:
         """Topics that the application writes for others, or for itself."""
-        taken = {*self.changelogs, *self.source_changelogs, *self.repartitions}
+        taken = {*self.internal}
         outputs = self._with(lambda roles: TopicRole.OUTPUT in roles)
         return [partition for partition in outputs if partition not in taken]
 
     @cached_property
     def inputs(self) -> Sequence[TopicPartitionId]:
         """Topics that others alone write: sources and global tables."""
-        taken = {*self.written, *self.source_changelogs}
-        return [partition for partition in self.partitions if partition not in taken]
+        return [partition for partition in self.partitions if partition not in self.written]
 
     @cached_property
     def internal(self) -> Sequence[TopicPartitionId]:

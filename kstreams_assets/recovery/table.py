@@ -74,6 +74,8 @@ SCHEMA = pa.schema(
         ),
         pa.field("sequence", pa.int64()),
         pa.field("ledger_version", pa.int64()),
+        pa.field("undeclared_topics", pa.list_(pa.string())),
+        pa.field("cut_guarantee", pa.string()),
     ]
 )
 
@@ -240,6 +242,10 @@ def row_of(point: RecoveryPoint) -> dict[str, Any]:
         ],
         "sequence": point.sequence,
         "ledger_version": point.ledger_version,
+        "undeclared_topics": (
+            None if point.undeclared_topics is None else list(point.undeclared_topics)
+        ),
+        "cut_guarantee": None if point.cut_guarantee is None else point.cut_guarantee.value,
     }
 
 
@@ -263,6 +269,10 @@ def _point(row: dict[str, Any]) -> RecoveryPoint:
         closes_window_end_ms=row["closes_window_end_ms"],
         sealed=row["sealed"],
         absent_topics=tuple(row["absent_topics"] or ()),
+        undeclared_topics=(
+            None if row["undeclared_topics"] is None else tuple(row["undeclared_topics"])
+        ),
+        cut_guarantee=None if row["cut_guarantee"] is None else Guarantee(row["cut_guarantee"]),
     )
 
 

@@ -6,7 +6,7 @@ from typing import Final
 
 from kstreams_assets.app.model import TopicRole
 from kstreams_assets.markdown import plain
-from kstreams_assets.restore.restores_table import StoredRestore
+from kstreams_assets.restore.restores_table import StoredRestore, StoredTopic
 from kstreams_assets.restore.watch_signs import NOT_SEEN_FROM_OUTSIDE
 
 _SHOWN_OFFSETS: Final = 20
@@ -120,7 +120,8 @@ def _healthy(restore: StoredRestore, stores: Mapping[str, Sequence[str]]) -> str
             "| changelog | store | records to restore |",
             "|---|---|---:|",
             *(
-                f"| `{t.target}` | {', '.join(stores.get(t.source, ())) or '-'} | {t.records:,} |"
+                f"| `{t.target}` | {', '.join(stores.get(t.source, ())) or '-'} |"
+                f" {_at_most(t)}{t.records:,} |"
                 for t in changelogs
             ),
             "",
@@ -145,3 +146,8 @@ def _healthy(restore: StoredRestore, stores: Mapping[str, Sequence[str]]) -> str
         "- Its log says nothing of `Unsupported offset metadata`, and of no offset that is reset.",
     ]
     return "\n".join(lines)
+
+
+def _at_most(topic: StoredTopic) -> str:
+    """Of an input that serves as changelog, what lies below the committed offset."""
+    return "at most " if TopicRole.INPUT.value in topic.roles else ""

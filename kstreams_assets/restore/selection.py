@@ -12,6 +12,7 @@ from kstreams_assets.restore.request import InputsExtent, RestoreMode, RestoreRe
 Roles = Mapping[str, frozenset[TopicRole]]
 """Of each topic."""
 
+_NONE: frozenset[TopicRole] = frozenset()
 _IN_FLIGHT_ONLY = frozenset({TopicRole.REPARTITION})
 _WRITTEN_ONLY = frozenset({TopicRole.OUTPUT})
 _INPUT_ONLY = frozenset({TopicRole.INPUT})
@@ -74,7 +75,15 @@ def reduced(
         # Of repartition topics the judge itself looks at the committed offset.
         is_tail = of_topic == _INPUT_ONLY and start > cut.log_start
         cuts.append(replace(cut, log_start=min(start, cut.end)) if is_tail else cut)
-    return replace(point, partitions=tuple(cuts))
+    absent = (
+        topic
+        for topic in point.absent_topics
+        if topic not in excluded and (not rebuilds or is_recomputed_from(roles.get(topic, _NONE)))
+    )
+    unknown = (topic for topic in point.unknown_topics if topic not in excluded)
+    return replace(
+        point.narrowed(cuts), absent_topics=tuple(absent), undeclared_topics=tuple(unknown)
+    )
 
 
 def select(
@@ -271,10 +280,12 @@ def _about_offsets(
                 f"{len(without)} of {len(topic.partitions)} partitions of {topic.source} had no"
                 " committed offset; they get none, auto.offset.reset decides as it did before."
             )
-        if TopicRole.INPUT in topic.roles and TopicRole.CHANGELOG in topic.roles:
+        both = {TopicRole.INPUT, TopicRole.CHANGELOG} <= topic.roles
+        if both and point.undeclared_topics is None:  # taken by an earlier release
             yield (
-                f"Input {topic.source} serves as changelog: it is restored up to the committed"
-                " offsets; what was written to it behind them must be produced again."
+                f"Input {topic.source} serves as changelog, and this point of an earlier release"
+                " ends at the committed offsets: what was written to it behind them is not"
+                " restored and must be produced again. Points of this release have it."
             )
 
 

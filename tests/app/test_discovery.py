@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 
 from kstreams_assets.app.declarations import Declarations, StoreDeclaration
@@ -62,8 +64,30 @@ def test_roles_by_names_offsets_and_transactions() -> None:
         ("orders-totals-repartition", "orders-totals-changelog"),
         ("orders-totals-changelog", "totals"),
     }
-    (finding,) = app.findings
-    assert "coarse" in finding.statement
+    general, coarse = app.findings
+    assert "global tables" in general.statement
+    assert "coarse" in coarse.statement
+
+
+def test_an_application_that_has_just_started_shows_its_changelogs_alone() -> None:
+    just_started = ClusterFacts(topics={"in": 4, "orders-x-changelog": 4})
+    app = application_from_cluster("orders", just_started)
+    assert set(_roles(app)) == {"orders-x-changelog"}
+    (found,) = [f for f in app.findings if "committed no offsets" in f.statement]
+    assert "would lack its inputs" in found.statement
+    assert "again once" in found.remedy
+    later = replace(just_started, group_topics=frozenset({"in"}))
+    told = [f.statement for f in application_from_cluster("orders", later).findings]
+    assert not any("committed no offsets" in statement for statement in told)
+
+
+def test_a_part_that_has_processed_nothing_yet_is_told() -> None:
+    facts = ClusterFacts(
+        topics={"in": 1, "orders-x-repartition": 1, "orders-x-changelog": 1},
+        group_topics=frozenset({"in"}),
+    )
+    told = [f.statement for f in application_from_cluster("orders", facts).findings]
+    assert any("no offset of orders-x-repartition" in statement for statement in told)
 
 
 def test_orders_and_orders_eu_never_share_a_topic() -> None:
@@ -117,9 +141,9 @@ def test_a_changelog_with_committed_offsets_needs_confirmation() -> None:
 def test_unknown_outputs_and_vanished_inputs_are_told() -> None:
     facts = ClusterFacts(topics={"in": 1}, group_topics=frozenset({"in", "deleted"}))
     app = application_from_cluster("orders", facts)
-    assert _subjects(app) == ["deleted", "orders"]
+    assert _subjects(app) == ["deleted", "orders", "orders"]
     assert "not on the cluster" in app.findings[0].statement
-    assert "No output topic is known" in app.findings[1].statement
+    assert "No output topic is known" in app.findings[2].statement
 
 
 def test_intermediate_topic_has_edges_out_of_it_only() -> None:
@@ -135,7 +159,8 @@ def test_intermediate_topic_has_edges_out_of_it_only() -> None:
         ("mid", "orders-x-changelog"),
         ("orders-x-changelog", "out"),
     }
-    assert [finding.statement[:22] for finding in app.findings] == ["The lineage is coarse:"]
+    assert app.findings[-1].statement.startswith("The lineage is coarse:")
+    assert len(app.findings) == 2
 
 
 def test_stateless_application() -> None:

@@ -393,6 +393,89 @@ def test_what_is_called_exact_has_the_state_of_the_cut(
         assert log.state(content, position.end) == whole, status
 
 
+class TestTopicsThatThePointLacks:
+    """What it has may be exact: without the others no restore of it is."""
+
+    A = cut(100)
+    HERE = exact(A, sealed=True)
+
+    def _status(
+        self,
+        taken: RecoveryPoint,
+        *,
+        roles: dict[str, frozenset[TopicRole]] | None = None,
+        backed_up: Sequence[str] = ("t", "u"),
+        not_mine: frozenset[str] = frozenset(),
+    ) -> PointStatus:
+        judge = PointJudge(
+            chains_of([FIRST]),
+            roles={"t": CHANGELOG} | (roles or {}),
+            backed_up=set(backed_up),
+            closed=[window(index) for index in range(9)],
+            not_mine=not_mine,
+        )
+        return judge.judge([taken])[0]
+
+    @pytest.mark.parametrize("roles", [CHANGELOG, INPUT, REPARTITION, SOURCE_CHANGELOG])
+    def test_a_declared_topic_was_absent(self, roles: frozenset[TopicRole]) -> None:
+        status = self._status(replace(self.HERE, absent_topics=("u",)), roles={"u": roles})
+        assert (status.gives, status.covered) == (Restores.NOTHING, False)
+        assert "topic u is declared, but was not seen" in status.reason
+        assert "take it out of the YAML" in status.reason
+
+    def test_an_absent_output_is_not_needed(self) -> None:
+        taken = replace(self.HERE, absent_topics=("u",))
+        assert self._status(taken, roles={"u": OUTPUT}).gives is Restores.EXACT
+
+    def test_an_absent_topic_that_is_no_longer_declared_is_not_needed(self) -> None:
+        capped = replace(
+            self.HERE,
+            absent_topics=("u",),
+            guarantee=Guarantee.AT_LEAST_ONCE,
+            cut_guarantee=Guarantee.EXACT,
+        )
+        assert self._status(capped).gives is Restores.EXACT
+        assert self._status(capped, roles={"u": CHANGELOG}).gives is Restores.NOTHING
+
+    def test_an_absent_topic_that_is_not_backed_up_is_named(self) -> None:
+        taken = replace(self.HERE, absent_topics=("u",))
+        status = self._status(taken, roles={"u": CHANGELOG}, backed_up=["t"])
+        assert status.gives is Restores.EXACT
+        assert "not judged: u" in status.reason
+
+    def test_a_topic_that_nobody_had_declared(self) -> None:
+        taken = replace(self.HERE, undeclared_topics=("shop-new-changelog",))
+        status = self._status(taken)
+        assert status.gives is Restores.UNPROVEN
+        assert "topic shop-new-changelog belongs to the application" in status.reason
+        assert "not_mine" in status.reason
+        # declared afterwards: the point still has nothing of it
+        declared = {"shop-new-changelog": CHANGELOG}
+        assert self._status(taken, roles=declared).gives is Restores.UNPROVEN
+        mine = frozenset({"shop-new-changelog"})
+        assert self._status(taken, not_mine=mine).gives is Restores.EXACT
+
+    def test_offsets_of_a_topic_that_a_point_of_an_earlier_release_lacks(self) -> None:
+        offsets = (GroupOffset("data", 0, 7, ""), GroupOffset("t", 0, 3, ""))
+        taken = replace(self.HERE, group_offsets=offsets)
+        assert taken.undeclared_topics is None
+        status = self._status(taken)
+        assert status.gives is Restores.UNPROVEN
+        assert "topic data belongs to the application (the group has committed" in status.reason
+        assert self._status(taken, not_mine=frozenset({"data"})).gives is Restores.EXACT
+
+    def test_what_is_looked_at_alone_is_exact_all_the_same(self) -> None:
+        taken = replace(
+            self.HERE,
+            absent_topics=("u",),
+            undeclared_topics=("v",),
+            guarantee=Guarantee.AT_LEAST_ONCE,
+            cut_guarantee=Guarantee.EXACT,
+        )
+        status = self._status(taken.narrowed([self.A]), roles={"u": CHANGELOG})
+        assert status.gives is Restores.EXACT
+
+
 def test_ten_thousand_points_of_twenty_partitions_over_a_month_of_windows() -> None:
     """Every span has a hole, so that no bisection ends early; one window is missing."""
     windows, partitions, points = 720, 20, 10_000

@@ -48,9 +48,7 @@ def test_everything() -> None:
                 "max_partition_share": 0.5,
             },
             "every": "0 6 * * *",
-        },
-        not_mine=["shop-x-changelog"],
-        other_application_ids=["shop-eu"],
+        }
     ).governance
     assert said == Governance(
         inputs=frozenset({"in"}),
@@ -63,8 +61,6 @@ def test_everything() -> None:
         rebuild_ms=HOUR_MS // 2,
         limits=Limits(5, None, 2, 0.5),
         every="0 6 * * *",
-        not_mine=frozenset({"shop-x-changelog"}),
-        other_application_ids=frozenset({"shop-eu"}),
         declared=True,
     )
 
@@ -72,8 +68,14 @@ def test_everything() -> None:
 def test_nothing_declared() -> None:
     assert settings_of(None).governance == Governance()
     assert settings_of({}).governance == Governance(declared=True)
-    others = settings_of(None, other_application_ids=["shop-eu"]).governance
-    assert others.other_application_ids == {"shop-eu"}
+
+
+def test_whose_names_fit_but_are_others_is_known_of_the_application() -> None:
+    said = settings_of(
+        None, not_mine=["shop-x-changelog"], other_application_ids=["shop-eu"]
+    ).application
+    there = ["shop-x-changelog", "shop-eu-y-changelog", "shop-z-changelog", "other-z-changelog"]
+    assert said.undeclared_internal(there) == {"shop-z-changelog"}
 
 
 @pytest.mark.parametrize(

@@ -283,12 +283,12 @@ def test_topics_that_meet_in_no_store_may_differ() -> None:
 
 
 def test_names_of_others_are_left_alone() -> None:
-    said = declared("orders_count_v1", not_mine=frozenset({f"{V1}-a-changelog"}))
+    said = declared("orders_count_v1")
+    mine = replace(said.application, not_mine=frozenset({f"{V1}-a-changelog"}))
+    said = replace(said, application=mine)
     facts = and_topics(healthy(said), f"{V1}-a-changelog", f"{V1}-eu-b-changelog")
     assert failed(facts, said).keys() == {"stores_as_declared"}
     other = frozenset({f"{V1}-eu"})
     assert failed(replace(facts, other_application_ids=other), said) == {}
-    also = declared(
-        "orders_count_v1", not_mine=said.governance.not_mine, other_application_ids=other
-    )
+    also = replace(said, application=replace(mine, other_application_ids=other))
     assert failed(facts, also) == {}

@@ -46,6 +46,8 @@ def test_a_point_comes_back_as_it_was(table: RecoveryPointTable) -> None:
         sealed=True,
         sequence=3,
         ledger_version=41,
+        undeclared_topics=("new",),
+        cut_guarantee=Guarantee.EXACT,
     )
     table.append(taken)
     assert table.load(APPLICATION_ID, [taken.id]) == [taken]
@@ -56,6 +58,27 @@ def test_a_point_without_offsets(table: RecoveryPointTable) -> None:
     table.append(point(15))
     (found,) = table.newest(APPLICATION_ID)
     assert (found.partitions, found.group_offsets, found.absent_topics) == ((), (), ())
+
+
+def test_a_table_of_an_earlier_release_is_read_and_goes_on(
+    table: RecoveryPointTable, tmp_path: Path
+) -> None:
+    """Its rows do not know what was not declared; those that are added do."""
+    later = ("undeclared_topics", "cut_guarantee")
+    schema = pa.schema([column for column in SCHEMA if column.name not in later])
+    old = {name: value for name, value in row_of(point(5)).items() if name not in later}
+    write_deltalake(
+        tmp_path / "recovery_points",
+        pa.Table.from_pylist([old], schema=schema),
+        partition_by=["application_id"],
+    )
+    (before,) = table.newest(APPLICATION_ID)
+    assert (before.undeclared_topics, before.cut_guarantee) == (None, None)
+    table.append(replace(point(7), undeclared_topics=(), cut_guarantee=Guarantee.EXACT))
+    table.drop(APPLICATION_ID, 5, 7, set())
+    found = table.load(APPLICATION_ID, ["point-5", "point-7"])
+    assert [p.undeclared_topics for p in found] == [None, ()]
+    assert [p.guarantee_of_cut for p in found] == [before.guarantee, Guarantee.EXACT]
 
 
 def test_instants_are_in_the_order_in_which_points_count(table: RecoveryPointTable) -> None:

@@ -110,8 +110,13 @@ class TestState:
         cache_starts_empty = "Store cache has no changelog (logging disabled): it starts empty."
         assert about_stores == ([cache_starts_empty] if told else [])
 
-    def test_an_input_that_serves_as_changelog_is_told(self) -> None:
-        assert any("Input names serves as changelog" in note for note in _select().notes)
+    def test_an_input_that_serves_as_changelog_and_ends_at_the_committed_offsets_is_told(
+        self,
+    ) -> None:
+        told = "Input names serves as changelog"
+        assert any(told in note for note in _select().notes)
+        of_this_release = replace(point(), undeclared_topics=())
+        assert not any(told in note for note in _select(taken=of_this_release).notes)
 
 
 class TestRebuild:
@@ -228,6 +233,24 @@ class TestReduced:
 
     def test_internal_topics_are_none_of_a_rebuild(self) -> None:
         assert not INTERNAL & set(self._topics(REBUILD))
+
+    def test_what_the_point_lacks_and_this_restore_needs(self) -> None:
+        absent = ["orders", "totals", "shop-sums-changelog"]
+        taken = replace(point(absent=absent), undeclared_topics=("new", "other"))
+
+        def lacking(request: RestoreRequest, excluded: set[str]) -> tuple[set[str], set[str]]:
+            found = reduced(taken, roles_at(application(), None), request, excluded)
+            return set(found.absent_topics), set(found.unknown_topics)
+
+        assert lacking(STATE, set()) == (set(absent), {"new", "other"})
+        assert lacking(STATE, {"orders", "new"}) == (set(absent) - {"orders"}, {"other"})
+        assert lacking(REBUILD, set()) == ({"orders"}, {"new", "other"})
+
+    def test_what_is_left_out_is_no_topic_that_the_point_does_not_know(self) -> None:
+        taken = point()
+        assert taken.undeclared_topics is None
+        found = reduced(taken, roles_at(application(), None), STATE, {"orders"})
+        assert found.unknown_topics == ()
 
 
 _EDGES = st.lists(st.integers(0, 40), max_size=8).map(lambda found: sorted(set(found)))

@@ -1,0 +1,81 @@
+"""Points of an application that writes the source topic of its own table, on a real broker."""
+
+import random
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kstreams_assets.kafka.cluster import KafkaCluster
+from kstreams_assets.kafka.connection import KafkaConnection
+from kstreams_assets.kafka.local_cluster import LocalCluster
+from kstreams_assets.kafka.positions import TopicPartitionId
+from kstreams_assets.recovery.point import Guarantee, Method, RecoveryPoint
+from kstreams_assets.recovery.recorder import Recorder
+from kstreams_assets.warehouse.layout import Warehouse
+from tests.restore.control import read
+from tests.streams.cluster import unique_name
+from tests.streams.feed import Feed, Record
+from tests.streams.table_app import TableApp, TableTopics
+
+pytestmark = [pytest.mark.kafka, pytest.mark.alone]
+
+_PARTITIONS = 4
+_POINTS = 30
+
+
+@pytest.fixture
+def cluster(kafka_cluster: LocalCluster) -> Iterator[KafkaCluster]:
+    connection = KafkaConnection(
+        bootstrap_servers=kafka_cluster.bootstrap_servers, request_timeout_seconds=20
+    )
+    with KafkaCluster(connection) as opened:
+        yield opened
+
+
+def _change(index: int) -> Record:
+    chance = random.Random(index)
+    customer = chance.randrange(400)
+    return Record(customer % _PARTITIONS, -1, index + 1, b"c%d" % customer, b"%d" % index)
+
+
+def test_what_was_written_and_not_yet_read_belongs_to_the_point(
+    cluster: KafkaCluster, tmp_path: Path
+) -> None:
+    """Each change taken in is one record of the table's topic; each of these read, one of out."""
+    topics = TableTopics(unique_name("table"), unique_name("t") + ".")
+    topics.create(cluster, partitions=_PARTITIONS)
+    servers = cluster.connection.bootstrap_servers
+    recorder = Recorder(topics.application, cluster, Warehouse(tmp_path / "warehouse"))
+    points: list[RecoveryPoint] = []
+    with (
+        TableApp(servers, topics, state_dir=tmp_path / "state"),
+        Feed(servers, topics.changes, _change, rate=3_000),
+    ):
+        time.sleep(3)
+        for _ in range(_POINTS):
+            points.append(recorder.take())
+            time.sleep(0.2)
+    exact = [point for point in points if point.guarantee is Guarantee.EXACT]
+    assert len(exact) > 0.9 * _POINTS, [point.reason for point in points]
+    assert {point.method for point in exact} == {Method.TRANSACTIONS}
+    written = read(servers, [topics.changes, topics.customers, topics.out])
+    unread = 0
+    for point in exact:
+        offsets = {TopicPartitionId(o.topic, o.partition): o.offset for o in point.group_offsets}
+
+        def taken_in(topic: str, read_to=offsets) -> int:
+            return sum(
+                record.offset < read_to.get(TopicPartitionId(topic, record.partition), 0)
+                for record in written[topic]
+            )
+
+        def held(topic: str, of=point) -> int:
+            cuts = {cut.partition: cut for cut in of.partitions if cut.topic == topic}
+            return sum(cuts[record.partition].holds(record.offset) for record in written[topic])
+
+        assert held(topics.customers) == taken_in(topics.changes), point
+        assert held(topics.out) == taken_in(topics.customers), point
+        unread += held(topics.customers) - taken_in(topics.customers)
+    assert unread > 0  # or nothing was shown
