@@ -19,7 +19,7 @@ from kstreams_assets.app.draft import ApplicationDraft
 from kstreams_assets.app.facts import ClusterFacts, StreamsGroupSubtopology
 from kstreams_assets.app.flow import topology_edges, without_cycles
 from kstreams_assets.app.model import StreamsApplication, TopicRole
-from kstreams_assets.app.names import changelog_of, owner_of
+from kstreams_assets.app.names import owner_of
 from kstreams_assets.app.patterns import compile_java_pattern
 from kstreams_assets.app.resolution import Resolution, resolve
 from kstreams_assets.app.stores import classify_stores
@@ -105,11 +105,10 @@ def _check_declarations(
         require_known("topic", named, known, "the topology text or on the cluster")
         return
     additions = declarations.inputs | declarations.outputs
-    named = declarations.topic_roles.keys() | declarations.not_mine | sources
+    # not_mine names what the text does not: left-over changelogs, topics that are no longer read.
+    named = declarations.topic_roles.keys() | sources
     unknown = {t for t in named if not _matches_a_pattern(resolution.topology, t)}
-    # The text does not name changelogs; it implies them, also those that are denied.
-    implied = {changelog_of(resolution.prefix, store) for store in stores}
-    known = in_text | additions | implied | store_topics - sources
+    known = in_text | additions | store_topics - sources
     require_known("topic", unknown, known, "the topology text (additions go to inputs or outputs)")
 
 

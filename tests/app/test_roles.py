@@ -174,6 +174,16 @@ def test_source_topic_as_changelog(topology: Topologies) -> None:
     assert "needs confirmation" in _findings(app)[LEFT]
 
 
+def test_what_the_text_does_not_name_can_be_denied_without_a_cluster(topology: Topologies) -> None:
+    """The changelog of an optimised table, one that is left over, a topic no longer read."""
+    denied = frozenset({f"app-{LEFT}-changelog", "app-old-changelog", "formerly-read"})
+    said = Declarations(not_mine=denied)
+    app = application_from_topology("app", topology("table_join"), declarations=said)
+    assert app.topic("left").roles == {IN, LOG}
+    assert not denied & {topic.name for topic in app.topics}
+    assert app.undeclared_internal([*denied, "app-new-changelog"]) == {"app-new-changelog"}
+
+
 @pytest.mark.parametrize("text", ["foreign_key_join", "foreign_key_join_named"])
 def test_source_topics_of_a_foreign_key_join_as_changelogs(topology: Topologies, text: str) -> None:
     """The answers of the join look the left table up; they are no source of it."""
@@ -315,10 +325,9 @@ def test_declared_topics_that_a_pattern_may_match_need_no_cluster(topology: Topo
     ):
         app = application_from_topology("app", text, declarations=declared)
         assert ("eu-orders.food" in _roles(app)) is not bool(declared.not_mine)
+    other = Declarations(topic_roles={"de-orders.food": frozenset({IN})})
     with pytest.raises(DeclaredNotFoundError):
-        application_from_topology(
-            "app", text, declarations=Declarations(not_mine=frozenset({"de-orders.food"}))
-        )
+        application_from_topology("app", text, declarations=other)
 
 
 def test_pattern_that_only_java_understands_is_told() -> None:
@@ -430,6 +439,7 @@ def test_a_declared_name_that_exists_nowhere_is_an_error(declared: Declarations,
     assert caught.value.name == name
     only_on_a_cluster = bool(
         declared.inputs
+        or declared.not_mine
         or declared.outputs
         or any(store.changelog for store in declared.stores.values())
     )

@@ -146,6 +146,11 @@ class TestStateCuts:
             replace(now, end=20, excluded=(_range(5, 6), _range(18, 20)))
         ]
 
+    def test_without_a_committed_offset_nothing_of_it_is_in_the_store(self) -> None:
+        both = frozenset({TopicRole.INPUT, TopicRole.CHANGELOG})
+        now = replace(_cut(30), roles=both, log_start=4)
+        assert state_cuts(point(5, now), "t") == [replace(now, end=4)]
+
     def test_other_topics_count_up_to_their_ends(self) -> None:
         inputs = replace(_cut(30), roles=frozenset({TopicRole.GLOBAL}))
         taken = point(5, inputs, cut(0, 9, topic="u"), group_offsets=[GroupOffset("t", 0, 20, "")])

@@ -3,13 +3,16 @@
 import threading
 import time
 import tracemalloc
+from dataclasses import replace
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from kstreams_assets.app.model import TopicRole
-from kstreams_assets.errors import TopicNotFoundError
+from kstreams_assets.errors import ClusterUnavailableError, TopicNotFoundError
 from kstreams_assets.kafka.cluster import KafkaCluster
+from kstreams_assets.kafka.positions import CommittedOffset, TopicPartitionId
+from kstreams_assets.kafka.topics import TopicSpec
 from kstreams_assets.recovery import capture
 from kstreams_assets.recovery.method import Positions, Scene
 from kstreams_assets.recovery.point import GroupOffset, Guarantee, Method
@@ -17,6 +20,7 @@ from kstreams_assets.recovery.quiet import QuiescedMethod
 from kstreams_assets.recovery.recorder import Recorder, TopicChangedWhileReadingError
 from kstreams_assets.recovery.standing import Standing
 from tests.backup.writing import await_end, open_transaction, producer, send, write
+from tests.streams.cluster import unique_name
 from tests.streams.workbench import NoSpark, Workbench
 
 pytestmark = pytest.mark.kafka
@@ -178,10 +182,74 @@ def test_a_topic_that_is_gone_is_noted_and_the_others_go_on(bench: Workbench) ->
         assert point.absent_topics == (topic,)
         assert {cut.topic for cut in point.partitions} == {other}
         assert topic in point.reason
+
+
+def test_the_first_point_wants_every_topic_and_later_ones_go_on_without(bench: Workbench) -> None:
+    """Names are just written down at the first; later on one topic must not stop the recorder."""
     never = bench.topic("never")
     bench.delete(never)
     with pytest.raises(TopicNotFoundError, match=never):
         bench.take_point()
+    bench.roles.pop(never)
+    bench.topic("other")
+    assert bench.take_point().guarantee is Guarantee.EXACT
+    bench.roles[never] = frozenset({TopicRole.CHANGELOG})
+    point = bench.take_point()
+    assert point.absent_topics == (never,)
+    assert (point.guarantee, point.guarantee_of_cut) == (Guarantee.AT_LEAST_ONCE, Guarantee.EXACT)
+    assert f"topic {never} is declared, but was not seen" in point.reason
+
+
+def test_a_changelog_that_was_deleted_caps_the_guarantee_until_it_is_no_longer_declared(
+    bench: Workbench,
+) -> None:
+    changelog = bench.topic("c", role=TopicRole.CHANGELOG)
+    output = bench.topic("o", role=TopicRole.OUTPUT)
+    bench.topic("i")
+    assert bench.take_point().guarantee is Guarantee.EXACT
+    bench.delete(output)
+    assert bench.take_point().guarantee is Guarantee.EXACT  # a restore makes it anew
+    bench.delete(changelog)
+    point = bench.take_point()
+    assert point.guarantee is Guarantee.AT_LEAST_ONCE
+    assert f"topic {changelog} is declared, but was not seen" in point.reason
+    assert "take it out of the YAML" in point.reason
+    bench.roles.pop(changelog)
+    assert bench.take_point().guarantee is Guarantee.EXACT
+
+
+def test_topics_of_the_application_that_nobody_declared_cap_the_guarantee(
+    bench: Workbench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A new store, a topic that is read; not what is another application's, nor what is denied."""
+    bench.topic("i")
+    assert bench.take_point().undeclared_topics == ()
+    id_ = bench.application_id
+    new, others, left_over = f"{id_}-new-changelog", f"{id_}-eu-x-changelog", f"{id_}-old-changelog"
+    data = unique_name("data")
+    bench.cluster.create_topics([TopicSpec(t, 1) for t in (new, others, left_over, data)])
+    for group, topic in ((id_, data), (f"{id_}-eu", "i")):
+        bench.cluster.commit_group_offsets(
+            group, {TopicPartitionId(data, 0): CommittedOffset(0, topic)}
+        )
+    point = bench.take_point()
+    assert point.guarantee is Guarantee.AT_LEAST_ONCE
+    assert point.undeclared_topics == tuple(sorted((new, left_over, data)))
+    assert f"topic {new} belongs to the application (its name says so)" in point.reason
+    assert f"topic {data} belongs to the application (the group has" in point.reason
+
+    def unavailable(_cluster: KafkaCluster) -> frozenset[str]:
+        raise ClusterUnavailableError(
+            bootstrap_servers="x", operation="list groups", timeout_s=1, reason="it is down"
+        )
+
+    with monkeypatch.context() as patched:
+        patched.setattr(KafkaCluster, "group_ids", unavailable)
+        assert others in (bench.take_point().undeclared_topics or ())
+    bench.roles[new] = frozenset({TopicRole.CHANGELOG})
+    denied = replace(bench.application, not_mine=frozenset({left_over, data}))
+    fine = Recorder(denied, bench.cluster, bench.warehouse).take()
+    assert (fine.undeclared_topics, fine.guarantee) == ((), Guarantee.EXACT)
 
 
 def test_a_topic_deleted_under_the_point_leads_to_another_try(

@@ -75,8 +75,8 @@ class TableApp(StreamsProcess):
             **(config or {}),
         }
         arguments = [topics.prefix, *(text for pair in said.items() for text in pair)]
-        self.log_file: Final = state_dir.parent / f"{state_dir.name}-table-app.log"
-        super().__init__(PROGRAM, arguments, log_file=self.log_file, heap_mb=256)
+        log_file = state_dir.parent / f"{state_dir.name}-table-app.log"
+        super().__init__(PROGRAM, arguments, log_file=log_file, heap_mb=256)
 
     def topology(self) -> str:
         """The text of its topology, as the instance printed it when it was started."""

@@ -1,0 +1,136 @@
+"""`discover` against applications that run: what its YAML says, and what points of it then are."""
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+
+from kstreams_assets.backup.coverage import Coverage
+from kstreams_assets.backup.from_settings import recorder_of
+from kstreams_assets.backup.point_judge import Restores
+from kstreams_assets.cli import discover as command
+from kstreams_assets.cli.app_file import load_component
+from kstreams_assets.kafka.cluster import KafkaCluster
+from kstreams_assets.kafka.local_cluster import LocalCluster
+from kstreams_assets.recovery.point import Guarantee, RecoveryPoint
+from kstreams_assets.settings import ApplicationSettings
+from tests.cli.application import Program
+from tests.restore.trial import connection_to
+from tests.streams.cluster import unique_name
+from tests.streams.feed import Record, produce
+from tests.streams.oracle_app import OracleApp, OracleTopics, create_topics
+from tests.streams.table_app import STORE, TableApp, TableTopics
+
+pytestmark = [pytest.mark.kafka, pytest.mark.alone]
+
+_WAIT_S = 60.0
+
+
+def _await(what: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + _WAIT_S
+    while not what():
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+
+
+def _reads(cluster: KafkaCluster, group: str, topic: str) -> bool:
+    return any(partition.topic == topic for partition in cluster.group_offsets(group))
+
+
+def _settings(file: Path) -> ApplicationSettings:
+    component = load_component(file, application_id=None, bootstrap_servers=None)
+    return component.settings(file.parent, file=file.name)
+
+
+def _point(settings: ApplicationSettings) -> RecoveryPoint:
+    with KafkaCluster(settings.connection) as cluster:
+        return recorder_of(settings, cluster).take()
+
+
+def test_of_an_application_that_has_just_started(
+    kafka_cluster: LocalCluster,
+    program: Program,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It knows the changelog and says so; what is taken with that YAML is not called exact."""
+    monkeypatch.setattr(command, "_FIRST_COMMIT_S", 2.0)
+    servers, file = kafka_cluster.bootstrap_servers, tmp_path / "app.yaml"
+    topics = OracleTopics(unique_name("oracle"), unique_name("o") + ".")
+    create_topics(servers, topics, partitions=2)
+    arguments = ("--application-id", topics.application_id, "--bootstrap", servers)
+    warehouse = ("--warehouse", str(tmp_path / "warehouse"))
+    with (
+        KafkaCluster(connection_to(servers)) as cluster,
+        OracleApp(servers, topics, state_dir=tmp_path / "state"),
+    ):
+        _await(lambda: topics.changelog in cluster.topics())
+        found = program("discover", *arguments, *warehouse, "--output", file)
+        assert found.exit_code == 0, found.err
+        said = yaml.safe_load(file.read_text())["attributes"]["topics"]
+        assert topics.changelog in said
+        assert topics.orders not in said
+        assert "has committed no offsets" in found.err
+        assert "Discover again once" in found.err
+
+        orders = [Record(n % 2, -1, n + 1, b"o%d" % n, b"c%d,1" % (n % 7)) for n in range(500)]
+        produce(servers, topics.orders, orders)
+        _await(lambda: _reads(cluster, topics.application_id, topics.repartition))
+        settings = _settings(file)
+        point = _point(settings)
+        assert point.guarantee is Guarantee.AT_LEAST_ONCE
+        assert topics.orders in (point.undeclared_topics or ())
+        assert f"topic {topics.orders} belongs to the application" in point.reason
+        (status,) = Coverage(settings).statuses([point])
+        assert status.gives in (Restores.UNPROVEN, Restores.NOTHING)
+
+        again = program("discover", "--app", file, "--output", file)
+        assert again.exit_code == 0, again.err
+        assert "has committed no offsets" not in again.err
+        whole = _point(_settings(file))
+        assert (whole.undeclared_topics, whole.guarantee) == ((), Guarantee.EXACT), whole.reason
+
+
+def test_of_an_optimised_application_with_its_topology_text(
+    kafka_cluster: LocalCluster, program: Program, tmp_path: Path
+) -> None:
+    """The text does not say that a table has no changelog of its own; the YAML then does."""
+    servers, file, text = kafka_cluster.bootstrap_servers, tmp_path / "app.yaml", tmp_path / "t.txt"
+    topics = TableTopics(unique_name("table"), unique_name("t") + ".")
+    arguments = ("--application-id", topics.application_id, "--bootstrap", servers)
+    with KafkaCluster(connection_to(servers)) as cluster:
+        topics.create(cluster, partitions=2)
+        app = TableApp(servers, topics, state_dir=tmp_path / "state")
+        with app:
+            text.write_text(app.topology())
+            changes = [Record(n % 2, -1, n + 1, b"c%d" % (n % 9), b"%d" % n) for n in range(200)]
+            produce(servers, topics.changes, changes)
+            _await(lambda: _reads(cluster, topics.application_id, topics.customers))
+            found = program(
+                *("discover", *arguments, "--topology", text, "--output", file),
+                *("--warehouse", str(tmp_path / "warehouse")),
+            )
+            assert found.exit_code == 0, found.err
+            said = yaml.safe_load(file.read_text())["attributes"]
+            assert said["stores"] == {STORE: {"source_topic": topics.customers}}
+            settings = _settings(file)
+            expected = {topic.name: topic.roles for topic in topics.application.topics}
+            assert {t.name: t.roles for t in settings.application.topics} == expected
+            point = _point(settings)
+            assert point.guarantee is Guarantee.EXACT, point.reason
+
+            by_hand = yaml.safe_load(file.read_text())
+            del by_hand["attributes"]["stores"]
+            by_hand["attributes"]["warehouse"] = str(tmp_path / "other")
+            file.write_text(yaml.safe_dump(by_hand))
+            refused = program("recovery-points", "take", "--app", file)
+            assert refused.exit_code == 2
+            assert "stores.<store>.source_topic" in refused.err
+            by_hand["attributes"]["stores"] = {STORE: {"source_topic": topics.customers}}
+            file.write_text(yaml.safe_dump(by_hand))
+            taken = program("recovery-points", "take", "--app", file, "--json")
+            assert taken.exit_code == 0, taken.err
+            assert json.loads(taken.out)["guarantee"] == "exact"
