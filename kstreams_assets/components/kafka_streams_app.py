@@ -87,7 +87,9 @@ class KafkaStreamsAppComponent(dg.Component, dg.Resolvable, dg.Model):
     ] = None
     inputs: list[str] = Field(default=[], description="Further topics the application reads.")
     outputs: list[str] = Field(default=[], description="Further topics it writes.")
-    not_mine: list[str] = Field(default=[], description="Topics of others whose names fit.")
+    not_mine: list[str] = Field(
+        default=[], description="Topics that are not the application's, or that it no longer uses."
+    )
     other_application_ids: list[str] = Field(
         default=[], description="Applications of the cluster whose ids begin like this one."
     )

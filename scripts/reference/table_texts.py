@@ -36,7 +36,11 @@ RECOVERY_POINTS = {
     "attempts": "Number of cuts that were tried.",
     "in_flight": "Records of repartition topics that belong to it and were not yet processed.",
     "unsealed_because": "Why it is not sealed; empty when it is.",
-    "absent_topics": "Topics that earlier points knew and that were not on the cluster.",
+    "absent_topics": "Declared topics that were not on the cluster, or not visible.",
+    "undeclared_topics": "Topics of the application (by their names, or with offsets of its group)"
+    " that nobody had declared; null: not known.",
+    "cut_guarantee": "Guarantee of what the point has, whatever topics it lacks; null: as"
+    " `guarantee`.",
     "partitions": "Of each partition: log start offset and exclusive `end`; ranges `excluded` from"
     " it; `saved_from`: its records from there on are in `recovery_point_records`, under this id or"
     " earlier ones; `leader_epoch` of the leader that reported `end`.",

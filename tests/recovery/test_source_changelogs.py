@@ -34,7 +34,8 @@ def cluster(kafka_cluster: LocalCluster) -> Iterator[KafkaCluster]:
         yield opened
 
 
-def _change(index: int) -> Record:
+def change(index: int) -> Record:
+    """A change of some customer, by index."""
     chance = random.Random(index)
     customer = chance.randrange(400)
     return Record(customer % _PARTITIONS, -1, index + 1, b"c%d" % customer, b"%d" % index)
@@ -51,7 +52,7 @@ def test_what_was_written_and_not_yet_read_belongs_to_the_point(
     points: list[RecoveryPoint] = []
     with (
         TableApp(servers, topics, state_dir=tmp_path / "state"),
-        Feed(servers, topics.changes, _change, rate=3_000),
+        Feed(servers, topics.changes, change, rate=3_000),
     ):
         time.sleep(3)
         for _ in range(_POINTS):
