@@ -53,7 +53,7 @@ def test_what_it_had_written_and_not_yet_read_is_not_lost(
         with TableApp(local.bootstrap_servers, topics, state_dir=tmp_path / "source-state"):
             with Feed(local.bootstrap_servers, topics.changes, change, rate=2_000) as feed:
                 time.sleep(3)
-                point = source.take(fits=lambda taken: unread(taken) > 100)
+                point = source.take(fits=lambda taken: unread(taken) > 50)
                 time.sleep(1)
                 feed.stop()
             source.drain()
