@@ -101,7 +101,7 @@ class PointJudge:
 
     Args:
         chains: What the ledger holds.
-        roles: Of every topic of the application, for points that do not say.
+        roles: Of every topic that is declared, for points that do not say; empty: not known.
         backed_up: Topics that are selected for backup; the others are not judged, but for
             repartition topics, whose records are saved with the point.
         closed: Closed windows in order, from the one on in which the oldest point was taken.
@@ -217,17 +217,14 @@ class PointJudge:
     def _add_lacking(self, point: RecoveryPoint, found: _Findings) -> None:
         """Topics that the point has nothing of.
 
-        What was absent counts for as long as it is declared. Whether the state needs a topic that
-        nobody declared cannot be known.
+        What was absent counts for as long as it is declared, backed up or not. Whether the state
+        needs a topic that nobody declared cannot be known.
         """
-        for topic in point.absent_topics:
-            roles = self._roles.get(topic, _WRITTEN_ONLY)
-            if roles == _WRITTEN_ONLY:
-                continue
-            if topic in self._backed_up or roles == _IN_FLIGHT_ONLY:
-                found.absent.append(point.why_absent(topic))
-            else:
-                found.not_judged[topic] = None
+        found.absent += [
+            point.why_absent(topic)
+            for topic in point.absent_topics
+            if (topic in self._roles or not self._roles) and self._roles.get(topic) != _WRITTEN_ONLY
+        ]
         found.doubts += [
             point.why_unknown(topic)
             for topic in point.unknown_topics
