@@ -87,7 +87,7 @@ def test_of_an_application_that_has_just_started(
         (status,) = Coverage(settings).statuses([point])
         assert status.gives in (Restores.UNPROVEN, Restores.NOTHING)
 
-        again = program("discover", "--app", file, "--output", file)
+        again = program("discover", "--app", file, "--output", file, "--force")
         assert again.exit_code == 0, again.err
         assert "has committed no offsets" not in again.err
         whole = _point(_settings(file))
