@@ -36,6 +36,7 @@ class Facts:
     under way; oldest first. `damaged` are spans whose files are missing or do not match the
     ledger. `results` are the newest evaluations of each rule at each place, None
     when no rule is declared. `findings` are None when governance was never looked at.
+    `warehouse_mode` is the mode of the warehouse's folder when others than its owner may enter it.
     `cluster_problem` is None when the source cluster answers, and what it said if not;
     `cluster_asked` is False when it was not asked.
     """
@@ -48,6 +49,7 @@ class Facts:
     findings: tuple[OpenFinding, ...] | None = None
     drill: StoredDrill | None = None
     drill_declared: bool = True
+    warehouse_mode: str | None = None
     cluster_asked: bool = False
     cluster_problem: str | None = None
 
@@ -89,6 +91,7 @@ def judge_readiness(facts: Facts) -> Readiness:
         *_of_governance(facts.findings),
         _of_drill(facts),
         *_of_cluster(facts),
+        *_of_warehouse(facts),
     ]
     return Readiness(tuple(sorted(statements, key=lambda s: not s.speaks_against)))
 
@@ -96,6 +99,16 @@ def judge_readiness(facts: Facts) -> Readiness:
 def _of_point(recency: Recency) -> Statement:
     missing = recency.restorable.exact is None
     return Statement("recovery point", recency.explanation, missing or not recency.passed)
+
+
+def _of_warehouse(facts: Facts) -> Iterator[Statement]:
+    if facts.warehouse_mode is not None:
+        yield Statement(
+            "warehouse",
+            f"Others than its owner may read the folder of the warehouse (mode"
+            f" {facts.warehouse_mode}), which holds production records. Close it: chmod 700 on the"
+            " folder.",
+        )
 
 
 def _of_windows(due: Sequence[str]) -> Statement:

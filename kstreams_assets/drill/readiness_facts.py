@@ -12,6 +12,7 @@ from kstreams_assets.errors import KafkaError, SecretNotFoundError
 from kstreams_assets.governance.findings import GovernanceReport
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.settings import ApplicationSettings
+from kstreams_assets.warehouse.layout import open_to_others
 
 _ASK_CLUSTER_S: Final = 5.0
 
@@ -44,6 +45,7 @@ def facts_of(evidence: Evidence, now_ms: int) -> Facts:
         findings=_findings(evidence.governance),
         drill=evidence.drill,
         drill_declared=bool(settings.drill.command),
+        warehouse_mode=open_to_others(settings.warehouse.root),
     )
 
 

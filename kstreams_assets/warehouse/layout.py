@@ -1,6 +1,8 @@
 """Where each table lies below the warehouse folder, and the layout version they carry."""
 
+import os
 import shutil
+import stat
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,6 +25,24 @@ CONTROL_TABLES = (
     "drills",
 )
 """The small tables, which all applications of a warehouse share."""
+
+
+def keep_private() -> None:
+    """From now on only the owner may read what this process writes.
+
+    A warehouse holds production records. Folders are made with mode 0700, files with 0600; what is
+    there already is not changed.
+    """
+    os.umask(0o077)
+
+
+def open_to_others(folder: Path) -> str | None:
+    """The mode of a folder that others than its owner may enter or read, such as `0755`."""
+    try:
+        mode = stat.S_IMODE(folder.stat().st_mode)
+    except FileNotFoundError:
+        return None
+    return f"{mode:04o}" if mode & 0o077 else None
 
 
 class NewerLayoutError(KStreamsAssetsError):

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import IO
 
 from kstreams_assets.errors import KStreamsAssetsError
+from kstreams_assets.warehouse.layout import keep_private
 
 _POLL_S = 0.2
 
@@ -66,6 +67,7 @@ def warehouse_lock(path: Path, *, purpose: str, wait_s: float) -> Iterator[LockH
     Raises:
         WarehouseLockedError: Another process holds it for longer than `wait_s` seconds.
     """
+    keep_private()
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a+", encoding="utf-8") as file:
         deadline = time.monotonic() + wait_s

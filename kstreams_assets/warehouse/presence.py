@@ -15,6 +15,7 @@ from kstreams_assets.warehouse.layout import (
     LAYOUT_VERSION,
     Warehouse,
     check_layout,
+    keep_private,
 )
 
 MARKER: Final = "kstreams-assets-warehouse.json"
@@ -47,6 +48,7 @@ def make_warehouse(root: Path, *, fstab: Path = _FSTAB) -> None:
         NewerLayoutError: A newer release made it.
         WarehouseError: It cannot be made, or belongs on a disk that is not mounted.
     """
+    keep_private()
     marker = root / MARKER
     with storage_failures(root):
         if marker.exists():

@@ -168,3 +168,11 @@ class TestFacts:
         (cluster,) = [s for s in found.statements if s.subject == "cluster"]
         assert "does not answer" in cluster.text
         assert not cluster.speaks_against
+
+
+def test_a_warehouse_that_others_may_read_is_reported() -> None:
+    found = judge_readiness(replace(GOOD, warehouse_mode="0755"))
+    assert found.ready
+    [statement] = [s for s in found.statements if s.subject == "warehouse"]
+    assert "mode 0755" in statement.text
+    assert not any(s.subject == "warehouse" for s in judge_readiness(GOOD).statements)

@@ -2,13 +2,17 @@
 
 import json
 import logging
+import os
+import stat
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from kstreams_assets.errors import WarehouseError
 from kstreams_assets.recovery.table import RecoveryPointTable
-from kstreams_assets.warehouse.layout import NewerLayoutError, Warehouse
+from kstreams_assets.warehouse.layout import NewerLayoutError, Warehouse, open_to_others
+from kstreams_assets.warehouse.lock import warehouse_lock
 from kstreams_assets.warehouse.presence import MARKER, absence, is_warehouse, make_warehouse
 from tests.backup.samples import cut, point
 
@@ -71,3 +75,35 @@ def test_a_ledger_that_is_gone_is_named(tmp_path: Path) -> None:
     (tmp_path / "records" / "shop").mkdir(parents=True)
     assert "the ledger" in str(absence(warehouse, "shop"))
     assert absence(warehouse, "other") is None
+
+
+def _modes(root: Path) -> set[str]:
+    """The modes of all folders and files from a folder on."""
+    return {
+        f"{'folder' if path.is_dir() else 'file'} {stat.S_IMODE(path.stat().st_mode):04o}"
+        for path in (root, *root.rglob("*"))
+    }
+
+
+@pytest.fixture
+def lax_umask() -> Iterator[None]:
+    """As most shells set it."""
+    before = os.umask(0o022)
+    yield
+    os.umask(before)
+
+
+@pytest.mark.usefixtures("lax_umask")
+def test_only_the_owner_may_read_what_is_written(tmp_path: Path) -> None:
+    root = tmp_path / "disk" / "warehouse"
+    with warehouse_lock(Warehouse(root).lock_file("first"), purpose="test", wait_s=0):
+        _append(root)
+    _append(root, "second")
+    assert _modes(root) == {"folder 0700", "file 0600"}
+    assert open_to_others(root) is None
+
+
+def test_a_wider_folder_is_reported(tmp_path: Path) -> None:
+    assert open_to_others(tmp_path / "missing") is None
+    tmp_path.chmod(0o750)
+    assert open_to_others(tmp_path) == "0750"
