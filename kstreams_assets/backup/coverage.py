@@ -12,7 +12,13 @@ from kstreams_assets.backup.chains import Chain, PartitionLife, chains_of
 from kstreams_assets.backup.facts import TopicFactsTable
 from kstreams_assets.backup.ledger import Ledger
 from kstreams_assets.backup.partitions import WindowCalendar
-from kstreams_assets.backup.point_judge import PointJudge, PointStatus, Restores
+from kstreams_assets.backup.point_judge import (
+    PointJudge,
+    PointStatus,
+    Restores,
+    absent_texts,
+    unknown_texts,
+)
 from kstreams_assets.recovery.point import RecoveryPoint, iso_time
 from kstreams_assets.recovery.table import PointInstant, RecoveryPointTable
 from kstreams_assets.settings import ApplicationSettings
@@ -39,6 +45,8 @@ class Restorable:
 
     exact: PointStatus | None
     covered: PointStatus | None
+    lacking: str = ""
+    """Topics of the application that the newest point of all has nothing of, with what to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,11 +125,22 @@ class Coverage:
         """
         instants = self._newest_first()
         covered = self._search(instants, lambda status: status.covered)
+        lacking = self._lacking()
         if covered is None or covered.gives is Restores.EXACT:
-            return Restorable(exact=covered, covered=covered)
+            return Restorable(exact=covered, covered=covered, lacking=lacking)
         older = [i for i in instants if i.exact and i.taken_at_ms < covered.taken_at_ms]
         exact = self._search(older, lambda status: status.gives is Restores.EXACT)
-        return Restorable(exact=exact, covered=covered)
+        return Restorable(exact=exact, covered=covered, lacking=lacking)
+
+    def _lacking(self) -> str:
+        """Older points may well be exact, and the newest one lack what appeared or went since."""
+        application = self._settings.application
+        newest = next(iter(self._points.newest(application.application_id)), None)
+        if newest is None:
+            return ""
+        roles = {topic.name: topic.roles for topic in application.topics}
+        texts = [*absent_texts(newest, roles), *unknown_texts(newest, application.not_mine)]
+        return "; ".join(texts)
 
     def _newest_first(self) -> list[PointInstant]:
         instants = self._points.instants(self._settings.application_id)
@@ -192,7 +211,8 @@ def recovery_point_is_recent(
 ) -> Recency:
     """Hold the age of the newest exact, covered point against the declared objective.
 
-    Without such a point it does not pass, whether or not an objective is declared.
+    Without such a point it does not pass, whether or not an objective is declared. Nor does it
+    while new points lack topics of the application: they will not become exact by themselves.
 
     Args:
         restorable: Found before; looked for when left out.
@@ -202,7 +222,11 @@ def recovery_point_is_recent(
     objective_s = settings.recovery_points.objective_s
     age_s = recovery_point_age(found.exact, now_ms or time.time_ns() // 1_000_000)
     return Recency(
-        passed=age_s is not None and (objective_s is None or age_s <= objective_s),
+        passed=(
+            age_s is not None
+            and (objective_s is None or age_s <= objective_s)
+            and not found.lacking
+        ),
         explanation=_explanation(found, age_s, objective_s),
         age_s=age_s,
         objective_s=objective_s,
@@ -220,6 +244,8 @@ def _explanation(found: Restorable, age_s: float | None, objective_s: int | None
     if found.covered and found.covered != found.exact:
         at = iso_time(found.covered.taken_at_ms)
         texts.append(f"The newest covered one gives {found.covered.gives} ({at}).")
+    if found.lacking:
+        texts.append(f"The newest point lacks topics of the application: {found.lacking}.")
     if objective_s is None:
         texts.append("No objective is declared (recovery_points.objective_seconds).")
     else:

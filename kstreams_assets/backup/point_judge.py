@@ -197,7 +197,8 @@ class PointJudge:
                     found.lost += _lost(cut, chain)
             if missing is not None:
                 found.missing.append(missing)
-        self._add_lacking(point, found)
+        found.absent += absent_texts(point, self._roles)
+        found.doubts += unknown_texts(point, self._not_mine)
         return found
 
     def _damaged(self, cut: PartitionCut, committed: int | None) -> _Missing | None:
@@ -213,23 +214,6 @@ class PointJudge:
         if damage is None:
             return None
         return _Missing(cut, damage.start, damage.end, chain, damage=damage)
-
-    def _add_lacking(self, point: RecoveryPoint, found: _Findings) -> None:
-        """Topics that the point has nothing of.
-
-        What was absent counts for as long as it is declared, backed up or not. Whether the state
-        needs a topic that nobody declared cannot be known.
-        """
-        found.absent += [
-            point.why_absent(topic)
-            for topic in point.absent_topics
-            if (topic in self._roles or not self._roles) and self._roles.get(topic) != _WRITTEN_ONLY
-        ]
-        found.doubts += [
-            point.why_unknown(topic)
-            for topic in point.unknown_topics
-            if topic not in self._not_mine
-        ]
 
     def _deletion_doubts(self, cut: PartitionCut, chain: Chain, *, sealed: bool) -> list[str]:
         """Where keys would live on that the application had deleted."""
@@ -302,6 +286,23 @@ class PointJudge:
         if index < 0 or self._closed[index].end_ms <= instant_ms:
             return None
         return self._closed[index]
+
+
+def absent_texts(point: RecoveryPoint, roles: Mapping[str, frozenset[TopicRole]]) -> list[str]:
+    """Topics that a restore of the point needs and that were absent, with what to do.
+
+    They count for as long as they are declared (`roles`; empty: not known), backed up or not.
+    """
+    return [
+        point.why_absent(topic)
+        for topic in point.absent_topics
+        if (topic in roles or not roles) and roles.get(topic) != _WRITTEN_ONLY
+    ]
+
+
+def unknown_texts(point: RecoveryPoint, not_mine: Set[str]) -> list[str]:
+    """Topics that nobody had declared, with what to do: whether state is in them is not known."""
+    return [point.why_unknown(topic) for topic in point.unknown_topics if topic not in not_mine]
 
 
 def _first_missing(

@@ -215,6 +215,26 @@ class TestRecent:
         assert "The newest covered one gives unproven (2026-10-20T03:59" in found.explanation
         assert "No objective is declared" in found.explanation
 
+    def test_new_points_that_lack_a_topic_turn_it_red_however_exact_older_ones_are(
+        self, root: Path
+    ) -> None:
+        settings = _settings(root)
+        assert recovery_point_is_recent(settings, now_ms=_ms(4, 30)).passed
+        lacking = replace(_point(6, 30, 500), id="0630", absent_topics=("log",))
+        RecoveryPointTable(Warehouse(root)).append(lacking)
+        found = recovery_point_is_recent(settings, now_ms=_ms(4, 30))
+        assert not found.passed
+        assert "topic log is declared, but was not seen" in found.explanation
+        new = replace(lacking, id="0631", taken_at_ms=_ms(6, 31), absent_topics=())
+        new = replace(new, undeclared_topics=("app-new-changelog",))
+        RecoveryPointTable(Warehouse(root)).append(new)
+        found = recovery_point_is_recent(settings, now_ms=_ms(4, 30))
+        assert not found.passed
+        assert "topic app-new-changelog belongs to the application" in found.explanation
+        denied = replace(settings.application, not_mine=frozenset({"app-new-changelog"}))
+        settings = replace(settings, application=denied)
+        assert recovery_point_is_recent(settings, now_ms=_ms(4, 30)).passed
+
     @pytest.mark.parametrize(("objective_s", "passed"), [(3600, True), (3599, False)])
     def test_against_the_objective(self, root: Path, objective_s: int, passed: bool) -> None:
         settings = _settings(root, objective_s=objective_s)
