@@ -27,8 +27,8 @@ POINT_CHECKS: Mapping[str, str] = {
     "recovery_point_is_recent": (
         "A recovery point is exact and covered by backups, and the newest such point is not older"
         " than the declared objective (however old, when none is declared). Red: an outage now"
-        " would lose more than was agreed, or the newest point lacks topics of the application; back"
-        " up the windows that are due, see why points are not exact."
+        " would lose more than was agreed, or the newest point lacks a topic of the application;"
+        " back up the windows that are due, see why points are not exact."
     ),
 }
 """Checks of the asset `recovery_points/<app>`."""
