@@ -10,10 +10,10 @@ from kstreams_assets.cli.options import app_options
 from kstreams_assets.cli.output import print_json
 from kstreams_assets.cli.spark_run import spark_run
 from kstreams_assets.drill.assets import DrillConfig
-from kstreams_assets.drill.command import require_command
+from kstreams_assets.drill.command import require_command, require_machine
 from kstreams_assets.drill.judgement import ObjectiveResult, objective_verdict
 from kstreams_assets.drill.report import DrillReport
-from kstreams_assets.drill.report_yaml import report_document, report_yaml
+from kstreams_assets.drill.report_yaml import report_document, summary
 from kstreams_assets.drill.run import DrillRun, report_file
 from kstreams_assets.settings import ApplicationSettings
 
@@ -35,7 +35,7 @@ def drill(
 ) -> None:
     """Restore into a throwaway cluster, start the application there, measure and judge.
 
-    Prints the report `restoreDrill`, which is also kept in the warehouse. Exits 1 when the
+    Prints a summary; the report `restoreDrill` is a YAML file in the warehouse. Exits 1 when the
     application did not come back with the right state, or not within the declared objective. The
     source cluster is neither needed nor touched.
 
@@ -44,19 +44,20 @@ def drill(
     """
     request = DrillConfig(as_of=as_of, point_id=point_id, keep=keep).request()
     require_command(settings)  # before a JVM is started
+    require_machine()
     with spark_run() as run:
         report = DrillRun(settings, run.spark, run.id, log=_log.info).execute(request)
     if as_json:
         print_json(report_document(report))
     else:
-        click.echo(report_yaml(report))
         _tell(settings, report)
     if objective_verdict(report).result in _RED:
         sys.exit(exit_codes.CHECK_FAILED)
 
 
 def _tell(settings: ApplicationSettings, report: DrillReport) -> None:
-    click.echo(objective_verdict(report).explanation)
+    for line in summary(report):
+        click.echo(line)
     click.echo(f"Report: {report_file(settings, report.drill_id)}")
     if report.kept is not None:
         click.echo(

@@ -46,6 +46,8 @@ def _print(report: GovernanceReport) -> None:
 
 
 def _result(verdict: GovernanceVerdict) -> str:
+    if not verdict.compared:
+        return "not compared"
     if verdict.passed:
         return "passed"
     return f"{'RED' if verdict.is_red else 'WARN'}: {len(verdict.findings)}"
@@ -60,7 +62,8 @@ def _document(report: GovernanceReport) -> dict[str, Any]:
         "checks": [
             {
                 "check": verdict.check,
-                "passed": verdict.passed,
+                "passed": verdict.passed if verdict.compared else None,
+                "compared": verdict.compared,
                 "severity": verdict.severity.value,
                 "looked_at": verdict.looked_at,
                 "not_judged": list(verdict.not_judged),

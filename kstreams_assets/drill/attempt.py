@@ -35,7 +35,12 @@ from kstreams_assets.drill.rules import (
     rules_after_catching_up,
     rules_before_commit,
 )
-from kstreams_assets.errors import KafkaError, KStreamsAssetsError
+from kstreams_assets.errors import (
+    JarsMissingError,
+    JavaNotFoundError,
+    KafkaError,
+    KStreamsAssetsError,
+)
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.restore.from_settings import commit_group_offsets, plan_restore, run_restore
@@ -87,6 +92,8 @@ class DrillAttempt:
                 self._take_place(place)
         except _DrillEndedError as ended:
             self.failure = ended.failure
+        except (JarsMissingError, JavaNotFoundError):
+            raise  # of this machine, not of the application: no drill took place
         except KStreamsAssetsError as error:
             self.failure = Failure(self.phase, str(error))
         finally:

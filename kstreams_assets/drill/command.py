@@ -16,6 +16,8 @@ from kstreams_assets.errors import (
     DrillNotDeclaredError,
 )
 from kstreams_assets.settings import ApplicationSettings
+from spark_resources.jars import verify_jars
+from spark_resources.java import find_java
 
 PLACEHOLDERS: Final = {
     "bootstrap_servers": "host:port of the drill's cluster",
@@ -92,6 +94,17 @@ def require_command(settings: ApplicationSettings) -> None:
         raise DrillCommandNotFoundError(
             program=program, problem="there is no such program, or it may not be run"
         )
+
+
+def require_machine() -> None:
+    """Look whether this machine can restore at all: its Java, and the jars of Spark and Kafka.
+
+    Raises:
+        JavaNotFoundError, JarsMissingError: It cannot; that says nothing about the application.
+    """
+    find_java()
+    verify_jars("spark", hashes=False)
+    verify_jars("kafka", hashes=False)
 
 
 def drill_command(

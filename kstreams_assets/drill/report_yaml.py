@@ -1,5 +1,6 @@
 """The report of a drill as a document: the block `restoreDrill`, written as YAML. Pure."""
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -67,6 +68,46 @@ def report_document(report: DrillReport) -> dict[str, Any]:
             "kept": report.kept,
         }
     }
+
+
+def summary(report: DrillReport) -> list[str]:
+    """The report in about ten lines, for people."""
+    restored = report.restored
+    lines = [
+        f"Drill {report.drill_id} of {report.application_id}:"
+        f" {'passed' if report.passed else 'FAILED'}.",
+        objective_verdict(report).explanation,
+    ]
+    if restored is not None:
+        lines += [
+            f"Recovery point: {restored.point_id} of {iso_time(restored.point_taken_at_ms)},"
+            f" gives {restored.gives}.",
+            f"Restored: {restored.records:,} records, {restored.bytes:,} bytes, read back and"
+            " compared.",
+        ]
+    if report.phases:
+        lines.append(
+            "Phases: " + ", ".join(f"{m.phase} {m.took_s:.1f} s" for m in report.phases) + "."
+        )
+    if report.comparisons:
+        keys = sum(comparison.keys_at_point for comparison in report.comparisons)
+        moved = sum(comparison.moved for comparison in report.comparisons)
+        lines.append(
+            f"State: {len(report.comparisons)} changelogs with {keys:,} keys compared,"
+            f" {moved:,} keys are not as at the point."
+        )
+    results = [result for rules in report.rules for result in rules.results]
+    if results:
+        outcomes = Counter(result.outcome.value.replace("_", " ") for result in results)
+        told = ", ".join(f"{count} {outcome}" for outcome, count in sorted(outcomes.items()))
+        lines.append(f"Completeness rules: {told}.")
+    if report.passed:
+        lines.append(f"Bottleneck: {bottleneck(report)}.")
+    risks = [risk for risk in production_risks(report) if risk not in lines]
+    if risks:
+        more = f" ({len(risks) - 1} more in the report)" if len(risks) > 1 else ""
+        lines.append(f"Before you rely on it: {risks[0]}{more}")
+    return lines
 
 
 def _stores(stores: tuple[str, ...]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Final
 
 from kstreams_assets.backup.run import Spark
 from kstreams_assets.drill.attempt import DrillAttempt
-from kstreams_assets.drill.command import require_command
+from kstreams_assets.drill.command import require_command, require_machine
 from kstreams_assets.drill.place import reports_folder
 from kstreams_assets.drill.report import DrillReport
 from kstreams_assets.drill.report_yaml import report_yaml
@@ -42,10 +42,12 @@ class DrillRun:
         Raises:
             DrillNotDeclaredError, DrillCommandNotFoundError, ConfigurationError: The application
                 cannot be started; nothing was done.
+            JavaNotFoundError, JarsMissingError: This machine cannot drill; nothing is recorded.
             WarehouseLockedError: Another drill of the application is going on.
         """
         settings = self.settings
         require_command(settings)
+        require_machine()
         with warehouse_lock(
             settings.warehouse.lock_file(f"drill-{settings.application_id}"),
             purpose=f"drill run {self.run_id}",

@@ -63,7 +63,8 @@ def build_governance_schedules(settings: ApplicationSettings) -> list[dg.Schedul
 
 def _check_result(key: dg.AssetKey, verdict: GovernanceVerdict) -> dg.AssetCheckResult:
     metadata: dict[str, dg.MetadataValue] = {
-        "findings_count": dg.MetadataValue.int(len(verdict.findings))
+        "findings_count": dg.MetadataValue.int(len(verdict.findings)),
+        "compared": dg.MetadataValue.bool(verdict.compared),
     }
     if verdict.findings:
         metadata["findings"] = findings_table(verdict.findings)

@@ -67,6 +67,10 @@ CHECKS: Final[Mapping[str, str]] = {
 """Every check and what it claims, in the order in which they are shown."""
 
 
+NOTHING_COMPARED: Final = "Nothing was compared."
+"""What a check says that had nothing to look at; it has not passed."""
+
+
 @dataclass(frozen=True, slots=True)
 class GovernanceFinding:
     """One deviation of a topic, store or group (`subject`): what is, what should be, what to do."""
@@ -97,6 +101,11 @@ class GovernanceVerdict:
     def passed(self) -> bool:
         """Whether nothing was found."""
         return not self.findings
+
+    @property
+    def compared(self) -> bool:
+        """Whether anything was compared at all: what is not declared or not there cannot pass."""
+        return bool(self.findings) or self.looked_at != NOTHING_COMPARED
 
     @property
     def is_red(self) -> bool:

@@ -47,7 +47,7 @@ def owner_and_objective_declared(_facts: GovernanceFacts, declared: Declared) ->
     told = [f"{name} {value:g}" for name, value in said.items() if value is not None]
     return verdict(
         "owner_and_objective_declared",
-        f"Owners {', '.join(declared.owners)}; {', '.join(told)}.",
+        f"Owners: {', '.join(declared.owners) or 'none'}; objectives: {', '.join(told) or 'none'}.",
         findings,
         [f"{name} is not declared." for name in absent],
     )

@@ -7,7 +7,12 @@ from typing import Final
 from kstreams_assets.app.model import TopicRole
 from kstreams_assets.backup.verdicts import Severity
 from kstreams_assets.governance.facts import Declared, GovernanceFacts
-from kstreams_assets.governance.findings import GovernanceFinding, GovernanceVerdict, verdict
+from kstreams_assets.governance.findings import (
+    NOTHING_COMPARED,
+    GovernanceFinding,
+    GovernanceVerdict,
+    verdict,
+)
 from kstreams_assets.governance.remedies import set_configs
 
 _ENOUGH: Final = 100
@@ -20,7 +25,7 @@ def tombstone_share(facts: GovernanceFacts, declared: Declared) -> GovernanceVer
     limit = declared.governance.limits.max_tombstone_share
     if limit is None:
         return verdict(
-            name, "Nothing was compared.", (), ["governance.limits.max_tombstone_share is off."]
+            name, NOTHING_COMPARED, (), ["governance.limits.max_tombstone_share is off."]
         )
     shares: dict[str, float] = {}
     for topic in declared.names(TopicRole.CHANGELOG):
@@ -45,7 +50,7 @@ def tombstone_share(facts: GovernanceFacts, declared: Declared) -> GovernanceVer
     not_judged = [] if shares else [f"no changelog has {_ENOUGH} records in the newest windows."]
     highest = max(shares.values(), default=0.0)
     looked = f"Changelogs: {len(shares)}; at most {highest:.1%} of their records are tombstones."
-    return verdict(name, looked, findings, not_judged)
+    return verdict(name, looked if shares else NOTHING_COMPARED, findings, not_judged)
 
 
 def store_growth(facts: GovernanceFacts, declared: Declared) -> GovernanceVerdict:
@@ -55,7 +60,7 @@ def store_growth(facts: GovernanceFacts, declared: Declared) -> GovernanceVerdic
     if limit is None:
         return verdict(
             name,
-            "Nothing was compared.",
+            NOTHING_COMPARED,
             (),
             ["governance.limits.max_store_growth is not declared."],
         )
@@ -80,7 +85,9 @@ def store_growth(facts: GovernanceFacts, declared: Declared) -> GovernanceVerdic
         if share > limit
     ]
     not_judged = [] if grown else [f"no store has two snapshots with {_ENOUGH} rows."]
-    return verdict(name, f"Stores: {len(grown)}.", findings, not_judged)
+    return verdict(
+        name, f"Stores: {len(grown)}." if grown else NOTHING_COMPARED, findings, not_judged
+    )
 
 
 def lag_within_limits(facts: GovernanceFacts, declared: Declared) -> GovernanceVerdict:
@@ -108,7 +115,7 @@ def lag_within_limits(facts: GovernanceFacts, declared: Declared) -> GovernanceV
         not_judged.append(f"group {declared.application_id} has committed nothing.")
     furthest = max(lags.values(), default=0)
     looked = f"Topics: {len(lags)}; the application is at most {furthest:,} offsets behind."
-    return verdict("lag_within_limits", looked, findings, not_judged)
+    return verdict("lag_within_limits", looked if lags else NOTHING_COMPARED, findings, not_judged)
 
 
 def lags_of(facts: GovernanceFacts) -> Mapping[str, int]:
@@ -142,7 +149,7 @@ def keys_are_spread(facts: GovernanceFacts, declared: Declared) -> GovernanceVer
     limit = declared.governance.limits.max_partition_share
     if limit is None:
         text = "governance.limits.max_partition_share is not declared."
-        return verdict(name, "Nothing was compared.", (), [text])
+        return verdict(name, NOTHING_COMPARED, (), [text])
     shares: dict[str, tuple[float, int]] = {}
     for topic in declared.names(TopicRole.INPUT, TopicRole.REPARTITION):
         counts = _records(facts, topic)
@@ -164,7 +171,9 @@ def keys_are_spread(facts: GovernanceFacts, declared: Declared) -> GovernanceVer
         if share > limit
     ]
     not_judged = [] if shares else [f"no topic with several partitions has {_ENOUGH} records."]
-    return verdict(name, f"Topics: {len(shares)}.", findings, not_judged)
+    return verdict(
+        name, f"Topics: {len(shares)}." if shares else NOTHING_COMPARED, findings, not_judged
+    )
 
 
 def _records(facts: GovernanceFacts, topic: str) -> dict[int, int]:

@@ -6,7 +6,12 @@ from typing import Final
 from kstreams_assets.app.model import AppTopic, TopicRole
 from kstreams_assets.backup.verdicts import Severity
 from kstreams_assets.governance.facts import Declared, GovernanceFacts, TopicState
-from kstreams_assets.governance.findings import GovernanceFinding, GovernanceVerdict, verdict
+from kstreams_assets.governance.findings import (
+    NOTHING_COMPARED,
+    GovernanceFinding,
+    GovernanceVerdict,
+    verdict,
+)
 from kstreams_assets.governance.remedies import duration, set_configs
 from kstreams_assets.ktables.store_format import StoreKind
 
@@ -102,13 +107,12 @@ def inputs_kept_for_rebuild(facts: GovernanceFacts, declared: Declared) -> Gover
     name = "inputs_kept_for_rebuild"
     rebuild_ms = declared.governance.rebuild_ms
     if rebuild_ms is None:
-        return verdict(
-            name, "Nothing was compared.", (), ["governance.rebuild_hours is not declared."]
-        )
+        return verdict(name, NOTHING_COMPARED, (), ["governance.rebuild_hours is not declared."])
     needed_ms = max(rebuild_ms, _WINDOWS * (declared.window_ms or 0))
     topics = [facts.topics[topic] for topic in declared.names(*_INPUTS) if topic in facts.topics]
     findings = [finding for topic in topics for finding in _forgets(facts, topic, needed_ms)]
-    return verdict(name, f"Inputs: {len(topics)}, {duration(needed_ms)} back.", findings)
+    looked = f"Inputs: {len(topics)}, {duration(needed_ms)} back." if topics else NOTHING_COMPARED
+    return verdict(name, looked, findings)
 
 
 def _forgets(

@@ -6,7 +6,12 @@ from collections.abc import Collection, Iterable, Iterator
 from kstreams_assets.app.model import TopicRole
 from kstreams_assets.app.names import owner_of, store_of
 from kstreams_assets.governance.facts import Declared, GovernanceFacts
-from kstreams_assets.governance.findings import GovernanceFinding, GovernanceVerdict, verdict
+from kstreams_assets.governance.findings import (
+    NOTHING_COMPARED,
+    GovernanceFinding,
+    GovernanceVerdict,
+    verdict,
+)
 from kstreams_assets.governance.remedies import delete_topic
 
 _ALIKE = 0.6
@@ -103,6 +108,8 @@ def topology_as_declared(facts: GovernanceFacts, declared: Declared) -> Governan
             f"group {declared.application_id} has committed nothing: what it reads is not known."
         )
     looked = f"Inputs ({len(inputs)}) and outputs ({len(outputs)}) as in the topology."
+    if not inputs and not outputs:
+        looked = NOTHING_COMPARED
     return verdict("topology_as_declared", looked, findings, not_judged)
 
 

@@ -1,12 +1,12 @@
 """`kstreams-assets drill` and `kstreams-assets ready` as a shell sees them."""
 
 import json
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from kstreams_assets.cli import drill as drill_module
 from kstreams_assets.cli import ready as ready_module
@@ -39,14 +39,16 @@ def _app(tmp_path: Path, **drill: Any) -> Path:
     )
 
 
-def test_the_report_is_printed(
+def test_a_summary_is_printed(
     program: Program, tmp_path: Path, drilled: list[DrillRequest]
 ) -> None:
     result = program("drill", "--app", _app(tmp_path), "--as-of", "1970-01-01T00:00:05Z", "--keep")
     assert result.exit_code == 0
-    text = result.out.partition("The recovery took")[0]
-    assert yaml.safe_load(text)["restoreDrill"]["app"] == "shop"
+    assert f"Drill {REPORT.drill_id} of shop: passed." in result.out
     assert "The recovery took 32.0 s of 60 s allowed." in result.out
+    assert f"{REPORT.drill_id}.yaml" in result.out
+    assert "restoreDrill:" not in result.out
+    assert len(result.out.splitlines()) <= 12
     assert drilled == [DrillRequest(as_of_ms=5_000, keep=True)]
 
 
@@ -83,6 +85,23 @@ def test_not_declared_is_no_failure(
     report = replace(REPORT, objective_s=None)
     monkeypatch.setattr(drill_module.DrillRun, "execute", lambda *_: report)
     assert program("drill", "--app", _app(tmp_path)).exit_code == 0
+
+
+@pytest.mark.parametrize("what", ["jars", "java"])
+def test_a_machine_that_cannot_drill_is_no_failed_drill(
+    program: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    if what == "jars":
+        monkeypatch.setenv("KSTREAMS_ASSETS_JARS", str(tmp_path / "no-jars"))
+    else:
+        monkeypatch.setenv("JAVA_HOME", str(tmp_path / "no-java"))
+        monkeypatch.setenv("PATH", str(tmp_path))
+    app = _app(tmp_path, command=[sys.executable, *COMMAND[1:]])
+    with nothing_written(tmp_path):
+        result = program("drill", "--app", app)
+    assert (result.exit_code, result.out) == (2, "")
+    assert result.err.count("\n") == 1
+    assert ("jar" if what == "jars" else "JDK") in result.err
 
 
 @pytest.mark.parametrize(

@@ -273,7 +273,7 @@ class TestOwner:
         verdict = judge(healthy(said), said)[-1]
         assert verdict.passed
         assert verdict.explanation == (
-            "Owners team:shop; recovery_points.objective_seconds 300."
+            "Owners: team:shop; objectives: recovery_points.objective_seconds 300."
             " Not judged: drill.objective_seconds is not declared."
         )
 
