@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 from kstreams_assets.errors import ConfigurationError
 from spark_resources.jars import class_path
 from spark_resources.java import find_java
+from spark_resources.jvm import launch_jvm
 
 _REDACTED = "(?i)secret|password|token|access[.]?key|jaas|private|ssl[.].*key"
 """Spark's default leaves the PEM key of a Kafka client readable in logs and plans."""
@@ -97,12 +98,10 @@ class SparkSessionResource(LazyPySparkResource):
         os.environ["PYSPARK_PYTHON"] = sys.executable
         os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
         builder = SparkSession.builder.appName("kstreams-assets").master(self.master)
-        for key, value in {
-            **self._launch_settings(),
-            **self._runtime_settings(),
-            **self.spark_config,
-        }.items():
+        settings = {**self._launch_settings(), **self._runtime_settings(), **self.spark_config}
+        for key, value in settings.items():
             builder = builder.config(key, value)
+        launch_jvm({"spark.master": self.master, **settings})
         session = builder.getOrCreate()
         self._started_here = True
         return session
@@ -131,7 +130,6 @@ class SparkSessionResource(LazyPySparkResource):
             "spark.driver.extraJavaOptions": " ".join(options),
             "spark.driver.host": "127.0.0.1",
             "spark.driver.bindAddress": "127.0.0.1",
-            "spark.log.level": "ERROR",
             "spark.ui.enabled": "false",
             "spark.ui.showConsoleProgress": "false",
             "spark.speculation": "false",

@@ -3,6 +3,7 @@
 import logging
 import os
 import sys
+from pathlib import Path
 from typing import Any, NoReturn
 
 import click
@@ -42,7 +43,12 @@ class _Commands(click.Group):
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="kstreams-assets", message="%(prog)s %(version)s")
-@click.option("-v", "--verbose", is_flag=True, help="Progress on standard error.")
+@click.option(
+    "-v",
+    "--verbose",
+    is_flag=True,
+    help="Progress on standard error even if it is no terminal; stack traces of errors.",
+)
 def cli(verbose: bool) -> None:
     """Back up and restore Kafka Streams applications as a unit.
 
@@ -54,8 +60,14 @@ def cli(verbose: bool) -> None:
         format="%(asctime)s %(levelname)s %(message)s",
         stream=sys.stderr,
     )
+    if not verbose:
+        for handler in logging.getLogger().handlers:
+            handler.addFilter(_is_not_of_py4j)
+    # Who looks on sees progress; a log or cron's mail gets what is wrong, and no more.
+    level = logging.INFO if verbose or sys.stderr.isatty() else logging.WARNING
     for name in ("kstreams_assets", "spark_resources"):
-        logging.getLogger(name).setLevel(logging.INFO if verbose else logging.WARNING)
+        logging.getLogger(name).setLevel(level)
+    _log.setLevel(logging.INFO if verbose else logging.WARNING)
 
 
 cli.add_command(backup)
@@ -73,6 +85,11 @@ cli.add_command(state)
 cli.add_command(windows)
 
 
+def _is_not_of_py4j(record: logging.LogRecord) -> bool:
+    """It logs stack traces of what it also raises, as at Ctrl-C, and does so by the root logger."""
+    return "py4j" not in Path(record.pathname).parts
+
+
 def main() -> None:
     """Run the command line; an error is one line, its stack trace is logged with --verbose.
 
@@ -81,6 +98,8 @@ def main() -> None:
     try:
         cli.main(prog_name="kstreams-assets", standalone_mode=False)
     except KStreamsAssetsError as error:
+        if _was_interrupted(error):
+            _interrupted()
         _end(str(error), error)
     except click.ClickException as error:
         error.show()
@@ -88,10 +107,27 @@ def main() -> None:
     except click.exceptions.Exit as stop:
         sys.exit(stop.exit_code)
     except (click.Abort, KeyboardInterrupt):
-        click.echo("Interrupted; what was committed stays, run the same command again.", err=True)
-        sys.exit(exit_codes.INTERRUPTED)
+        _interrupted()
     except Exception as error:  # noqa: BLE001 - the one place where the unforeseen ends
+        if _was_interrupted(error):
+            _interrupted()
         _end(_unforeseen(error), error)
+
+
+def _interrupted() -> NoReturn:
+    click.echo("Interrupted; what was committed stays, run the same command again.", err=True)
+    sys.exit(exit_codes.INTERRUPTED)
+
+
+def _was_interrupted(error: BaseException | None) -> bool:
+    """Whether Ctrl-C came first: what is done on the way out then fails too, such as Spark."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        if isinstance(error, KeyboardInterrupt):
+            return True
+        seen.add(id(error))
+        error = error.__context__
+    return False
 
 
 def _end(text: str, error: Exception) -> NoReturn:

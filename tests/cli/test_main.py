@@ -1,5 +1,7 @@
 """Exit codes, help, and errors in one line."""
 
+import os
+import pty
 import subprocess
 import sys
 from pathlib import Path
@@ -173,6 +175,37 @@ def test_ctrl_c(program: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert "Traceback" not in result.err
 
 
+_PROGRESS = """
+import logging, sys
+from kstreams_assets.cli import main as module
+
+@module.cli.command("probe")
+def probe():
+    logging.getLogger("kstreams_assets.backup.run").info("Reading offsets.")
+    raise LookupError("nothing")
+
+module.main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("terminal", "options", "progress", "trace"),
+    [(True, [], True, False), (False, [], False, False), (False, ["-v"], True, True)],
+)
+def test_progress_is_for_who_looks_on(
+    terminal: bool, options: list[str], progress: bool, trace: bool
+) -> None:
+    ours, theirs = pty.openpty() if terminal else os.pipe()
+    command = [sys.executable, "-c", _PROGRESS, *options, "probe"]
+    done = subprocess.run(command, stderr=theirs, stdout=subprocess.PIPE, timeout=60, check=False)
+    os.close(theirs)
+    said = os.read(ours, 100_000).decode()
+    os.close(ours)
+    assert done.returncode == 2
+    assert ("Reading offsets." in said) is progress
+    assert ("Traceback" in said) is trace
+
+
 def test_as_a_process_of_its_own(tmp_path: Path) -> None:
     path = write(tmp_path / "defs.yaml", document(applicaton="x"))
     done = subprocess.run(
@@ -186,3 +219,19 @@ def test_as_a_process_of_its_own(tmp_path: Path) -> None:
     assert done.stdout == ""
     assert "Traceback" not in done.stderr
     assert done.stderr.splitlines()[-1].startswith(f"Error: {path}: ")
+
+
+def test_what_fails_on_the_way_out_of_ctrl_c_is_no_error_of_its_own(
+    program: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: object, **__: object) -> None:
+        try:
+            raise KeyboardInterrupt
+        finally:
+            message = "the gateway is closed"
+            raise ConnectionError(message)
+
+    monkeypatch.setattr(main_module.cli, "invoke", interrupt)
+    result = program("windows", "--app", tmp_path / "defs.yaml")
+    assert result.exit_code == 130
+    assert result.err.strip().startswith("Interrupted")
