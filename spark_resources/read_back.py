@@ -178,7 +178,8 @@ def _part(reading: PartitionReading) -> PartitionWork:
             for part in reading.work.ranges
             if part.start < source.end and source.start < part.end
         ]
-    return replace(reading.work, ranges=tuple(ranges), records=records)
+    # The files were found to match when they were produced; here their content is compared.
+    return replace(reading.work, ranges=tuple(ranges), records=records, noted={})
 
 
 def source_range(runs: OffsetRuns, stretch: OffsetRange) -> tuple[OffsetRange, int]:

@@ -146,5 +146,7 @@ class SparkSessionResource(LazyPySparkResource):
             "spark.sql.session.timeZone": "UTC",
             "spark.sql.shuffle.partitions": str(self.shuffle_partitions),
             "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+            # Parquet checks no page on its own.
+            "spark.hadoop.parquet.page.verify-checksum.enabled": "true",
             "spark.databricks.delta.snapshotPartitions": "2",
         }

@@ -190,5 +190,7 @@ def _payload_bytes(file: Path) -> int:
 
 
 def _odd_timestamps(file: Path) -> int:
-    timestamps = pq.ParquetFile(file).read(columns=["timestamp_ms"])
+    timestamps = pq.ParquetFile(file, page_checksum_verification=True).read(
+        columns=["timestamp_ms"]
+    )
     return timestamps.filter(pc.field("timestamp_ms") <= 0).num_rows

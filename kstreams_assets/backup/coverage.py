@@ -177,7 +177,7 @@ class Coverage:
         """The status of each point, None if it was dropped since; few are in memory at a time."""
         for begin in range(0, len(instants), _BATCH):
             batch = [instant.id for instant in instants[begin : begin + _BATCH]]
-            loaded = self._points.load(self._settings.application_id, batch)
+            loaded = self._points.load(self._settings.application_id, batch, damaged_too=True)
             statuses = {status.id: status for status in self.statuses(loaded)}
             yield from map(statuses.get, batch)
 

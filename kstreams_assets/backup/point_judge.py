@@ -140,7 +140,13 @@ class PointJudge:
 
     def _status(self, point: RecoveryPoint) -> PointStatus:
         found = self._findings(point)
-        if found.missing or found.absent:
+        if point.damaged:
+            gives = Restores.NOTHING
+            reason = (
+                "It cannot be used: its row does not match the digest that was noted when it was"
+                " taken. Bring the table recovery_points back from a copy of the warehouse."
+            )
+        elif found.missing or found.absent:
             gives, reason = Restores.NOTHING, self._not_covered(point, found)
         elif found.doubts:
             why = point.unsealed_because.rstrip(".")
@@ -162,7 +168,7 @@ class PointJudge:
             covered=gives is not Restores.NOTHING,
             gives=gives,
             reason=reason + _notes(found),
-            damaged=any(missing.damage for missing in found.missing),
+            damaged=point.damaged or any(missing.damage for missing in found.missing),
         )
 
     def _findings(self, point: RecoveryPoint) -> _Findings:

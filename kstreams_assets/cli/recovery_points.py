@@ -47,7 +47,9 @@ def list_points(
     last: int,
 ) -> None:
     """The newest recovery points, and what a restore of them from the backups gives now."""
-    points = RecoveryPointTable(settings.warehouse).newest(settings.application_id, last)
+    points = RecoveryPointTable(settings.warehouse).newest(
+        settings.application_id, last, damaged_too=True
+    )
     statuses = _statuses(settings, points)
     if as_json:
         documents = [_document(*pair) for pair in zip(points, statuses, strict=True)]
@@ -85,7 +87,9 @@ def show(
     \f
     Raises RecoveryPointNotFoundError when there is none of this id.
     """
-    found = RecoveryPointTable(settings.warehouse).load(settings.application_id, [point_id])
+    found = RecoveryPointTable(settings.warehouse).load(
+        settings.application_id, [point_id], damaged_too=True
+    )
     if not found:
         raise RecoveryPointNotFoundError(point_id=point_id, application_id=settings.application_id)
     _show(settings, found[0], as_json=as_json)

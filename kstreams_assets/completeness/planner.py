@@ -188,7 +188,9 @@ class MomentPlanner:
         low, high = saved["offset"][0].as_py(), saved["offset"][-1].as_py()
         near = replace(one, ranges=(OffsetRange(low, high + 1),))
         stored = [
-            pq.ParquetFile(file.path).read(columns=["offset"])["offset"].to_numpy()
+            pq.ParquetFile(file.path, page_checksum_verification=True)
+            .read(columns=["offset"])["offset"]
+            .to_numpy()
             for file, _ in self._shared.inventory.files(near)
         ]
         if not stored:

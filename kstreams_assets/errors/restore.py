@@ -135,8 +135,9 @@ class RestoreRecordsError(RestoreError):
     def __init__(self, *, partition: str, reason: str) -> None:
         super().__init__(
             f"{partition} cannot be restored: {reason}.",
-            remedy="Check the warehouse's storage; if the records table was changed or vacuumed"
-            " since, plan the restore again.",
+            remedy="Bring the file back from a copy of the warehouse, or back the window up again"
+            " if Kafka still has it, and run the restore again; else restore a recovery point"
+            " before it.",
         )
         self.partition = partition
         self.reason = reason

@@ -53,7 +53,7 @@ def rows_by_partition(files: list[Path]) -> Mapping[int, PartitionContent]:
     rows: dict[int, int] = {}
     sizes: dict[int, float] = {}
     for path in files:
-        with pq.ParquetFile(path) as file:
+        with pq.ParquetFile(path, page_checksum_verification=True) as file:
             for number in range(file.num_row_groups):
                 group = file.metadata.row_group(number)
                 partitions = file.read_row_group(number, columns=["partition"])["partition"]
@@ -70,7 +70,7 @@ def problems_in(files: list[Path]) -> tuple[int, tuple[RowProblem, ...]]:
     count = 0
     found: list[RowProblem] = []
     for path in files:
-        with pq.ParquetFile(path) as file:
+        with pq.ParquetFile(path, page_checksum_verification=True) as file:
             for number in range(file.num_row_groups):
                 errors = file.read_row_group(number, columns=["decode_error"])["decode_error"]
                 if errors.null_count == len(errors):

@@ -130,6 +130,8 @@ class RecoveryPoint:
     ledger_version: int | None = None
     undeclared_topics: tuple[str, ...] | None = None
     cut_guarantee: Guarantee | None = None
+    damaged: bool = False
+    """Its row was changed since it was stored; nothing it says may be relied on."""
     _by_id: dict[TopicPartitionId, PartitionCut] = field(
         init=False, repr=False, compare=False, default_factory=dict
     )

@@ -5,6 +5,7 @@ the tails of changelogs, which compaction thins out. A record is saved once, und
 point that saved it; later points whose ranges reach back refer to it by its offset.
 """
 
+import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -14,6 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from kstreams_assets.errors import StoredDataError
 from kstreams_assets.kafka.positions import TopicPartitionId
 from kstreams_assets.kafka.raw_record import RawRecord
 from kstreams_assets.recovery.offset_ranges import OffsetRanges, matching
@@ -34,10 +36,12 @@ SCHEMA = pa.schema(
         pa.field("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
         pa.field("key", pa.binary()),
         pa.field("value", pa.binary()),
+        pa.field("digest", pa.binary()),
     ]
 )
 
 _HEADERS = SCHEMA.field("headers").type
+_DIGEST_BYTES = 16
 _KEY = ["topic", "partition", "topic_id", "offset"]
 
 
@@ -87,12 +91,16 @@ class SavedRecordsTable:
         """The records in `[saved_from, end)` outside the excluded ranges of cuts, as `of_point`.
 
         Whichever points saved them.
+
+        Raises:
+            StoredDataError: One of them was changed since it was saved.
         """
         if not cuts:
             return SCHEMA.empty_table()
-        return chosen(
-            self._table.read(application_id=application_id, where=_near(cuts.values())), cuts
-        )
+        rows = self._table.read(application_id=application_id, where=_near(cuts.values()))
+        found = chosen(rows, cuts)
+        _require_unchanged(found)
+        return found
 
     def files(self, application_id: str) -> list[StoredFile]:
         """The files of an application by the ids of the points whose records they hold."""
@@ -203,8 +211,34 @@ def _columns(application_id: str, point_id: str, tail: SavedTail) -> pa.Table:
         _header_column(headers),
         pa.array(keys, pa.binary()),
         pa.array(values, pa.binary()),
+        pa.array([_digest(tail.partition, record) for record in tail.records], pa.binary()),
     ]
     return pa.Table.from_arrays(columns, schema=SCHEMA)
+
+
+def _digest(partition: TopicPartitionId, record: RawRecord) -> bytes:
+    """A digest of one record and where it belongs: of the text that Python writes for its parts."""
+    text = ascii((partition.topic, partition.partition, *record))
+    return hashlib.blake2b(text.encode(), digest_size=_DIGEST_BYTES).digest()
+
+
+def _require_unchanged(rows: pa.Table) -> None:
+    """Rows of earlier releases have no digest: nothing is known of them."""
+    names = ("topic", "partition", *RawRecord._fields, "recovery_point_id", "digest")
+    columns = [rows.column(name).to_pylist() for name in names]
+    for topic, number, *fields, headers, point_id, digest in zip(*columns, strict=True):
+        offset, timestamp_ms, timestamp_type, key, value = fields
+        pairs = tuple((header["key"], header["value"]) for header in headers or ())
+        record = RawRecord(offset, timestamp_ms, timestamp_type, key, value, pairs)
+        source = TopicPartitionId(topic, number)
+        if digest is not None and digest != _digest(source, record):
+            raise StoredDataError(
+                subject=f"Offset {record.offset} of {source}, saved with recovery point"
+                f" {point_id},",
+                problem="it does not match the digest that was noted when it was saved",
+                remedy="Bring the table recovery_point_records back from a copy of the warehouse,"
+                " or restore a recovery point that does not need it.",
+            )
 
 
 def _header_column(headers: Sequence[Sequence[tuple[str, bytes | None]]]) -> pa.Array:

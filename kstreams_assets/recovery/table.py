@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from kstreams_assets.app.model import TopicRole
+from kstreams_assets.errors import StoredDataError
 from kstreams_assets.kafka.positions import OffsetRange, TopicPartitionId
 from kstreams_assets.recovery.offset_ranges import OffsetRanges
 from kstreams_assets.recovery.point import (
@@ -20,7 +21,11 @@ from kstreams_assets.recovery.point import (
     in_force,
 )
 from kstreams_assets.warehouse.control_table import ControlTable, StoredFile, one_of
+from kstreams_assets.warehouse.digest import value_digest
 from kstreams_assets.warehouse.layout import Warehouse
+
+CHANGED = "its row does not match the digest that was noted when it was taken"
+"""What is wrong with a point that is `damaged`."""
 
 SCHEMA = pa.schema(
     [
@@ -76,6 +81,7 @@ SCHEMA = pa.schema(
         pa.field("ledger_version", pa.int64()),
         pa.field("undeclared_topics", pa.list_(pa.string())),
         pa.field("cut_guarantee", pa.string()),
+        pa.field("digest", pa.string()),
     ]
 )
 
@@ -120,7 +126,8 @@ class RecoveryPointTable:
 
     def append_many(self, points: Iterable[RecoveryPoint]) -> None:
         """Store points in one commit."""
-        self._table.append([row_of(point) for point in points])
+        rows = [row_of(point) for point in points]
+        self._table.append([{**row, "digest": value_digest(row)} for row in rows])
 
     def instants(self, application_id: str) -> list[PointInstant]:
         """When each point of the application counts, oldest first."""
@@ -141,29 +148,57 @@ class RecoveryPointTable:
         # The id decides between equals, so that their order in the files never does.
         return sorted(instants, key=lambda i: (i.effective_at_ms, i.taken_at_ms, i.id))
 
-    def load(self, application_id: str, ids: Iterable[str]) -> list[RecoveryPoint]:
-        """The points with these ids, oldest first."""
+    def load(
+        self, application_id: str, ids: Iterable[str], *, damaged_too: bool = False
+    ) -> list[RecoveryPoint]:
+        """The points with these ids, oldest first.
+
+        Raises:
+            StoredDataError: The row of one was changed since it was taken; unless `damaged_too`.
+        """
         names = sorted(ids)
         if not names:
             return []
         # The range lets the reader skip files and row groups, which a list of values does not.
         wanted = one_of("id", names) & (pc.field("id") >= names[0]) & (pc.field("id") <= names[-1])
         rows = self._table.read(application_id=application_id, where=wanted).to_pylist()
-        return sorted((_point(row) for row in rows), key=lambda p: p.taken_at_ms)
+        points = sorted((_point(row) for row in rows), key=lambda p: p.taken_at_ms)
+        for point in points:
+            if point.damaged and not damaged_too:
+                raise StoredDataError(
+                    subject=f"Recovery point {point.id}",
+                    problem=CHANGED,
+                    remedy="Bring the table recovery_points back from a copy of the warehouse, or"
+                    " use another recovery point.",
+                )
+        return points
 
-    def newest(self, application_id: str, count: int = 1) -> list[RecoveryPoint]:
-        """The newest points, newest first; what it costs does not grow with all there are."""
-        rows = self._table.read_newest(application_id, count).to_pylist()
-        return sorted(map(_point, rows), key=lambda p: (p.taken_at_ms, p.id), reverse=True)[:count]
+    def newest(
+        self, application_id: str, count: int = 1, *, damaged_too: bool = False
+    ) -> list[RecoveryPoint]:
+        """The newest points, newest first; what it costs does not grow with all there are.
+
+        Those whose row was changed since they were taken are passed over, unless `damaged_too`.
+        """
+        wanted = count
+        while True:
+            rows = self._table.read_newest(application_id, wanted).to_pylist()
+            points = sorted(map(_point, rows), key=lambda p: (p.taken_at_ms, p.id), reverse=True)
+            sound = [point for point in points if damaged_too or not point.damaged]
+            if len(sound) >= count or len(rows) < wanted:
+                return sound[:count]
+            wanted *= 2
 
     def newest_sealed(self, application_id: str) -> RecoveryPoint | None:
         """The newest point that is sealed, None without one."""
         sealed = [i for i in self.instants(application_id) if i.sealed]
-        if not sealed:
-            return None
-        newest = max(sealed, key=lambda i: (i.taken_at_ms, i.id))
-        where = (pc.field("taken_at_ms") == newest.taken_at_ms) & (pc.field("id") == newest.id)
-        return _point(self._table.read(application_id=application_id, where=where).to_pylist()[0])
+        for newest in sorted(sealed, key=lambda i: (i.taken_at_ms, i.id), reverse=True):
+            where = (pc.field("taken_at_ms") == newest.taken_at_ms) & (pc.field("id") == newest.id)
+            rows = self._table.read(application_id=application_id, where=where).to_pylist()
+            for point in map(_point, rows):
+                if not point.damaged:
+                    return point
+        return None
 
     def saved(
         self,
@@ -273,7 +308,15 @@ def _point(row: dict[str, Any]) -> RecoveryPoint:
             None if row["undeclared_topics"] is None else tuple(row["undeclared_topics"])
         ),
         cut_guarantee=None if row["cut_guarantee"] is None else Guarantee(row["cut_guarantee"]),
+        damaged=_is_damaged(row),
     )
+
+
+def _is_damaged(row: Mapping[str, Any]) -> bool:
+    """Whether a row is not the one that was written; rows of earlier releases have no digest."""
+    digest = row["digest"]
+    noted = {name: value for name, value in row.items() if name != "digest"}
+    return digest is not None and digest != value_digest(noted)
 
 
 def _cut(row: dict[str, Any]) -> PartitionCut:

@@ -171,7 +171,9 @@ class _Count:
         if whole and not len(near) and not found.may_be_odd:
             return
         columns = ["offset", "timestamp_ms"] if found.may_be_odd else ["offset"]
-        rows = _inside(pq.ParquetFile(file.path).read(columns=columns), ranges)
+        rows = _inside(
+            pq.ParquetFile(file.path, page_checksum_verification=True).read(columns=columns), ranges
+        )
         self.records = rows.num_rows
         self.saved_too = near[np.isin(near, rows["offset"].to_numpy())]
         if found.may_be_odd:

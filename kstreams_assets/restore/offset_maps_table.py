@@ -4,6 +4,7 @@ One row for each run, and one more for each partition that tells its end (`lengt
 compacted changelog has a run per record, so rows are written and read by the column.
 """
 
+import hashlib
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
@@ -11,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from kstreams_assets.errors import StoredDataError
 from kstreams_assets.kafka.positions import TopicPartitionId
 from kstreams_assets.restore.offset_map import OffsetMap, OffsetRuns, merge_runs
 from kstreams_assets.restore.result import PartitionProduced
@@ -28,6 +30,7 @@ SCHEMA = pa.schema(
         pa.field("source_start", pa.int64()),
         pa.field("target_start", pa.int64(), nullable=False),
         pa.field("length", pa.int64(), nullable=False),
+        pa.field("digest", pa.string()),
     ]
 )
 
@@ -81,6 +84,7 @@ class OffsetMapsTable:
 
         Raises:
             OffsetMapError: The stored runs of a partition contradict each other.
+            StoredDataError: They are not those that were stored.
         """
         where = pc.field("restore_id") == restore_id
         if topics is not None:
@@ -89,6 +93,18 @@ class OffsetMapsTable:
         runs_by_partition = _runs(rows.filter(pc.field("length") > 0))
         none = OffsetRuns((), (), ())
         ends = rows.filter(pc.field("length") == 0).to_pylist()
+        for row in ends:
+            source = TopicPartitionId(row["topic"], row["partition"])
+            target = TopicPartitionId(row["target_topic"], row["target_partition"])
+            runs = runs_by_partition.get(source, none)
+            # Maps of earlier releases have no digest.
+            if row["digest"] not in (None, _digest(target, runs, row["target_start"])):
+                raise StoredDataError(
+                    subject=f"The offset map of {source} in restore {restore_id}",
+                    problem="it does not match the digest that was noted when it was stored",
+                    remedy="Bring the table offset_maps back from a copy of the warehouse, or run"
+                    " the restore again: it writes nothing twice and stores the map anew.",
+                )
         return {
             (source := TopicPartitionId(row["topic"], row["partition"])): StoredMap(
                 target=TopicPartitionId(row["target_topic"], row["target_partition"]),
@@ -127,8 +143,18 @@ def _columns(application_id: str, restore_id: str, produced: PartitionProduced) 
         "source_start": pa.array(np.append(runs.source_starts, 0), mask=behind_last),
         "target_start": pa.array(np.append(runs.target_starts, produced.end)),
         "length": pa.array(np.append(runs.lengths, 0)),
+        "digest": pa.array([None] * len(runs) + [_digest(target, runs, produced.end)], pa.string()),
     }
     return pa.table([columns[name] for name in SCHEMA.names], names=SCHEMA.names)
+
+
+def _digest(target: TopicPartitionId, runs: OffsetRuns, end: int) -> str:
+    """A digest of the map of one partition, whose runs are in order of source offsets."""
+    numbers = (runs.source_starts, runs.target_starts, runs.lengths)
+    content = hashlib.sha256(f"{target.topic}\n{target.partition}\n{end}\n".encode())
+    for column in numbers:
+        content.update(np.ascontiguousarray(column, "<i8").tobytes())
+    return content.hexdigest()
 
 
 def _repeated(text: str, count: int) -> pa.DictionaryArray:

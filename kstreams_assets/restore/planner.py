@@ -176,7 +176,9 @@ class _Planner:
         coverage = Coverage(self._settings, look_at_files=True)
 
         def judge(ids: Sequence[str]) -> list[PointStatus]:
-            loaded = {p.id: p for p in self._points.load(self._application_id, ids)}
+            loaded = {
+                p.id: p for p in self._points.load(self._application_id, ids, damaged_too=True)
+            }
             points = [loaded[point_id] for point_id in ids if point_id in loaded]
             return coverage.statuses([self._reduced(point) for point in points])
 

@@ -53,7 +53,7 @@ def largest_batch(
     """
     largest = above
     for file in files:
-        parquet = pq.ParquetFile(file.path)
+        parquet = pq.ParquetFile(file.path, page_checksum_verification=True)
         groups = [
             index
             for index in range(parquet.num_row_groups)

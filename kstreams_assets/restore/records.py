@@ -14,6 +14,7 @@ from kstreams_assets.kafka.positions import OffsetRange, TopicPartitionId
 from kstreams_assets.recovery.offset_ranges import within_ranges
 from kstreams_assets.restore.request import OriginalHeaders
 from kstreams_assets.restore.work import PartitionWork
+from kstreams_assets.warehouse.digest import file_digest
 
 Offsets = npt.NDArray[np.int64]
 
@@ -29,6 +30,7 @@ SCHEMA = pa.schema(
 )
 """A record to restore: source offset, epoch milliseconds as stored, headers in order or null."""
 
+_PARTITION = "partition"
 _BATCH_RECORDS = 8_192
 _BATCH_RECORDS_UNKNOWN = 256
 _BATCH_BYTES = 8 * 1024 * 1024
@@ -43,8 +45,9 @@ def work_records(work: PartitionWork, *, skip: int = 0) -> Iterator[pa.RecordBat
     end.
 
     Raises:
-        RestoreRecordsError: A file is missing or damaged, offsets do not rise, or there are not as
-            many records as planned.
+        RestoreRecordsError: A file is missing or damaged, is not the one that its backup wrote, or
+            holds another partition; offsets do not rise, or there are not as many records as
+            planned.
     """
     ranges = _from_record(work, skip) if skip else work.ranges
     count = skip
@@ -97,14 +100,14 @@ def _stream(
     schema = pa.schema([SCHEMA.field(name) for name in columns])
     saved = () if work.saved_file is None else (work.saved_file,)
     spans, extra = (
-        _ascending(work.source, _read(work.source, files, ranges, schema, most))
+        _ascending(work.source, _read(work, files, ranges, schema, most))
         for files in (work.files, saved)
     )
     return _merged(spans, extra)
 
 
 def _read(
-    source: TopicPartitionId,
+    work: PartitionWork,
     files: Iterable[str],
     ranges: Sequence[OffsetRange],
     schema: pa.Schema,
@@ -112,25 +115,67 @@ def _read(
 ) -> Iterator[pa.RecordBatch]:
     for path in files:
         try:
+            _require_noted(work, path)
             for batch in _file_batches(path, ranges, schema, most):
+                _require_partition(work.source, path, batch)
                 inside = _inside(batch, ranges)
                 if inside.num_rows:
                     yield _as_schema(inside, schema)
         except (OSError, pa.ArrowException) as error:
-            reason = f"{Path(path).name} cannot be read ({str(error).splitlines()[0]})"
-            raise RestoreRecordsError(partition=str(source), reason=reason) from error
+            reason = f"file {_place(path)} cannot be read ({str(error).splitlines()[0]})"
+            raise RestoreRecordsError(partition=str(work.source), reason=reason) from error
+
+
+def _require_noted(work: PartitionWork, path: str) -> None:
+    """Before a record of it is used: the file is the one that its backup wrote, byte for byte.
+
+    Backups of earlier releases noted no digest: then the number of records must be right.
+    """
+    noted = work.noted.get(path)
+    if noted is None:
+        return
+    if noted.written is not None:
+        is_same = file_digest(Path(path)) == noted.written.digest
+        wrong = "" if is_same else "does not match the SHA-256 that its backup noted"
+    else:
+        found = pq.read_metadata(path).num_rows
+        wrong = f"holds {found:,} records, written were {noted.records:,}"
+        wrong = "" if found == noted.records else wrong
+    if wrong:
+        reason = (
+            f"file {_place(path)} (offsets {noted.first_offset} to {noted.last_offset}) {wrong}"
+        )
+        raise RestoreRecordsError(partition=str(work.source), reason=reason)
+
+
+def _require_partition(source: TopicPartitionId, path: str, batch: pa.RecordBatch) -> None:
+    """Staged files have no such column: they were written for this partition alone."""
+    if _PARTITION not in batch.schema.names:
+        return
+    found = batch.column(_PARTITION).to_numpy()
+    if (found != source.partition).any():
+        reason = f"file {_place(path)} holds records of partition {found[0]}"
+        raise RestoreRecordsError(partition=str(source), reason=reason)
+
+
+def _place(path: str) -> str:
+    """Window, topic and name of a file."""
+    return "/".join(Path(path).parts[-3:])
 
 
 def _file_batches(
     path: str, ranges: Sequence[OffsetRange], schema: pa.Schema, most: int
 ) -> Iterator[pa.RecordBatch]:
-    with pq.ParquetFile(path, memory_map=True) as file:
+    with pq.ParquetFile(path, memory_map=True, page_checksum_verification=True) as file:
+        columns = [*schema.names]
+        if _PARTITION in file.schema_arrow.names:
+            columns.append(_PARTITION)
         for number in range(file.metadata.num_row_groups):
             group = file.metadata.row_group(number)
             if group.num_rows and _may_hold(group, ranges):
                 size = most if len(schema) == 1 else _batch_records(group)
                 yield from file.iter_batches(
-                    batch_size=size, row_groups=[number], columns=schema.names, use_threads=False
+                    batch_size=size, row_groups=[number], columns=columns, use_threads=False
                 )
 
 

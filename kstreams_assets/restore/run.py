@@ -257,6 +257,7 @@ class _Attempt:
             base_offset=topic.base_offsets[partition.target.partition],
             records=partition.records,
             original_headers=self._plan.request.original_headers,
+            noted={str(file.path): file for file in partition.files},
         )
 
 

@@ -50,7 +50,7 @@ def _count(
 ) -> Mapping[int, int]:
     found: Counter[int] = Counter()
     for file in files:
-        with pq.ParquetFile(file.path) as parquet:
+        with pq.ParquetFile(file.path, page_checksum_verification=True) as parquet:
             wanted = ["partition", *columns]
             for batch in parquet.iter_batches(batch_size=_BATCH, columns=wanted):
                 rows = pa.Table.from_batches([batch]).filter(where)

@@ -49,6 +49,8 @@ RECOVERY_POINTS = {
     " clocks said; null: taken by an earlier release.",
     "ledger_version": "Version of the table `windows` before the cut: what it held was read before"
     " the cut; null: not known.",
+    "digest": "SHA-256 of the rest of the row as JSON (keys in order, without nulls); compared"
+    " whenever the row is read. Null in rows of earlier releases.",
 }
 SAVED_RECORDS = {
     "application_id": COMMON["application_id"],
@@ -57,6 +59,8 @@ SAVED_RECORDS = {
     "topic_id": COMMON["topic_id"],
     **{name: RECORDS[name] for name in ("partition", "offset", "timestamp_ms", "timestamp_type")},
     **{name: RECORDS[name] for name in ("headers", "key", "value")},
+    "digest": "BLAKE2b (16 bytes) of the record with its topic and partition; compared when it is"
+    " read. Null in rows of earlier releases.",
 }
 WINDOWS = {
     **COMMON,
@@ -131,6 +135,8 @@ OFFSET_MAPS = {
     "source_start": "First source offset of the run; null in the row that tells the end.",
     "target_start": "Its target offset; in the row that tells the end, the target's end.",
     "length": "Records with consecutive offsets on both sides; 0 in the row that tells the end.",
+    "digest": "In the row that tells the end: SHA-256 of the partition's map; compared when it is"
+    " read. Null in rows of earlier releases.",
 }
 KTABLE_SNAPSHOTS = {
     **{name: COMMON[name] for name in ("application_id", "window", "topic")},

@@ -154,8 +154,8 @@ class TestManyPoints:
         sizes: list[int] = []
         load = RecoveryPointTable.load
 
-        def counted(table: RecoveryPointTable, *args: Any) -> list[RecoveryPoint]:
-            points = load(table, *args)
+        def counted(table: RecoveryPointTable, *args: Any, **more: Any) -> list[RecoveryPoint]:
+            points = load(table, *args, **more)
             sizes.append(len(points))
             return points
 

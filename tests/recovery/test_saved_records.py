@@ -165,10 +165,10 @@ def _seconds(records: Sequence[RawRecord], table: SavedRecordsTable) -> float:
 
 
 def test_fifty_thousand_records(table: SavedRecordsTable) -> None:
-    """A point of a busy application; 0.11 s of processor time where this was written."""
+    """A point of a busy application; 0.11 s of processor time, and as much for the digests."""
     records = [
         RawRecord(o, o, 0, b"key-%d" % o, b"v" * 100, (("h", b"1"),) if o % 2 else ())
         for o in range(50_000)
     ]
     table.append(APPLICATION_ID, "p0", [tail([1])])
-    assert min(_seconds(records, table) for _ in range(3)) < 0.3
+    assert min(_seconds(records, table) for _ in range(3)) < 0.6

@@ -41,12 +41,17 @@ NO_HEADERS = OriginalHeaders()
 
 
 def span_file(
-    path: Path, records: Iterable[Stored], *, group: int = 50_000, dictionary: bool = False
+    path: Path,
+    records: Iterable[Stored],
+    *,
+    group: int = 50_000,
+    dictionary: bool = False,
+    partition: int = 0,
 ) -> str:
     """Write a span file and return its path; `group` records in each row group."""
     rows = [
         {
-            "partition": 0,
+            "partition": partition,
             "offset": record.offset,
             "timestamp_ms": record.timestamp_ms,
             "timestamp_type": 0,

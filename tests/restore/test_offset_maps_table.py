@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from deltalake import DeltaTable
 
-from kstreams_assets.errors import OffsetMapError
+from kstreams_assets.errors import OffsetMapError, StoredDataError
 from kstreams_assets.kafka.positions import TopicPartitionId
 from kstreams_assets.restore.offset_map import OffsetMap, OffsetRun, runs_of
 from kstreams_assets.restore.offset_maps_table import OffsetMapsTable, StoredMap
@@ -119,6 +119,10 @@ def test_a_stored_map_that_was_changed(table: OffsetMapsTable, tmp_path: Path) -
     DeltaTable(tmp_path / "offset_maps").update(
         predicate="source_start = 9", updates={"target_start": "2"}
     )
+    with pytest.raises(StoredDataError, match="offset map of orders-7 in restore r1"):
+        table.load(APPLICATION_ID, "r1")
+    # One of an earlier release has no digest; then only what contradicts itself is noticed.
+    DeltaTable(tmp_path / "offset_maps").update(updates={"digest": "NULL"})
     with pytest.raises(OffsetMapError, match="further in the target") as caught:
         table.load(APPLICATION_ID, "r1")
     error = caught.value

@@ -62,7 +62,7 @@ def _works(
     for partition, count in enumerate(counts):
         values = (b"%d-%d" % (partition, n) for n in range(count))
         records = [Stored(n, value.ljust(value_bytes), b"%d" % n) for n, value in enumerate(values)]
-        path = span_file(folder / f"{partition}.parquet", records)
+        path = span_file(folder / f"{partition}.parquet", records, partition=partition)
         target = TopicPartitionId(topic, partition)
         works.append(work_of(target, [path], [(0, count)], count))
     return works

@@ -1,5 +1,6 @@
 """The records of a partition come from its files each once, in order, and nothing else does."""
 
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -14,9 +15,11 @@ from kstreams_assets.kafka.positions import TopicPartitionId
 from kstreams_assets.restore.records import SCHEMA, header_lists, work_offsets, work_records
 from kstreams_assets.restore.request import OriginalHeaders
 from kstreams_assets.restore.work import PartitionWork
-from tests.restore.span_files import Stored, span_file, work_of
+from tests.restore.span_files import Stored, work_of
+from tests.restore.span_files import span_file as file_of
 
 TARGET = TopicPartitionId("restored", 3)
+span_file = partial(file_of, partition=TARGET.partition)
 
 
 def _stored(offset: int, value: bytes = b"span") -> Stored:
@@ -132,7 +135,7 @@ def test_only_row_groups_that_matter_are_read(tmp_path: Path) -> None:
     rows = _read(work_of(TARGET, [path], [(0, 100), (200, 400)], 300))
     assert len(rows) == 300
     assert len(_read(work_of(TARGET, [path], [(0, 400)], 400), skip=200)) == 200
-    with pytest.raises(RestoreRecordsError, match="orders-3 cannot be restored: f cannot be read"):
+    with pytest.raises(RestoreRecordsError, match=r"orders-3 .*: file .*/f cannot be read"):
         _read(work_of(TARGET, [path], [(0, 400)], 400))
 
 

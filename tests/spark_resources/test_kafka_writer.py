@@ -130,7 +130,7 @@ def test_every_oddity_arrives(target: Target, tmp_path: Path) -> None:
         for offset, r in zip(offsets, records, strict=True)
     ]
     topic = target.topic(partitions=3)
-    path = span_file(tmp_path / "f", records)
+    path = span_file(tmp_path / "f", records, partition=2)
     work = work_of(TopicPartitionId(topic, 2), [path], [(0, 1000)], len(records))
 
     produced = target.produce(work)

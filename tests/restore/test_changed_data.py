@@ -1,0 +1,241 @@
+"""Stored data that was changed behind our back: it is named, and none of it is used."""
+
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from kstreams_assets.backup.content import SpanFile
+from kstreams_assets.backup.point_judge import PointJudge, Restores
+from kstreams_assets.errors import RestoreRecordsError, StoredDataError
+from kstreams_assets.kafka.positions import TopicPartitionId
+from kstreams_assets.kafka.raw_record import RawRecord
+from kstreams_assets.recovery.point import GroupOffset, PartitionCut, RecoveryPoint
+from kstreams_assets.recovery.saved_records import SavedRecordsTable, SavedTail
+from kstreams_assets.recovery.table import RecoveryPointTable
+from kstreams_assets.restore.offset_map import runs_of
+from kstreams_assets.restore.offset_maps_table import OffsetMapsTable
+from kstreams_assets.restore.records import work_offsets, work_records
+from kstreams_assets.restore.result import PartitionProduced
+from kstreams_assets.restore.work import PartitionWork
+from kstreams_assets.warehouse.digest import written_files
+from kstreams_assets.warehouse.layout import Warehouse
+from tests.backup.samples import APPLICATION_ID, point
+from tests.restore.span_files import Stored, span_file, work_of
+
+TARGET = TopicPartitionId("orders", 0)
+COUNT = 200
+
+
+def _work(folder: Path, *, with_digest: bool = True) -> PartitionWork:
+    path = Path(span_file(folder / "orders.parquet", _records("order"), group=50))
+    (written,) = written_files(folder, [(path.name, COUNT)])
+    noted = SpanFile(path, COUNT, 0, COUNT - 1, written if with_digest else None)
+    work = work_of(TARGET, [str(path)], [(0, COUNT)], COUNT)
+    return replace(work, noted={str(path): noted})
+
+
+def _records(kind: str) -> list[Stored]:
+    return [Stored(offset, f"{kind} {offset}".encode()) for offset in range(COUNT)]
+
+
+def _read(work: PartitionWork) -> int:
+    return sum(batch.num_rows for batch in work_records(work))
+
+
+def _swapped(path: Path) -> None:
+    """Another topic's file of equal count and range is in its place."""
+    shutil.copy(span_file(path.with_name("log.parquet"), _records("total"), group=50), path)
+
+
+def _neighbour(path: Path) -> None:
+    """A record has the value of its neighbour; count and offsets are as they were."""
+    rows = pq.read_table(path)
+    values = rows["value"].to_pylist()
+    values[7] = values[8]
+    column = rows.schema.get_field_index("value")
+    rows = rows.set_column(column, rows.schema.field(column), pa.array(values, pa.binary()))
+    pq.write_table(rows, path)
+
+
+def _flipped(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 3] ^= 4
+    path.write_bytes(bytes(content))
+
+
+def _cut_off(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-9])
+
+
+def _gone(path: Path) -> None:
+    path.unlink()
+
+
+FAULTS = {
+    "swapped": _swapped,
+    "neighbour": _neighbour,
+    "flipped": _flipped,
+    "cut off": _cut_off,
+    "gone": _gone,
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
+def test_no_record_of_a_changed_file_is_given(
+    tmp_path: Path, fault: Callable[[Path], None]
+) -> None:
+    work = _work(tmp_path)
+    assert _read(work) == COUNT
+    fault(Path(work.files[0]))
+    given = []
+    with pytest.raises(RestoreRecordsError, match=r"orders-0 .*orders\.parquet.* from a copy"):
+        given += work_records(work)
+    assert given == []
+    with pytest.raises(RestoreRecordsError):
+        list(work_offsets(work))
+
+
+def test_a_file_without_digest_has_as_many_records_as_were_written(tmp_path: Path) -> None:
+    work = _work(tmp_path, with_digest=False)
+    assert _read(work) == COUNT
+    span_file(Path(work.files[0]), _records("order")[:-1])
+    with pytest.raises(RestoreRecordsError, match="holds 199 records, written were 200"):
+        _read(work)
+
+
+def test_page_checksums_are_compared(tmp_path: Path) -> None:
+    """What catches a flipped bit where no digest was noted."""
+    path = tmp_path / "with.parquet"
+    rows = pq.read_table(span_file(tmp_path / "orders.parquet", _records("order")))
+    pq.write_table(rows, path, write_page_checksum=True, use_dictionary=False, compression="none")
+    content = path.read_bytes()
+    at = content.index(b"order 100")
+    path.write_bytes(content[:at] + b"Order 100" + content[at + 9 :])
+    assert pq.read_table(path)["value"][100].as_py() == b"Order 100"
+    with pytest.raises(RestoreRecordsError, match="cannot be read"):
+        _read(work_of(TARGET, [str(path)], [(0, COUNT)], COUNT))
+
+
+def test_another_partition(tmp_path: Path) -> None:
+    path = span_file(tmp_path / "orders.parquet", _records("order"))
+    work = work_of(TopicPartitionId("orders", 1), [path], [(0, COUNT)], COUNT)
+    with pytest.raises(RestoreRecordsError, match="holds records of partition 0"):
+        _read(work)
+
+
+def _taken() -> RecoveryPoint:
+    cut = PartitionCut("t", 0, "life-1", 0, 1000)
+    return point(1000, cut, group_offsets=[GroupOffset("t", 0, 700, "AgAB")], point_id="p")
+
+
+def _change(table: Path, column: str, change: Callable[[list], list]) -> None:
+    """Write a control table anew with other values in a column."""
+    rows = DeltaTable(table).to_pyarrow_table()
+    values = pa.array(change(rows[column].to_pylist()), rows.schema.field(column).type)
+    index = rows.schema.get_field_index(column)
+    rows = rows.set_column(index, rows.schema.field(index), values)
+    write_deltalake(table, rows, mode="overwrite")
+
+
+def _input_offset(rows: list) -> list:
+    return [[{**offset, "offset": offset["offset"] + 7} for offset in row] for row in rows]
+
+
+def _metadata(rows: list) -> list:
+    return [[{**offset, "metadata": ""} for offset in row] for row in rows]
+
+
+def _end(rows: list) -> list:
+    return [[{**cut, "end": cut["end"] - 11} for cut in row] for row in rows]
+
+
+@pytest.mark.parametrize(
+    ("column", "change"),
+    [("group_offsets", _input_offset), ("group_offsets", _metadata), ("partitions", _end)],
+)
+def test_a_changed_point(tmp_path: Path, column: str, change: Callable[[list], list]) -> None:
+    warehouse = Warehouse(tmp_path)
+    points = RecoveryPointTable(warehouse)
+    points.append(_taken())
+    assert points.load(APPLICATION_ID, ["p"]) == [_taken()]
+    _change(warehouse.control("recovery_points"), column, change)
+    with pytest.raises(StoredDataError, match=r"Recovery point p cannot be used.*from a copy"):
+        points.load(APPLICATION_ID, ["p"])
+    assert points.newest(APPLICATION_ID) == []
+    (damaged,) = points.load(APPLICATION_ID, ["p"], damaged_too=True)
+    judge = PointJudge({}, roles={}, backed_up=set(), closed=[])
+    (status,) = judge.judge([damaged])
+    assert (status.gives, status.damaged) == (Restores.NOTHING, True)
+
+
+def test_an_older_point_is_the_newest_that_counts(tmp_path: Path) -> None:
+    points = RecoveryPointTable(Warehouse(tmp_path))
+    points.append(replace(_taken(), id="older", taken_at_ms=500, sealed=True))
+    points.append(replace(_taken(), sealed=True))
+    _change(tmp_path / "recovery_points", "took_ms", lambda rows: [ms + (ms == 7) for ms in rows])
+    assert points.newest(APPLICATION_ID) == []
+    points.append(replace(_taken(), id="newer", taken_at_ms=1500, sealed=True))
+    assert [one.id for one in points.newest(APPLICATION_ID, 2)] == ["newer"]
+    found = points.newest_sealed(APPLICATION_ID)
+    assert found is not None
+    assert found.id == "newer"
+
+
+@pytest.mark.parametrize("column", ["taken_at_ms", "digest"])
+def test_points_of_earlier_releases(tmp_path: Path, column: str) -> None:
+    """They have no digest: nothing is known of them, and they are readable."""
+    points = RecoveryPointTable(Warehouse(tmp_path))
+    points.append(_taken())
+    _change(tmp_path / "recovery_points", "digest", lambda rows: [None for _ in rows])
+    if column == "taken_at_ms":
+        _change(tmp_path / "recovery_points", column, lambda rows: [ms + 1 for ms in rows])
+    (found,) = points.load(APPLICATION_ID, ["p"])
+    assert not found.damaged
+
+
+@pytest.mark.parametrize(
+    ("column", "change"),
+    [
+        ("value", lambda rows: [b"other", *rows[1:]]),
+        ("value", lambda rows: [rows[1], rows[0], *rows[2:]]),
+        ("key", lambda rows: [None, *rows[1:]]),
+        ("timestamp_ms", lambda rows: [rows[0] + 1, *rows[1:]]),
+        ("headers", lambda rows: [[], *rows[1:]]),
+    ],
+)
+def test_changed_saved_records(tmp_path: Path, column: str, change: Callable[[list], list]) -> None:
+    saved = SavedRecordsTable(Warehouse(tmp_path))
+    records = [
+        RawRecord(offset, 1_000 + offset, 0, b"k", b"v%d" % offset, (("h", None), ("h", b"x")))
+        for offset in range(5)
+    ]
+    tail = SavedTail(TopicPartitionId("t", 0), "life-1", records)
+    saved.append(APPLICATION_ID, "p", [tail])
+    cut = PartitionCut("t", 0, "life-1", 0, 5, saved_from=0)
+    taken = point(1000, cut, point_id="p")
+    assert saved.of_point(taken).num_rows == 5
+    _change(tmp_path / "recovery_point_records", column, change)
+    with pytest.raises(StoredDataError, match=r"Offset 0 of t-0, saved with recovery point p"):
+        saved.of_point(taken)
+
+
+@pytest.mark.parametrize("column", ["source_start", "target_start"])
+def test_a_shifted_offset_map(tmp_path: Path, column: str) -> None:
+    table = OffsetMapsTable(Warehouse(tmp_path))
+    source, target = TopicPartitionId("t", 0), TopicPartitionId("copy", 0)
+    runs = tuple(runs_of([0, 1, 2, 7, 8], [0, 1, 2, 3, 4]))
+    table.record(APPLICATION_ID, "r", [PartitionProduced(source, target, runs, 5, 0, 5)])
+    assert table.load(APPLICATION_ID, "r")[source].map.map(8) == 4
+    _change(
+        tmp_path / "offset_maps",
+        column,
+        lambda rows: [None if offset is None else offset + 7 for offset in rows],
+    )
+    with pytest.raises(StoredDataError, match=r"The offset map of t-0 in restore r"):
+        table.load(APPLICATION_ID, "r")
