@@ -175,7 +175,9 @@ class PointJudge:
         found = _Findings()
         committed = {(o.topic, o.partition): o.offset for o in point.group_offsets}
         for cut in point.partitions:
-            missing = self._damaged(cut, committed.get((cut.topic, cut.partition)))
+            missing = None
+            if self._damaged_spans:
+                missing = self._damaged(cut, committed.get((cut.topic, cut.partition)))
             if missing is not None:
                 found.missing.append(missing)
                 continue
