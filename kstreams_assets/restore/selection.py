@@ -65,10 +65,10 @@ def reduced(
 ) -> RecoveryPoint:
     """The point with only the partitions and offsets that a restore needs to find backed up."""
     committed = _committed(point)
+    rebuilds = request.mode is not RestoreMode.STATE
     cuts = []
     for cut in point.partitions:
         of_topic = cut.roles or roles.get(cut.topic, frozenset())
-        rebuilds = request.mode is not RestoreMode.STATE
         if cut.topic in excluded or (rebuilds and not is_recomputed_from(of_topic)):
             continue
         start = _start(cut, of_topic, request, committed.get(cut.id))

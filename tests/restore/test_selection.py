@@ -245,6 +245,9 @@ class TestReduced:
         assert lacking(STATE, set()) == (set(absent), {"new", "other"})
         assert lacking(STATE, {"orders", "new"}) == (set(absent) - {"orders"}, {"other"})
         assert lacking(REBUILD, set()) == ({"orders"}, {"new", "other"})
+        nothing = replace(taken, partitions=())
+        found = reduced(nothing, roles_at(application(), None), STATE, set())
+        assert set(found.absent_topics) == set(absent)
 
     def test_what_is_left_out_is_no_topic_that_the_point_does_not_know(self) -> None:
         taken = point()
