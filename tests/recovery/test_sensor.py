@@ -24,6 +24,7 @@ from kstreams_assets.recovery.table import RecoveryPointTable
 from kstreams_assets.settings import RecoveryPointSettings
 from kstreams_assets.warehouse.layout import Warehouse
 from kstreams_assets.warehouse.lock import WarehouseLockedError, warehouse_lock
+from tests.backup.held_records import hold_records
 from tests.backup.requesting import settings_of
 from tests.backup.samples import APPLICATION_ID, backup, cut, point, result, span
 
@@ -49,7 +50,9 @@ class Bench:
         def take(recorder: Recorder) -> RecoveryPoint:
             self.timeouts.append(recorder.cluster._admin._timeout_s)
             taken = replace(
-                point(self.now_ms, cut(0, 5)), guarantee=self.guarantee, sealed=self.sealed
+                point(self.now_ms, cut(0, 5), cut(0, 5, topic="u")),
+                guarantee=self.guarantee,
+                sealed=self.sealed,
             )
             RecoveryPointTable(recorder.warehouse).append(taken)
             return taken
@@ -162,8 +165,9 @@ class TestCheck:
 
     def _back_up(self, bench: Bench) -> None:
         """What the newest point holds."""
-        backups = [backup(result(span(0, 5)))]
+        backups = [backup(result(span(0, 5, topic=name)), topic=name) for name in ("t", "u")]
         Ledger(Warehouse(bench.root), APPLICATION_ID).record(backups, run_id="run")
+        hold_records(Warehouse(bench.root), APPLICATION_ID)
 
     def _fail(self, bench: Bench, error: BaseException) -> None:
         def take(_: Recorder) -> RecoveryPoint:
