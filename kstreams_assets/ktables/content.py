@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 import numpy as np
 import pyarrow as pa
@@ -10,9 +10,16 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
-from kstreams_assets.ktables.snapshot import RowProblem
+from kstreams_assets.errors import StoredDataError
+from kstreams_assets.ktables.snapshot import RowProblem, Snapshot
 from kstreams_assets.ktables.work import PartitionContent
 from kstreams_assets.warehouse.delta import open_delta
+from kstreams_assets.warehouse.digest import (
+    WrittenFile,
+    file_digest,
+    file_problem,
+    written_files,
+)
 
 FEW_PROBLEMS = 20
 """How many of the rows with a problem are named."""
@@ -43,6 +50,50 @@ def window_files(table: DeltaTable | None, path: Path) -> dict[str, list[tuple[P
         file = (path / unquote(row["path"]), row["num_records"])
         found.setdefault(row["partition.window"], []).append(file)
     return found
+
+
+def snapshot_written(path: Path, window: str) -> tuple[WrittenFile, ...]:
+    """The files of a window's snapshot as they are now, read whole."""
+    files = window_files(open_table(path), path).get(window, [])
+    relative = [(quote(str(file.relative_to(path))), rows) for file, rows in files]
+    return tuple(written_files(path, relative))
+
+
+def snapshot_problem(path: Path, snapshot: Snapshot, *, read: bool) -> str:
+    """How the files of a snapshot differ from those that were written; else empty.
+
+    By name, existence and size; with `read` by their digests, too. Of snapshots of earlier releases
+    nothing is known.
+    """
+    if not snapshot.written:
+        return ""
+    there = {f for f, _ in window_files(open_table(path), path).get(snapshot.window.key, [])}
+    noted = {path / unquote(file.path): file for file in snapshot.written}
+    if there != noted.keys():
+        return "the table has other files than were written"
+    for file, written in noted.items():
+        problem = file_problem(file, written.size)
+        if not problem and read and file_digest(file) != written.digest:
+            problem = f"file {file.name} does not match the SHA-256 that was noted"
+        if problem:
+            return problem
+    return ""
+
+
+def require_snapshot(path: Path, snapshot: Snapshot) -> None:
+    """Before a row of a snapshot is used: its files are those that were written, byte for byte.
+
+    Raises:
+        StoredDataError: They are not.
+    """
+    problem = snapshot_problem(path, snapshot, read=True)
+    if problem:
+        raise StoredDataError(
+            subject=f"The KTable snapshot of store {snapshot.store}, window {snapshot.window.key},",
+            problem=problem,
+            remedy="Make it again from the backups (kstreams-assets ktables make --window"
+            f" {snapshot.window.key}), or bring the file back from a copy of the warehouse.",
+        )
 
 
 def rows_by_partition(files: list[Path]) -> Mapping[int, PartitionContent]:

@@ -4,6 +4,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kstreams_assets.app.model import StreamsApplication
@@ -11,7 +12,12 @@ from kstreams_assets.backup.content import open_records
 from kstreams_assets.backup.run import Spark
 from kstreams_assets.backup.windows import Window
 from kstreams_assets.errors import KTableJobError
-from kstreams_assets.ktables.content import open_table, window_files
+from kstreams_assets.ktables.content import (
+    open_table,
+    require_snapshot,
+    snapshot_written,
+    window_files,
+)
 from kstreams_assets.ktables.plan import SnapshotPlan
 from kstreams_assets.ktables.planner import SnapshotPlanner
 from kstreams_assets.ktables.snapshot import Snapshot, SnapshotPartition, TableStore
@@ -119,12 +125,17 @@ class _Execution:
             delta_version=content.delta_version,
             took_ms=round(1000 * (time.monotonic() - began)),
             run_id=self.run.run_id,
+            written=snapshot_written(self._table(plan.store.store), plan.window.key),
         )
+
+    def _table(self, store: str) -> Path:
+        return self.run.warehouse.ktable(self.run.application.application_id, store)
 
     def _base_files(self, base: Snapshot | None) -> list[str]:
         if base is None:
             return []
         path = self.run.warehouse.ktable(base.application_id, base.store)
+        require_snapshot(path, base)
         files = window_files(open_table(path), path)
         return [str(file) for file, _ in files.get(base.window.key, [])]
 

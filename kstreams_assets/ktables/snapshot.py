@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from kstreams_assets.backup.windows import Window
 from kstreams_assets.kafka.positions import OffsetRange
 from kstreams_assets.ktables.store_format import StoreFormat
+from kstreams_assets.warehouse.digest import WrittenFile
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +63,8 @@ class Snapshot:
     `proved`: it is exactly the store's content at the point; else `reason` says why that cannot be
     proved (point not exact, compaction before the backup). `base_window` is the earlier snapshot
     it builds on, None when it was made from the begin of the log. `records` were read to make it.
-    `problem_rows` counts rows with a problem, of which `problems` are the first few.
+    `problem_rows` counts rows with a problem, of which `problems` are the first few. `written` are
+    its files right after they were written; empty where an earlier release made it.
     """
 
     application_id: str
@@ -82,6 +84,7 @@ class Snapshot:
     delta_version: int | None = None
     took_ms: int = 0
     run_id: str = ""
+    written: tuple[WrittenFile, ...] = ()
 
     @property
     def rows(self) -> int:

@@ -11,6 +11,7 @@ from kstreams_assets.backup.windows import Window
 from kstreams_assets.kafka.positions import OffsetRange
 from kstreams_assets.ktables.snapshot import RowProblem, Snapshot, SnapshotPartition
 from kstreams_assets.warehouse.control_table import ControlTable, one_of
+from kstreams_assets.warehouse.digest import WRITTEN_FILES, files_in
 from kstreams_assets.warehouse.layout import Warehouse
 from kstreams_assets.warehouse.predicate import sql_string
 
@@ -53,6 +54,7 @@ SCHEMA = pa.schema(
         pa.field("took_ms", pa.int64(), nullable=False),
         pa.field("run_id", pa.string(), nullable=False),
         pa.field("recorded_at_ms", pa.int64(), nullable=False),
+        pa.field("written", WRITTEN_FILES),
     ]
 )
 
@@ -153,6 +155,7 @@ def _row(snapshot: Snapshot, recorded_at_ms: int) -> dict[str, Any]:
         "took_ms": snapshot.took_ms,
         "run_id": snapshot.run_id,
         "recorded_at_ms": recorded_at_ms,
+        "written": [file.row() for file in snapshot.written] or None,
     }
 
 
@@ -175,6 +178,7 @@ def _snapshot(row: Mapping[str, Any]) -> Snapshot:
         delta_version=row["delta_version"],
         took_ms=row["took_ms"],
         run_id=row["run_id"],
+        written=files_in(row["written"]),
     )
 
 

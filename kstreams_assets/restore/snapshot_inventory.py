@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from kstreams_assets.backup.ledger import Ledger
 from kstreams_assets.kafka.positions import TopicPartitionId
+from kstreams_assets.ktables.content import snapshot_problem
 from kstreams_assets.ktables.from_settings import table_stores
 from kstreams_assets.ktables.snapshot import SnapshotPartition
 from kstreams_assets.ktables.snapshots_table import SnapshotsTable
@@ -122,8 +123,8 @@ class _Topic:
         self._configs = dict(noted.facts.configs) if noted else {}
         self._raw = {p.cut.id: raw.get(p.cut.id, Holding()) for p in wanted.partitions}
         snapshot = chosen.snapshot
-        table = settings.warehouse.ktable(settings.application_id, snapshot.store)
-        self._files = snapshot_files(table, snapshot.window.key)
+        self._table = settings.warehouse.ktable(settings.application_id, snapshot.store)
+        self._files = snapshot_files(self._table, snapshot.window.key)
         # Rows without a key are among the problems, so mostly no file must be opened.
         self._keyless = keyless_rows(self._files) if snapshot.problem_rows else {}
         may_be_odd = any(holding.odd_timestamps for holding in self._raw.values())
@@ -153,6 +154,13 @@ class _Topic:
         if refusal is not None:
             yield refusal
         snapshot = self._chosen.snapshot
+        problem = snapshot_problem(self._table, snapshot, read=False)
+        if problem:
+            yield Refusal(
+                f"store {snapshot.store}",
+                f"Its snapshot of window {snapshot.window.key} is damaged: {problem}.",
+                f"Make the snapshot again: {MAKE} --window {snapshot.window.key}, {RAW_REMEDY}.",
+            )
         there = sum(file.records for file in self._files)
         if there != snapshot.rows:
             yield Refusal(

@@ -14,6 +14,8 @@ import pyarrow.parquet as pq
 
 from kstreams_assets.errors import RestoreRecordsError
 from kstreams_assets.kafka.positions import TopicPartitionId
+from kstreams_assets.ktables.content import require_snapshot
+from kstreams_assets.ktables.snapshots_table import SnapshotsTable
 from kstreams_assets.recovery.point import RecoveryPoint
 from kstreams_assets.recovery.saved_records import SavedRecordsTable, by_partition
 from kstreams_assets.restore.plan import RestorePlan, TopicPlan
@@ -57,11 +59,16 @@ def stage_snapshots(
 
     Raises:
         RestoreRecordsError: A snapshot has other rows than were planned; nothing was produced.
+        StoredDataError: Its files are not those that were written; nothing was produced.
         SparkJobError: One could not be read.
     """
     folder = _folder(warehouse, plan.restore_id) / "snapshots"
     files: dict[TopicPartitionId, Path] = {}
+    noted = SnapshotsTable(warehouse).of(plan.application_id)
     for number, (topic, snapshot) in enumerate(plan.from_snapshots):
+        for one in noted:
+            if (one.store, one.window.key) == (snapshot.store, snapshot.window):
+                require_snapshot(warehouse.ktable(plan.application_id, one.store), one)
         from spark_resources.snapshot_staging import stage_snapshot
 
         by_number = stage_snapshot(

@@ -158,6 +158,9 @@ KTABLE_SNAPSHOTS = {
     "took_ms": "How long it took.",
     "run_id": "Dagster run, or `cli-...`.",
     "recorded_at_ms": "When the row was written; the newest one of a store and window counts.",
+    "written": "The data files as they were right after they were written: path below the store's"
+    " table, bytes, rows and SHA-256 of each; compared before a restore or the next snapshot uses"
+    " them. Null in rows of earlier releases.",
 }
 SCHEMAS = {
     "application_id": COMMON["application_id"],

@@ -115,8 +115,8 @@ def _rewritten_through_delta(records: Path) -> None:
 
 
 def _newest_file(records: Path) -> Path:
-    folder = records / f"window={window(WINDOWS - 1).key}" / "topic=log"
-    return next(folder.glob("*.parquet"))
+    (file,) = span_files(records, SpanId(window(WINDOWS - 1).key, LOG))
+    return file.path
 
 
 def _no_file(records: Path) -> None:

@@ -15,6 +15,8 @@ from kstreams_assets.backup.point_judge import PointJudge, Restores
 from kstreams_assets.errors import RestoreRecordsError, StoredDataError
 from kstreams_assets.kafka.positions import TopicPartitionId
 from kstreams_assets.kafka.raw_record import RawRecord
+from kstreams_assets.ktables.content import require_snapshot, snapshot_problem, snapshot_written
+from kstreams_assets.ktables.snapshots_table import SnapshotsTable
 from kstreams_assets.recovery.point import GroupOffset, PartitionCut, RecoveryPoint
 from kstreams_assets.recovery.saved_records import SavedRecordsTable, SavedTail
 from kstreams_assets.recovery.table import RecoveryPointTable
@@ -26,6 +28,8 @@ from kstreams_assets.restore.work import PartitionWork
 from kstreams_assets.warehouse.digest import written_files
 from kstreams_assets.warehouse.layout import Warehouse
 from tests.backup.samples import APPLICATION_ID, point
+from tests.restore.snapshot_samples import snapshot
+from tests.restore.snapshot_tables import Row, write_snapshot
 from tests.restore.span_files import Stored, span_file, work_of
 
 TARGET = TopicPartitionId("orders", 0)
@@ -61,6 +65,14 @@ def _neighbour(path: Path) -> None:
     column = rows.schema.get_field_index("value")
     rows = rows.set_column(column, rows.schema.field(column), pa.array(values, pa.binary()))
     pq.write_table(rows, path)
+
+
+def _values_of_a_snapshot(path: Path) -> None:
+    """Every value is another one."""
+    rows = pq.ParquetFile(path).read()
+    index = rows.schema.get_field_index("value")
+    values = pa.array([b"other"] * rows.num_rows, rows.schema.field(index).type)
+    pq.write_table(rows.set_column(index, rows.schema.field(index), values), path)
 
 
 def _flipped(path: Path) -> None:
@@ -239,3 +251,35 @@ def test_a_shifted_offset_map(tmp_path: Path, column: str) -> None:
     )
     with pytest.raises(StoredDataError, match=r"The offset map of t-0 in restore r"):
         table.load(APPLICATION_ID, "r")
+
+
+@pytest.mark.parametrize("fault", [_flipped, _cut_off, _gone, _values_of_a_snapshot])
+def test_a_changed_snapshot(tmp_path: Path, fault: Callable[[Path], None]) -> None:
+    """Neither a restore nor the next snapshot is made from it."""
+    warehouse = Warehouse(tmp_path)
+    table = warehouse.ktable("shop", "sums")
+    write_snapshot(table, [Row(0, offset, b"k%d" % offset) for offset in range(30)])
+    noted = snapshot(written=snapshot_written(table, "w1"))
+    snapshots = SnapshotsTable(warehouse)
+    snapshots.record([noted])
+    (stored,) = snapshots.of("shop")
+    assert stored.written == noted.written
+    require_snapshot(table, stored)
+    (file,) = table.glob("window=w1/*.parquet")
+    fault(file)
+    with pytest.raises(StoredDataError, match=r"snapshot of store sums, window w1, .*ktables make"):
+        require_snapshot(table, stored)
+    require_snapshot(table, replace(stored, written=()))  # of an earlier release
+
+
+@pytest.mark.parametrize("fault", [_cut_off, _gone])
+def test_the_plan_looks_at_the_files_of_a_snapshot(
+    tmp_path: Path, fault: Callable[[Path], None]
+) -> None:
+    table = Warehouse(tmp_path).ktable("shop", "sums")
+    write_snapshot(table, [Row(0, 1)])
+    stored = snapshot(written=snapshot_written(table, "w1"))
+    assert snapshot_problem(table, stored, read=False) == ""
+    (file,) = table.glob("window=w1/*.parquet")
+    fault(file)
+    assert file.name in snapshot_problem(table, stored, read=False)
