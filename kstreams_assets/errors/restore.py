@@ -13,14 +13,14 @@ class RestoreError(KStreamsAssetsError):
 
 
 class RestoreRefusedError(RestoreError):
-    """Things stand against a restore; nothing was written."""
+    """Things stand against a restore; no record was written."""
 
     def __init__(self, *, application_id: str, refusals: Iterable[str]) -> None:
         self.application_id = application_id
         self.refusals = tuple(refusals)
         listed = "\n".join(f"- {refusal}" for refusal in self.refusals)
         super().__init__(
-            f"The restore of {application_id} is refused, nothing was written:\n{listed}\n",
+            f"The restore of {application_id} is refused, no record was written:\n{listed}\n",
             remedy="Mend each of these; kstreams-assets restore plan shows whether all are gone.",
         )
 

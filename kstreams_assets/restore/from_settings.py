@@ -7,9 +7,10 @@ from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.restore.completeness import require_complete
 from kstreams_assets.restore.group_offsets import GroupOffsetsCommit
+from kstreams_assets.restore.own_target import restore_lock
 from kstreams_assets.restore.plan import RestorePlan
-from kstreams_assets.restore.planner import plan_restore
-from kstreams_assets.restore.restores_table import StoredRestore
+from kstreams_assets.restore.planner import plan_again, plan_restore
+from kstreams_assets.restore.restores_table import RestoresTable, StoredRestore
 from kstreams_assets.restore.run import RestoreResult, RestoreRun
 from kstreams_assets.settings import ApplicationSettings
 
@@ -25,13 +26,14 @@ def run_restore(
     run_id: str,
     log: Callable[[str], None],
 ) -> RestoreResult:
-    """Create topics, produce and verify as planned; see `RestoreRun.execute`."""
+    """Plan again, create topics, produce and verify as planned; see `RestoreRun.execute`."""
     run = RestoreRun(
         warehouse=settings.warehouse,
         settings=settings.restore,
         target=target,
         spark=spark,
         run_id=run_id,
+        again=lambda planned: plan_again(settings, planned, target),
         log=log,
     )
     return run.execute(plan)
@@ -42,11 +44,28 @@ def commit_group_offsets(
 ) -> StoredRestore:
     """Commit the offsets of a verified restore; see `GroupOffsetsCommit.execute`.
 
+    It is the newest state of the restore that counts, under the restore's lock: another run of it
+    may have found since that the target is not as the backup.
+
     Raises:
+        RestoreNotVerifiedError: Another run of the restore has begun again since, or found it
+            wrong.
         RestoreIncompleteError: A blocking completeness rule does not hold on the target, or was not
             evaluated there (`evaluate_restore`).
         KStreamsAssetsError: As `GroupOffsetsCommit.execute`.
     """
     require_complete(settings, restore)
-    with KafkaCluster(target) as cluster:
-        return GroupOffsetsCommit(settings.warehouse, cluster).execute(restore)
+    with (
+        restore_lock(
+            settings.warehouse,
+            cluster_id=restore.target_cluster_id,
+            group=restore.group,
+            purpose=f"commit of the group offsets of restore {restore.restore_id}",
+            wait_s=settings.restore.lock_wait_s,
+        ),
+        KafkaCluster(target) as cluster,
+    ):
+        newest = RestoresTable(settings.warehouse).newest(
+            restore.application_id, restore.restore_id
+        )
+        return GroupOffsetsCommit(settings.warehouse, cluster).execute(newest or restore)

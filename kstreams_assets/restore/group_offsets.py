@@ -99,7 +99,7 @@ class GroupOffsetsCommit:
         for id_, end in sorted(stored.items()):
             topic = topics[id_.topic]
             base = topic.base_offsets[id_.partition]
-            if starts[id_] > base and end > base:
+            if starts[id_] < base or (starts[id_] > base and end > base):
                 changed.append(f"{id_} begins at offset {starts[id_]}, not {base}")
             grown = ends[id_] > end and not is_recomputed_from(roles_of(topic))
             if ends[id_] < end or grown:

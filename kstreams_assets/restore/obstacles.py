@@ -2,14 +2,18 @@
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
+from kstreams_assets.kafka.positions import TopicPartitionId
+from kstreams_assets.recovery.point import iso_time
 from kstreams_assets.restore.observed import Holding, TargetTopic
-from kstreams_assets.restore.plan import Refusal, TopicPlan
+from kstreams_assets.restore.plan import SOMEBODY_ELSE, Refusal, RestorePlan, TopicPlan, identity
 from kstreams_assets.restore.planning import Findings
+from kstreams_assets.restore.restores_table import RestoreState, StoredRestore
 from kstreams_assets.restore.topic_configs import MAX_MESSAGE_BYTES, MIN_IN_SYNC, TIMESTAMP_TYPE
 
 _TOPIC_RIGHTS = ("READ", "WRITE", "ALTER_CONFIGS")
 _GROUP_RIGHTS = ("READ",)
 _ALL = "ALL"
+_HANDED_OVER = frozenset({RestoreState.COMMITTED, RestoreState.FINISHED})
 _TAKEN_OVER = frozenset({"classic", "consumer", "streams"})
 """Types of groups whose offsets the application can go on from."""
 
@@ -28,6 +32,9 @@ def refusals(
             target topic would not take it.
         writers: By id of a target topic, the restore that wrote it.
     """
+    handed_over = _handed_over(found, topics)
+    if handed_over is not None:
+        return [*found.target.problems, handed_over]
     return [
         *_damaged(found, topics),
         *found.target.problems,
@@ -54,6 +61,106 @@ def _damaged(found: Findings, topics: Sequence[TopicPlan]) -> Iterable[Refusal]:
                     f"Its files do not match the ledger: {damage}.",
                     damage.remedy,
                 )
+
+
+def changed_since(then: RestorePlan, now: RestorePlan, own: StoredRestore | None) -> list[Refusal]:
+    """Where the target is not as it was planned, `now` being the plan under the restore's lock.
+
+    What this very restore has done meanwhile is no difference: `own` is what is stored of it. An
+    attempt that was stopped is gone on with, a second command at the same time finds all done.
+    """
+    before = {topic.target: topic for topic in then.topics}
+    if {t.source: t.target for t in now.topics} != {t.source: t.target for t in then.topics}:
+        problem = "The plan has other topics than a moment ago."
+        return [Refusal(f"restore {then.restore_id}", problem, "Plan the restore again.")]
+    found = [
+        refusal
+        for topic in now.topics
+        if (difference := _difference(before[topic.target], topic, own))
+        for refusal in [Refusal(f"topic {topic.target}", difference, SOMEBODY_ELSE)]
+    ]
+    committed = {
+        TopicPartitionId(o.topic, o.partition): o.offset
+        for o in (own.committed if own else None) or ()
+    }
+    moved = sorted(
+        id_
+        for id_ in {*then.group_offsets, *now.group_offsets}
+        if then.group_offsets.get(id_) != (offset := now.group_offsets.get(id_))
+        and (offset is None or committed.get(id_) != offset.offset)
+    )
+    if moved:
+        found.append(
+            Refusal(
+                f"group {now.group}",
+                f"Its committed offsets of {len(moved)} partition(s) have changed since the restore"
+                f" was planned, the first of them {moved[0]}.",
+                "Another restore or the application has committed them: stop that and plan the"
+                " restore again.",
+            )
+        )
+    return found
+
+
+def _difference(then: TopicPlan, now: TopicPlan, own: StoredRestore | None) -> str:
+    """How a topic differs from its plan, empty if it does not."""
+    if now.records != then.records:
+        return f"{now.records:,} records are to be restored, {then.records:,} were planned."
+    is_own = (
+        own is not None
+        and now.target_topic_id is not None
+        and own.own_topic(now.target, now.target_topic_id) is not None
+    )
+    if is_own:
+        return ""
+    if now.target_topic_id != then.target_topic_id:
+        was, is_ = identity(then.target_topic_id), identity(now.target_topic_id)
+        return f"When the restore was planned it {was}, now that it begins it {is_}."
+    for partition, before in zip(now.partitions, then.partitions, strict=True):
+        if partition.base_offset != before.base_offset:
+            return (
+                f"Partition {partition.target} ended at {before.base_offset} when the restore was"
+                f" planned, now that it begins it ends at {partition.base_offset}."
+            )
+    return ""
+
+
+def _handed_over(found: Findings, topics: Sequence[TopicPlan]) -> Refusal | None:
+    """That this very restore is done, and that its application has gone on from it."""
+    stored, group = found.stored, found.target.group
+    if stored is None or stored.state not in _HANDED_OVER:
+        return None
+    signs = []
+    if group is not None and not group.is_empty:
+        members = "" if group.member_count is None else f" with {group.member_count} member(s)"
+        signs.append(f"group {found.names.group} is {group.state}{members}")
+    committed = {TopicPartitionId(o.topic, o.partition): o.offset for o in stored.committed or ()}
+    offsets = found.target.group_offsets
+    if moved := sum(id_ in offsets and offsets[id_].offset != at for id_, at in committed.items()):
+        signs.append(f"its committed offsets have moved in {moved} partition(s)")
+    grown = [
+        topic.target
+        for topic in topics
+        if (there := found.target.topics.get(topic.target)) is not None
+        and found.of_this_restore(topic.target) is not None
+        and any(
+            end > partition.base_offset + partition.records
+            for partition, end in zip(topic.partitions, there.ends, strict=False)
+        )
+    ]
+    if grown:
+        signs.append(f"{len(grown)} topic(s) have grown behind it, {grown[0]} first")
+    if not signs:
+        return None
+    return Refusal(
+        f"restore {stored.restore_id}",
+        f"It was {stored.state} at {iso_time(stored.changed_at_ms)}, and the target has gone on"
+        f" from it since: {'; '.join(signs)}.",
+        "Nothing is left to be restored. Start the application if it does not run, follow it with"
+        " kstreams-assets restore watch, and end with restore finish. To restore again, stop it and"
+        " its producers, delete the topics of this restore on the target, then run this command"
+        " again.",
+    )
 
 
 def _group(found: Findings) -> Iterable[Refusal]:
@@ -196,6 +303,9 @@ def _other_writers(topic: TopicPlan, there: TargetTopic) -> Iterable[Refusal]:
         if end > last:
             problem = f"The log ends at offset {end}, this restore would end at {last}"
             who = "somebody else has written to it."
+        elif start < base:
+            problem = f"The log begins at offset {start}, this restore began at {base}"
+            who = "the records before it are not this restore's."
         elif start > base and end > base:
             problem = f"The log begins at offset {start}, this restore began at {base}"
             who = "restored records were deleted."

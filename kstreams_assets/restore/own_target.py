@@ -1,5 +1,8 @@
 """What a restore left on its target, and whether that target is at hand."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from kstreams_assets.app.model import TopicRole
 from kstreams_assets.errors import (
     ConfigurationError,
@@ -10,6 +13,21 @@ from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.positions import TopicPartitionId
 from kstreams_assets.restore.restores_table import StoredRestore, StoredTopic
 from kstreams_assets.settings import ApplicationSettings
+from kstreams_assets.warehouse.layout import Warehouse
+from kstreams_assets.warehouse.lock import LockHandle, warehouse_lock
+
+
+@contextmanager
+def restore_lock(
+    warehouse: Warehouse, *, cluster_id: str, group: str, purpose: str, wait_s: float
+) -> Iterator[LockHandle]:
+    """Hold the lock of all that is written to one group and its topics on a target cluster.
+
+    Raises WarehouseLockedError, see `warehouse_lock`.
+    """
+    path = warehouse.lock_file(f"restore-{cluster_id}-{group}")
+    with warehouse_lock(path, purpose=purpose, wait_s=wait_s) as handle:
+        yield handle
 
 
 def require_own_target(

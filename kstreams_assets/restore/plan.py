@@ -2,14 +2,25 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 from kstreams_assets.app.model import TopicRole
 from kstreams_assets.backup.content import SpanFile
 from kstreams_assets.backup.point_judge import Restores
 from kstreams_assets.errors import RestoreRefusedError
-from kstreams_assets.kafka.positions import OffsetRange, TopicPartitionId
+from kstreams_assets.kafka.positions import CommittedOffset, OffsetRange, TopicPartitionId
 from kstreams_assets.recovery.point import GroupOffset, RecoveryPoint
 from kstreams_assets.restore.request import RestoreRequest
+
+SOMEBODY_ELSE: Final = (
+    "Another restore, the application or a producer has created, deleted or written it: stop that,"
+    " delete the topic on the target if it is not wanted, and run the restore again."
+)
+
+
+def identity(topic_id: str | None) -> str:
+    """Whether a topic is there and which one it is, as a predicate."""
+    return "is absent" if topic_id is None else f"has id {topic_id}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,10 +79,11 @@ class SnapshotSource:
 class TopicPlan:
     """One topic.
 
-    `exists`: it is on the target already (empty, or filled by this very restore). `configs` are
-    those it is created with, or set to where it exists; `put_back` is what `finish` sets
-    afterwards, None removes the topic's own value. `windows` counts the backups it is read from.
-    `snapshot` is set on a changelog that is written from a KTable snapshot.
+    `target_topic_id` is the id of the topic of that name that is on the target already (empty, or
+    filled by this very restore), None when there is none. `configs` are those it is created with,
+    or set to where it exists; `put_back` is what `finish` sets afterwards, None removes the topic's
+    own value. `windows` counts the backups it is read from. `snapshot` is set on a changelog that
+    is written from a KTable snapshot.
     """
 
     source: str
@@ -79,11 +91,16 @@ class TopicPlan:
     roles: frozenset[TopicRole]
     partitions: tuple[PartitionPlan, ...]
     replication_factor: int
-    exists: bool
+    target_topic_id: str | None = None
     configs: Mapping[str, str] = field(default_factory=dict)
     put_back: Mapping[str, str | None] = field(default_factory=dict)
     windows: int = 0
     snapshot: SnapshotSource | None = None
+
+    @property
+    def exists(self) -> bool:
+        """Whether it is on the target already."""
+        return self.target_topic_id is not None
 
     @property
     def records(self) -> int:
@@ -102,7 +119,8 @@ class RestorePlan:
 
     `restore_id` is the same for the same point, mode, names and target cluster: a second run goes
     on with the first one's work. `group` is the consumer group on the target, the target's
-    application id. `gives` is what the point gives. `point` is None when none can be restored.
+    application id, `group_offsets` are what that group has committed there already. `gives` is what
+    the point gives. `point` is None when none can be restored.
     """
 
     restore_id: str
@@ -116,6 +134,7 @@ class RestorePlan:
     topics: tuple[TopicPlan, ...]
     refusals: tuple[Refusal, ...] = ()
     notes: tuple[str, ...] = ()
+    group_offsets: Mapping[TopicPartitionId, CommittedOffset] = field(default_factory=dict)
 
     @property
     def from_snapshots(self) -> tuple[tuple[TopicPlan, SnapshotSource], ...]:

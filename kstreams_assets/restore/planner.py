@@ -55,6 +55,19 @@ def plan_restore(
         return _Planner(settings, request, cluster).plan()
 
 
+def plan_again(
+    settings: ApplicationSettings, plan: RestorePlan, target: KafkaConnection
+) -> RestorePlan:
+    """A plan as it is now: the same request for the same recovery point.
+
+    Raises what `plan_restore` raises.
+    """
+    if plan.point is None:
+        return plan
+    request = replace(plan.request, point_id=plan.point.id, as_of_ms=None)
+    return replace(plan_restore(settings, request, target), request=plan.request)
+
+
 class _Planner:
     """One plan."""
 

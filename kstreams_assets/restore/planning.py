@@ -60,10 +60,9 @@ class Findings:
     def of_this_restore(self, target: str) -> StoredTopic | None:
         """What was noted of a target topic when this restore began, if it is still that topic."""
         there = self.target.topics.get(target)
-        for topic in self.stored.topics if self.stored else ():
-            if topic.target == target and there is not None:
-                return topic if topic.target_topic_id in ("", there.topic_id) else None
-        return None
+        if self.stored is None or there is None:
+            return None
+        return self.stored.own_topic(target, there.topic_id)
 
 
 def restore_id(
@@ -123,6 +122,7 @@ def make_plan(
         topics=tuple(topics),
         refusals=tuple(dict.fromkeys(every)),
         notes=tuple(dict.fromkeys((*found.notes, *found.selection.notes, *_notes(found, topics)))),
+        group_offsets=dict(found.target.group_offsets),
     )
 
 
@@ -152,7 +152,7 @@ def _topic_plan(found: Findings, wanted: WantedTopic) -> tuple[TopicPlan, tuple[
             for partition, holding in zip(wanted.partitions, held, strict=True)
         ),
         replication_factor=replicas,
-        exists=there is not None,
+        target_topic_id=None if there is None else there.topic_id,
         configs=configs.configs,
         put_back=configs.put_back,
         windows=len(frozenset[str]().union(*(holding.windows for holding in held))),

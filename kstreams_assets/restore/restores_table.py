@@ -146,6 +146,16 @@ class StoredRestore:
         """Whether group offsets may be committed whatever completeness rules say."""
         return bool(self.asked.get("skip_completeness", False))
 
+    def own_topic(self, target: str, topic_id: str) -> StoredTopic | None:
+        """What was noted of a target topic, if the topic of this id is the one that was noted.
+
+        A topic that was noted before it was created, and not after, has no id yet.
+        """
+        for topic in self.topics:
+            if topic.target == target:
+                return topic if topic.target_topic_id in ("", topic_id) else None
+        return None
+
     @property
     def is_finished(self) -> bool:
         """Whether nothing is left to be done, so that the recovery point may go."""

@@ -14,8 +14,10 @@ from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.kafka.positions import TopicPartitionId
 from kstreams_assets.recovery.point import GroupOffset, RecoveryPoint
 from kstreams_assets.recovery.table import RecoveryPointTable
+from kstreams_assets.restore.obstacles import changed_since
 from kstreams_assets.restore.offset_map import OffsetMap
 from kstreams_assets.restore.offset_maps_table import OffsetMapsTable
+from kstreams_assets.restore.own_target import restore_lock
 from kstreams_assets.restore.plan import PartitionPlan, RestorePlan
 from kstreams_assets.restore.produce import produce
 from kstreams_assets.restore.restores_table import (
@@ -64,33 +66,52 @@ class RestoreRun:
     target: KafkaConnection
     spark: Spark
     run_id: str
+    again: Callable[[RestorePlan], RestorePlan]
+    """Plans a planned restore once more, of the same recovery point."""
     log: Log = _log.info
 
     def execute(self, plan: RestorePlan) -> RestoreResult:
         """Create topics, produce, verify; the state is in table `restores` after each step.
 
+        Whoever waits for the lock waits for another restore or for a killed one's last writes: so
+        it is planned again under the lock. That plan is the one that is run.
+
         Raises:
-            RestoreRefusedError: Something stands against it; nothing was written.
+            RestoreRefusedError: Something stands against it, or the target is not as it was when
+                it was planned; no record was written.
             KStreamsAssetsError: Its subclasses say what stood in the way; run it again to go on.
         """
         plan.require_allowed()
-        point = plan.point
-        assert point is not None  # noqa: S101 (else it is not allowed)
-        lock_name = f"restore-{plan.target_cluster_id}-{plan.group}"
         with (
-            warehouse_lock(
-                self.warehouse.lock_file(lock_name),
+            restore_lock(
+                self.warehouse,
+                cluster_id=plan.target_cluster_id,
+                group=plan.group,
                 purpose=f"restore run {self.run_id}",
                 wait_s=self.settings.lock_wait_s,
             ) as lock,
             KafkaCluster(self.target) as cluster,
         ):
             refuse_newer_tables(self.warehouse)
+            plan = self._planned_again(plan)
+            point = plan.point
+            assert point is not None  # noqa: S101 (else it is not allowed)
             attempt = _Attempt(self, plan, point, cluster)
             attempt.prepare_topics()
             _ = self.spark.spark_session
             lock.note_writer(self.spark.jvm_pid())
             return attempt.run()
+
+    def _planned_again(self, plan: RestorePlan) -> RestorePlan:
+        now = self.again(plan)
+        now.require_allowed()
+        own = RestoresTable(self.warehouse).newest(plan.application_id, plan.restore_id)
+        changed = changed_since(plan, now, own)
+        if changed:
+            raise RestoreRefusedError(
+                application_id=plan.application_id, refusals=[str(found) for found in changed]
+            )
+        return now
 
 
 class _Attempt:

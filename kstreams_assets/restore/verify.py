@@ -243,6 +243,10 @@ def _log_problems(
     for work in works:
         target, end = work.target, produced[work.target].end
         log_start, high_watermark = log_starts[target], high_watermarks[target]
+        if log_start < work.base_offset:
+            before = work.base_offset - log_start
+            what = f"{before} offsets lie here before offset {work.base_offset}, where this restore"
+            yield Difference(target, log_start, f"{what} began: something else has written them")
         if log_start > work.base_offset and work.records:
             what = f"the log starts here, records from offset {work.base_offset} on were deleted"
             yield Difference(target, log_start, what)

@@ -11,7 +11,7 @@ from confluent_kafka import Producer
 from kstreams_assets.app.model import AppTopic, StreamsApplication, TopicRole
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
-from kstreams_assets.kafka.positions import CommittedOffset, TopicPartitionId
+from kstreams_assets.kafka.positions import CommittedOffset, TopicPartitionId, offsets_of_topic
 from kstreams_assets.kafka.topics import TopicSpec
 from kstreams_assets.recovery.point import GroupOffset
 from kstreams_assets.restore.request import RestoreMode
@@ -118,6 +118,12 @@ class AfterCommit:
         )
         RestoresTable(self.settings.warehouse).append(restore)
         return restore
+
+    def ends(self, topic: str) -> tuple[int, ...]:
+        """The high watermarks of a topic's partitions."""
+        count = self.cluster.metadata().topics[topic].partitions
+        ids = [TopicPartitionId(topic, number) for number in range(count)]
+        return offsets_of_topic(self.cluster.high_watermarks(ids), topic)
 
     def stored(self, restore: StoredRestore) -> StoredRestore | None:
         """The restore as it stands in the table."""

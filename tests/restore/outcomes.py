@@ -70,7 +70,7 @@ def topic_plan(topic: AppTopic) -> TopicPlan:
         roles=topic.roles,
         partitions=(partition,),
         replication_factor=1,
-        exists=False,
+        target_topic_id=None,
     )
 
 

@@ -6,11 +6,14 @@ from typing import Any
 
 import pytest
 
-from kstreams_assets.restore.observed import Holding, TargetGroup
-from kstreams_assets.restore.obstacles import refusals
-from kstreams_assets.restore.plan import Refusal
-from kstreams_assets.restore.planning import Findings, plan_topics
+from kstreams_assets.kafka.positions import CommittedOffset
+from kstreams_assets.recovery.point import GroupOffset
+from kstreams_assets.restore.observed import Holding, TargetGroup, TargetState
+from kstreams_assets.restore.obstacles import changed_since, refusals
+from kstreams_assets.restore.plan import Refusal, RestorePlan
+from kstreams_assets.restore.planning import Findings, make_plan, plan_topics
 from kstreams_assets.restore.request import RestoreMode, RestoreRequest
+from kstreams_assets.restore.restores_table import RestoreState, StoredRestore
 from kstreams_assets.restore.selection import Selection
 from tests.restore.planning_samples import (
     RIGHTS,
@@ -155,6 +158,13 @@ class TestThisRestore:
         text = _only(findings(target=target(known), stored=self.BEGUN))
         assert "begins at offset 2, this restore began at 0: restored records were deleted" in text
 
+    def test_records_before_its_first_one(self) -> None:
+        """Another restore had written the topic when this one began, so it began behind it."""
+        begun = stored(stored_topic("orders", base_offsets=(5,)))
+        known = target(there("orders", ends=(10,)))
+        text = _only(findings(target=known, stored=begun))
+        assert "begins at offset 0, this restore began at 5" in text
+
     def test_one_that_it_had_not_begun_to_write_must_be_empty(self) -> None:
         begun = stored(stored_topic("orders", target_topic_id="", base_offsets=()))
         assert _refusals(findings(target=target(there("orders")), stored=begun)) == []
@@ -164,6 +174,103 @@ class TestThisRestore:
     def test_another_topic_of_that_name_is_not_its_own(self) -> None:
         known = there("orders", topic_id="recreated", ends=(3,))
         assert "It is not empty" in _only(findings(target=target(known), stored=self.BEGUN))
+
+
+class TestHandedOver:
+    """The same command again, when the application has gone on from what it restored."""
+
+    DONE = stored(
+        stored_topic("orders"),
+        state=RestoreState.COMMITTED,
+        committed=(GroupOffset("orders", 0, 3, ""),),
+    )
+
+    @pytest.mark.parametrize(
+        ("ends", "changes", "sign"),
+        [
+            (5, {"group": TargetGroup("streams", "Stable", 2, is_empty=False)}, "group shop is"),
+            (5, {"group_offsets": {partition_of("orders"): CommittedOffset(4, "")}}, "offsets"),
+            (8, {}, "1 topic(s) have grown"),
+        ],
+    )
+    def test_is_named_instead_of_somebody_elses_records(
+        self, ends: int, changes: dict[str, Any], sign: str
+    ) -> None:
+        here = target(there("orders", ends=(ends,)), **changes)
+        text = _only(findings(target=here, stored=self.DONE))
+        assert text.startswith("restore begun: It was committed at 1970-01-01")
+        assert sign in text
+        assert "restore watch" in text
+        assert "somebody else" not in text
+
+    def test_as_it_was_left_it_may_be_run_again(self) -> None:
+        offsets = {partition_of("orders"): CommittedOffset(3, "")}
+        here = target(there("orders", ends=(5,)), group_offsets=offsets)
+        assert _refusals(findings(target=here, stored=self.DONE)) == []
+
+    def test_one_that_was_never_committed_is_not(self) -> None:
+        verified = replace(self.DONE, state=RestoreState.VERIFIED, committed=None)
+        here = target(there("orders", ends=(8,)))
+        assert "somebody else has written to it" in _only(findings(target=here, stored=verified))
+
+
+class TestChangedSince:
+    """A plan made before the lock against the plan made under it."""
+
+    def _changed(
+        self, then: TargetState, now: TargetState, own: StoredRestore | None = None
+    ) -> list[str]:
+        before, after = (self._plan(seen, own) for seen in (then, now))
+        return [str(refusal) for refusal in changed_since(before, after, own)]
+
+    def _plan(self, seen: TargetState, own: StoredRestore | None) -> RestorePlan:
+        found = findings(target=seen, stored=own)
+        return make_plan(found, plan_topics(found)[0])
+
+    def test_nothing(self) -> None:
+        for seen in (target(), target(there("orders", starts=(4,), ends=(4,)))):
+            assert self._changed(seen, seen) == []
+
+    @pytest.mark.parametrize(
+        ("then", "now", "how"),
+        [
+            (target(), target(there("orders")), "it is absent, now that it begins it has id"),
+            (target(there("orders")), target(), "now that it begins it is absent"),
+            (target(there("orders")), target(there("orders", topic_id="anew")), "has id anew"),
+            (
+                target(there("orders")),
+                target(there("orders", starts=(7,), ends=(7,))),
+                "ended at 0 when the restore was planned, now that it begins it ends at 7",
+            ),
+        ],
+    )
+    def test_topics(self, then: TargetState, now: TargetState, how: str) -> None:
+        (text,) = self._changed(then, now)
+        assert text.startswith("topic orders: ")
+        assert how in text
+
+    def test_what_this_restore_wrote_meanwhile_is_no_difference(self) -> None:
+        own = stored(stored_topic("orders"))
+        written = target(there("orders", ends=(5,)))
+        assert self._changed(target(), written, own) == []
+        assert self._changed(target(), target(there("orders", topic_id="anew")), own) != []
+
+    def test_offsets_of_the_group(self) -> None:
+        id_ = partition_of("orders")
+        now = target(group_offsets={id_: CommittedOffset(60, "")})
+        (text,) = self._changed(target(), now)
+        assert "group shop: Its committed offsets of 1 partition(s) have changed" in text
+        own = stored(committed=(GroupOffset("orders", 0, 60, ""),))
+        assert self._changed(target(), now, own) == []
+        assert self._changed(now, target(), own) != []
+
+    def test_what_is_restored(self) -> None:
+        found = findings()
+        then = make_plan(found, plan_topics(found)[0])
+        fewer = replace(found, holdings={**found.holdings, partition_of("orders"): Holding()})
+        now = make_plan(fewer, plan_topics(fewer)[0])
+        (refusal,) = changed_since(then, now, None)
+        assert "0 records are to be restored, 5 were planned" in refusal.problem
 
 
 class TestSourceCluster:

@@ -40,6 +40,7 @@ def test_what_is_refused_is_not_begun(refusals: tuple[Refusal, ...], tmp_path: P
         target=KafkaConnection(bootstrap_servers="127.0.0.1:1"),  # nobody there to be asked
         spark=NoSpark(),
         run_id="run",
+        again=lambda plan: plan,
     )
 
     with pytest.raises(RestoreRefusedError) as raised:

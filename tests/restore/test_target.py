@@ -83,7 +83,7 @@ class TestRefusedTopics:
         assert "no.such.config" in refusal.problem
 
     def test_what_is_there_need_not_be_created(self, cluster: KafkaCluster) -> None:
-        topic = self._plan(configs={"no.such.config": "5"}, exists=True)
+        topic = self._plan(configs={"no.such.config": "5"}, target_topic_id="there")
         assert refused_topics(cluster, target(), [topic]) == []
 
     def test_nor_what_is_there_unseen(self, cluster: KafkaCluster) -> None:

@@ -1,6 +1,6 @@
 """restore/topics.py: topics are made and relaxed; what is noted survives a kill in between."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,6 +8,7 @@ import pytest
 
 from kstreams_assets.app.model import TopicRole
 from kstreams_assets.backup.point_judge import Restores
+from kstreams_assets.errors import RestoreRefusedError
 from kstreams_assets.kafka.local_cluster import LocalCluster
 from kstreams_assets.kafka.positions import TopicPartitionId
 from kstreams_assets.kafka.topics import TopicSpec
@@ -38,6 +39,8 @@ def topics(bench: AfterCommit) -> TargetTopics:
 def plan_of(
     bench: AfterCommit, *names: str, put_back: dict[str, str | None] | None = None
 ) -> RestorePlan:
+    """As a planner sees these topics now."""
+    present = bench.cluster.metadata().topics
     return RestorePlan(
         restore_id="restore",
         application_id=bench.settings.application_id,
@@ -47,19 +50,32 @@ def plan_of(
         request=RestoreRequest(),
         point=None,
         gives=Restores.EXACT,
-        topics=tuple(_topic(name, PUT_BACK if put_back is None else put_back) for name in names),
+        topics=tuple(
+            _topic(
+                name,
+                PUT_BACK if put_back is None else put_back,
+                present[name].topic_id if name in present else None,
+                bench.ends(name) if name in present else (0, 0),
+            )
+            for name in names
+        ),
     )
 
 
-def _topic(name: str, put_back: dict[str, str | None]) -> TopicPlan:
+def _topic(
+    name: str, put_back: dict[str, str | None], topic_id: str | None, ends: tuple[int, ...]
+) -> TopicPlan:
     ids = [TopicPartitionId(name, number) for number in range(2)]
     return TopicPlan(
         source=name,
         target=name,
         roles=frozenset({TopicRole.INPUT}),
-        partitions=tuple(PartitionPlan(i, i, "", (), (), records=3, bytes=0) for i in ids),
+        partitions=tuple(
+            PartitionPlan(i, i, "", (), (), records=3, bytes=0, base_offset=end)
+            for i, end in zip(ids, ends, strict=True)
+        ),
         replication_factor=1,
-        exists=False,
+        target_topic_id=topic_id,
         configs=RELAXED,
         put_back=put_back,
     )
@@ -123,15 +139,71 @@ def test_a_second_attempt_keeps_the_base_of_the_first(
     first = topics.prepare(plan, topics.intended(plan, None))
     noted = replace(bench.restore({}, state=RestoreState.PLANNED), topics=first)
     write(bench.cluster, name, [now_ms()] * 2, partitions=2)
+    plan = plan_of(bench, name)
 
     assert topics.prepare(plan, topics.intended(plan, noted)) == first
 
     # made anew: nothing of the first attempt holds any more
     bench.cluster.delete_topics([name])
     _await_gone(bench, name)
+    plan = plan_of(bench, name)
     (anew,) = topics.prepare(plan, topics.intended(plan, noted))
     assert anew.target_topic_id != first[0].target_topic_id
     assert anew.base_offsets == (0, 0)
+
+
+class TestChangedSinceThePlan:
+    """Nobody's records but this restore's: what was made or written meanwhile is left alone."""
+
+    def test_created_by_somebody_else(self, bench: AfterCommit, topics: TargetTopics) -> None:
+        plan = plan_of(bench, unique_name("raced"))
+        name = plan.topics[0].target
+        bench.cluster.create_topics([TopicSpec(name, 2, 1, {"retention.ms": "60000"})])
+
+        self._refused(topics, plan, name)
+
+        assert bench.cluster.describe_topics([name])[name].explicit_configs == {
+            "retention.ms": "60000"
+        }
+
+    def test_created_between_the_look_and_the_creation(
+        self, bench: AfterCommit, topics: TargetTopics, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        plan = plan_of(bench, unique_name("raced"), unique_name("raced"))
+        name = plan.topics[1].target
+        create = bench.cluster.create_topics
+
+        def raced(specs: Iterable[TopicSpec]) -> None:
+            create([TopicSpec(name, 2, 1)])
+            create(specs)
+
+        monkeypatch.setattr(bench.cluster, "create_topics", raced)
+        self._refused(topics, plan, name)
+
+    def test_written_by_a_producer(self, bench: AfterCommit, topics: TargetTopics) -> None:
+        name = unique_name("written")
+        bench.cluster.create_topics([TopicSpec(name, 2, 1)])
+        plan = plan_of(bench, name)
+        write(bench.cluster, name, [now_ms()])
+
+        self._refused(topics, plan, name)
+
+    def test_recreated(self, bench: AfterCommit, topics: TargetTopics) -> None:
+        name = unique_name("recreated")
+        bench.cluster.create_topics([TopicSpec(name, 2, 1)])
+        plan = plan_of(bench, name)
+        bench.cluster.delete_topics([name])
+        _await_gone(bench, name)
+        bench.cluster.create_topics([TopicSpec(name, 2, 1)])
+
+        self._refused(topics, plan, name)
+
+    def _refused(self, topics: TargetTopics, plan: RestorePlan, name: str) -> None:
+        with pytest.raises(RestoreRefusedError) as raised:
+            topics.prepare(plan, topics.intended(plan, None))
+        (text,) = raised.value.refusals
+        assert text.startswith(f"topic {name}: ")
+        assert "Another restore, the application or a producer" in text
 
 
 def _await_gone(bench: AfterCommit, name: str) -> None:

@@ -16,10 +16,12 @@ from kstreams_assets.kafka.positions import CommittedOffset, TopicPartitionId
 from kstreams_assets.ktables.from_settings import make_snapshots
 from kstreams_assets.recovery.point import GroupOffset, Guarantee, RecoveryPoint
 from kstreams_assets.restore.completeness import evaluate_restore, results_of_restore
-from kstreams_assets.restore.from_settings import commit_group_offsets, plan_restore, run_restore
+from kstreams_assets.restore.from_settings import commit_group_offsets, plan_restore
 from kstreams_assets.restore.plan import RestorePlan
+from kstreams_assets.restore.planner import plan_again
 from kstreams_assets.restore.request import RestoreRequest
 from kstreams_assets.restore.restores_table import RestoreState, StoredRestore
+from kstreams_assets.restore.run import RestoreRun
 from kstreams_assets.settings import ApplicationSettings, WindowSchedule
 from kstreams_assets.warehouse.layout import Warehouse
 from tests.restore.control import await_drained, read
@@ -198,17 +200,19 @@ def restore(
     *,
     change: Callable[[RestorePlan], RestorePlan] = lambda plan: plan,
 ) -> Restored:
-    """Plan a restore and run it up to its verification; `change` spoils the plan in between."""
+    """Plan a restore and run it up to its verification; `change` spoils what is planned."""
     plan = plan_restore(run.settings, request, target)
     assert [str(refusal) for refusal in plan.refusals] == []
-    result = run_restore(
-        run.settings,
-        change(plan),
-        target,
+    attempt = RestoreRun(
+        warehouse=run.settings.warehouse,
+        settings=run.settings.restore,
+        target=target,
         spark=spark,
         run_id=unique_name("restore"),
+        again=lambda planned: change(plan_again(run.settings, planned, target)),
         log=lambda _line: None,
     )
+    result = attempt.execute(change(plan))
     assert [str(problem) for problem in result.problems] == []
     assert result.restore.state is RestoreState.VERIFIED
     return Restored(run, plan, result.restore, target, spark)

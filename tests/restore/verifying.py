@@ -185,7 +185,7 @@ def _plan(works: Sequence[PartitionWork]) -> TopicPlan:
         for work in works
     )
     input_role = frozenset({TopicRole.INPUT})
-    return TopicPlan("orders", works[0].target.topic, input_role, partitions, 1, False, CONFIGS)
+    return TopicPlan("orders", works[0].target.topic, input_role, partitions, 1, None, CONFIGS)
 
 
 @contextmanager
