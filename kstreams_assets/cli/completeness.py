@@ -43,7 +43,7 @@ def completeness() -> None:
 @completeness.command()
 @app_options
 @click.option("--window", "key", help="At the recovery point that ends this window.")
-@click.option("--as-of", help="At the newest covered point at or before it, ISO 8601.")
+@click.option("--as-of", help="At the newest covered point that was complete then, ISO 8601.")
 @click.option("--point", "point_id", help="At this recovery point.")
 @click.option("--restore", "restore_id", help="On the cluster that this restore went to.")
 @click.option("--rule", "names", multiple=True, help="Only this rule; repeat for more.")
@@ -167,7 +167,7 @@ def _at_point(
 
 
 def _point_as_of(settings: ApplicationSettings, as_of: str) -> str:
-    """The newest point at or before a time that backups cover, whatever it guarantees."""
+    """The newest point, complete at a time, that backups cover, whatever it guarantees."""
     points = RecoveryPointTable(settings.warehouse)
     coverage = Coverage(settings)
 

@@ -23,7 +23,7 @@ _RED = frozenset({ObjectiveResult.MISSED, ObjectiveResult.NOT_RECOVERED})
 
 @click.command()
 @app_options
-@click.option("--as-of", help="The newest point at or before it, as 2026-11-21T14:30:00Z.")
+@click.option("--as-of", help="The newest point complete at this time, as 2026-11-21T14:30:00Z.")
 @click.option("--point", "point_id", help="This recovery point.")
 @click.option("--keep", is_flag=True, help="Keep the cluster, the state and the log afterwards.")
 def drill(

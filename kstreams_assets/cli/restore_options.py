@@ -15,7 +15,9 @@ _HEADERS = ("offset", "timestamp", "partition")
 
 _OPTIONS = (
     click.option("--target", help="host:port[,...] of the target, or local; replaces the YAML's."),
-    click.option("--as-of", help="The newest point at or before it, as 2026-11-21T14:30:00Z."),
+    click.option(
+        "--as-of", help="The newest point complete at this time, as 2026-11-21T14:30:00Z."
+    ),
     click.option("--point", "point_id", help="This recovery point."),
     click.option(
         "--mode",

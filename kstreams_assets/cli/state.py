@@ -27,7 +27,7 @@ from kstreams_assets.settings import ApplicationSettings
 @click.option("--store", required=True, help="The state store.")
 @click.option("--key", help="The key as text; JSON for a key with several fields.")
 @click.option("--key-hex", help="The key's raw bytes instead, in hexadecimal.")
-@click.option("--as-of", help="Newest snapshot of that time or before: 2026-11-21T14:30:00Z.")
+@click.option("--as-of", help="Newest snapshot that was complete then: 2026-11-21T14:30:00Z.")
 @click.option("--history", is_flag=True, help="Every window in which the key changed.")
 def state(
     settings: ApplicationSettings,

@@ -8,7 +8,7 @@ class DrillRequest:
     """Which recovery point is restored, and whether everything stays there afterwards.
 
     The newest exact point unless `point_id`, or `as_of_ms` (epoch milliseconds; the newest point
-    taken at or before it) says otherwise. With `keep` the local cluster, the state directory and
+    that was complete then) says otherwise. With `keep` the local cluster, the state directory and
     the application's log stay.
     """
 

@@ -25,6 +25,7 @@ from kstreams_assets.ktables.snapshot import Snapshot
 from kstreams_assets.ktables.snapshots_table import SnapshotsTable
 from kstreams_assets.ktables.store_format import StoreKind
 from kstreams_assets.recovery.point import iso_time
+from kstreams_assets.recovery.table import RecoveryPointTable
 from kstreams_assets.settings import ApplicationSettings
 
 _PLAIN = ("partition", "offset", "timestamp_ms", "decode_error", "key", "value")
@@ -78,7 +79,7 @@ class KeyState:
 def state_at(
     settings: ApplicationSettings, store: str, key: Key, as_of_ms: int | None = None
 ) -> KeyState:
-    """The rows of a key in the newest snapshot whose recovery point was taken at or before a time.
+    """The rows of a key in the newest snapshot whose recovery point was complete at a time.
 
     Raises:
         UnknownStoreError: The application has no such store with a table.
@@ -131,7 +132,12 @@ def _snapshots(
     if not found:
         require_store(settings, store)
     ordered = sorted(found, key=lambda s: (s.taken_at_ms, s.window))
-    early = [s for s in ordered if as_of_ms is None or s.taken_at_ms <= as_of_ms]
+    early = ordered
+    if as_of_ms is not None:
+        instants = RecoveryPointTable(settings.warehouse).instants(settings.application_id)
+        # Of a point that was thinned out since, only the beginning is known.
+        ended = {instant.id: instant.ended_at_ms for instant in instants}
+        early = [s for s in ordered if ended.get(s.point_id, s.taken_at_ms) <= as_of_ms]
     if not early:
         raise NoSnapshotError(
             application_id=settings.application_id,

@@ -93,8 +93,9 @@ class PartitionCut:
 class RecoveryPoint:
     """One cut of an application.
 
-    Times are epoch milliseconds. `reason` says why the guarantee is not better, or what was seen.
-    `absent_topics` are declared topics that were not seen on the cluster. `undeclared_topics` were
+    Times are epoch milliseconds. `taken_at_ms` is the beginning of the attempt that took it, which
+    lasted `took_ms`: its positions were read in between. `reason` says why the guarantee is not
+    better, or what was seen. `absent_topics` are declared topics that were not seen on the cluster. `undeclared_topics` were
     there, but not declared, so that the point has nothing of them: internal topics of the
     application by their names, and topics that the group had committed offsets of; None in points
     of earlier releases, which did not look. A point that lacks a topic like these is taken as
@@ -145,6 +146,12 @@ class RecoveryPoint:
         if self.closes_window_end_ms is None:
             return self.taken_at_ms
         return self.closes_window_end_ms - 1
+
+    @property
+    def ended_at_ms(self) -> int:
+        """When all of its positions had been read (epoch milliseconds): no record of it that the
+        brokers stamped is younger."""
+        return self.taken_at_ms + self.took_ms
 
     @property
     def guarantee_of_cut(self) -> Guarantee:

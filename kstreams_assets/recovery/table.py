@@ -98,6 +98,12 @@ class PointInstant:
     effective_at_ms: int
     sealed: bool = False
     exact: bool = False
+    took_ms: int = 0
+
+    @property
+    def ended_at_ms(self) -> int:
+        """See `RecoveryPoint.ended_at_ms`."""
+        return self.taken_at_ms + self.took_ms
 
     @property
     def closes_window(self) -> bool:
@@ -105,7 +111,7 @@ class PointInstant:
         return self.effective_at_ms != self.taken_at_ms
 
 
-_INSTANT = ["id", "taken_at_ms", "closes_window_end_ms", "sealed", "guarantee"]
+_INSTANT = ["id", "taken_at_ms", "closes_window_end_ms", "sealed", "guarantee", "took_ms"]
 
 
 class RecoveryPointTable:
@@ -140,8 +146,9 @@ class RecoveryPointTable:
                 effective_at_ms=taken_at_ms if closes_ms is None else closes_ms - 1,
                 sealed=sealed,
                 exact=guarantee == exact,
+                took_ms=took_ms,
             )
-            for point_id, taken_at_ms, closes_ms, sealed, guarantee in zip(
+            for point_id, taken_at_ms, closes_ms, sealed, guarantee, took_ms in zip(
                 *(rows[name] for name in _INSTANT), strict=True
             )
         ]

@@ -30,13 +30,16 @@ _LIST = "kstreams-assets recovery-points list"
 
 
 class Taken(Protocol):
-    """A recovery point, by id and the time it was taken (epoch milliseconds)."""
+    """A recovery point: its id, when its taking began and had ended (epoch milliseconds)."""
 
     @property
     def id(self) -> str: ...
 
     @property
     def taken_at_ms(self) -> int: ...
+
+    @property
+    def ended_at_ms(self) -> int: ...
 
 
 class Snapshots(Protocol):
@@ -80,13 +83,14 @@ def choose(
     unfinished: Unfinished | None = None,
     snapshots: Snapshots | None = None,
 ) -> Choice:
-    """The point of that id; or the newest one taken at or before `as_of_ms`; or the newest.
+    """The point of that id; or the newest one that was complete at `as_of_ms`; or the newest.
 
     With `snapshots`, points that lack any of them do not count.
 
     It must be covered and give what is accepted. Without id and time the point of an unfinished
     restore is taken, so that a second run goes on with the first one's work. Record timestamps
-    play no part: `as_of_ms` is held against the time at which points were taken.
+    play no part: `as_of_ms` is compared with the end of the taking. Positions are read until then,
+    so a point that was only begun before `as_of_ms` may hold what came after it.
     """
     wrong = _contradictions(request)
     if wrong:
@@ -182,7 +186,7 @@ class _Search:
 
     def newest(self) -> Choice:
         as_of_ms = self._request.as_of_ms
-        allowed = [p for p in self._points if as_of_ms is None or p.taken_at_ms <= as_of_ms]
+        allowed = [p for p in self._points if as_of_ms is None or p.ended_at_ms <= as_of_ms]
         having = self._having(allowed)
         seen: list[PointStatus] = []
         for status in self._judged(having[::-1]):
@@ -190,7 +194,11 @@ class _Search:
                 damaged = next((s for s in seen if s.damaged), None)
                 if damaged is not None:
                     return Choice(None, (_damaged(damaged, status),))
-                notes = (self._passed_over(seen), self._older(status, allowed, having))
+                notes = (
+                    self._passed_over(seen),
+                    self._older(status, allowed, having),
+                    self._incomplete(),
+                )
                 return Choice(status, notes=tuple(note for note in notes if note))
             seen.append(status)
         if allowed and not having:
@@ -207,7 +215,7 @@ class _Search:
     def _no_snapshots(self, allowed: Sequence[Taken]) -> Refusal:
         ids = [point.id for point in allowed[::-1]]
         newest = (self._snapshots.first_closing(ids) if self._snapshots else None) or ids[0]
-        near = self._near((), self._points[len(allowed) :])
+        near = self._near((), self._later(allowed))
         problem = f"No recovery point{self._until()} has proved KTable snapshots of every store."
         return Refusal(
             "recovery point",
@@ -219,9 +227,27 @@ class _Search:
         nearest = f" The nearest that have them: {', '.join(near)}." if near else ""
         return (self._snapshots.remedy(point_id) if self._snapshots else "") + nearest
 
+    def _later(self, allowed: Sequence[Taken]) -> list[Taken]:
+        """All the others, in order of time."""
+        ids = {point.id for point in allowed}
+        return [point for point in self._points if point.id not in ids]
+
     def _until(self) -> str:
         as_of_ms = self._request.as_of_ms
-        return "" if as_of_ms is None else f" taken at or before {iso_time(as_of_ms)}"
+        return "" if as_of_ms is None else f" that was complete at {iso_time(as_of_ms)}"
+
+    def _incomplete(self) -> str:
+        """Points that had been begun at that time, and were not complete."""
+        as_of_ms = self._request.as_of_ms
+        if as_of_ms is None:
+            return ""
+        begun = [p for p in self._points if p.taken_at_ms <= as_of_ms < p.ended_at_ms]
+        return "".join(
+            f"Point {p.id} was begun before {iso_time(as_of_ms)} and complete at"
+            f" {iso_time(p.ended_at_ms)}, so it may hold records that came after that time; to"
+            " restore it, name it."
+            for p in begun[-1:]
+        )
 
     def _older(self, status: PointStatus, allowed: Sequence[Taken], having: Sequence[Taken]) -> str:
         """That snapshots, not the log, decide how far the restore reaches."""
@@ -239,7 +265,7 @@ class _Search:
             problem = f"No recovery point{self._until()} is recorded."
         else:
             problem = f"No recovery point{self._until()} {self._wanted()}. {_reasons(seen)}"
-        near = self._near((), self._points[len(allowed) :])
+        near = self._near((), self._later(allowed))
         weaker = next((status for status in seen if status.covered), None)
         remedy = self._remedy(near, weaker)
         if any(status.damaged for status in seen):

@@ -43,8 +43,8 @@ class RestoreConfig(dg.Config):
     )
     as_of: str | None = Field(
         default=None,
-        description="Restore the newest recovery point taken at or before this time: ISO 8601 with"
-        " a time zone, as 2026-11-21T14:30:00Z.",
+        description="Restore the newest recovery point that was complete at this time: ISO 8601"
+        " with a time zone, as 2026-11-21T14:30:00Z.",
     )
     point_id: str | None = Field(default=None, description="Restore this recovery point.")
     mode: Literal["state", "rebuild", "inputs_until"] = Field(

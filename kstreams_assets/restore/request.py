@@ -66,7 +66,7 @@ class RestoreRequest:
     """What to restore, from when, and under which names.
 
     The newest point that gives what is accepted is taken unless `point_id` or `as_of_ms` (epoch
-    milliseconds; the newest point taken at or before it) says otherwise. `accept` is the least that
+    milliseconds; the newest point complete at that time) says otherwise. `accept` is the least that
     will do. `application_id` renames the application with its internal topics, `prefix` goes before
     the name of every other topic, `topics` (source name -> target name) wins over both. `exclude`
     are globs of source topics that are not restored.

@@ -231,7 +231,7 @@ def test_json(program: Program, app_file: Path, evaluation: _Evaluation) -> None
         (["--window", "2026-10-20"], "There is no closed window '2026-10-20'"),
         (["--rule", "lost"], "shop has no completeness rule lost for this place. Rules that it"),
         (["--rule", ELSEWHERE], f"shop has no completeness rule {ELSEWHERE} for this place."),
-        (["--as-of", "2026-10-20T00:30:00Z"], "No recovery point taken at or before"),
+        (["--as-of", "2026-10-20T00:30:00Z"], "No recovery point that was complete at"),
         (["--as-of", "yesterday"], "as_of is 'yesterday'."),
         (["--restore", "r-9"], "shop has no restore 'r-9' in"),
     ],

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,9 @@ from kstreams_assets.ktables.as_text import as_text
 from kstreams_assets.ktables.snapshots_table import SnapshotsTable
 from kstreams_assets.ktables.state import Key, history_of, state_at
 from kstreams_assets.ktables.store_format import Encoding, Format, StoreFormat, StoreKind
+from kstreams_assets.recovery.table import RecoveryPointTable
 from kstreams_assets.settings import ApplicationSettings
+from tests.backup.samples import point
 from tests.ktables.samples import KEYS, settings, snapshot, write_window
 
 COUNTS = {"totals": StoreFormat(key=Format(Encoding.STRING), value=Format(Encoding.LONG))}
@@ -63,13 +66,23 @@ def _taken_at(window: str) -> int:
 
 
 class TestStateAt:
-    """The newest snapshot at or before a time."""
+    """The newest snapshot that was complete at a time."""
 
     def test_the_newest(self, shop: ApplicationSettings) -> None:
         found = state_at(shop, "totals", Key("b"))
         assert found.snapshot.window.key == KEYS[3]
         (row,) = found.rows
         assert (row.decoded_value, row.offset, row.value) == (1, 7, b"1")
+
+    def test_the_end_of_the_taking_counts(self, shop: ApplicationSettings) -> None:
+        taken_at_ms, point_id = _taken_at(KEYS[1]), snapshot(KEYS[1]).point_id
+        taken = replace(
+            point(taken_at_ms, point_id=point_id, application_id=shop.application_id), took_ms=500
+        )
+        RecoveryPointTable(shop.warehouse).append(taken)
+        for late_ms, window in ((499, KEYS[0]), (500, KEYS[1])):
+            found = state_at(shop, "totals", Key("a"), taken_at_ms + late_ms)
+            assert found.snapshot.window.key == window
 
     @pytest.mark.parametrize(("late_ms", "window"), [(-1, KEYS[0]), (0, KEYS[1]), (1, KEYS[1])])
     def test_the_time_of_the_recovery_point_counts(

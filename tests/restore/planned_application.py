@@ -100,7 +100,7 @@ class PlannedApplication:
     def request(self, **changes: Any) -> RestoreRequest:
         """A request for the first point, which has nothing odd."""
         if not {"point_id", "as_of_ms"} & changes.keys():
-            changes["as_of_ms"] = self.points[0].taken_at_ms
+            changes["as_of_ms"] = self.points[0].ended_at_ms
         return RestoreRequest(**changes)
 
     def plan(

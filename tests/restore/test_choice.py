@@ -23,6 +23,7 @@ class Points:
     gives: Sequence[Restores]
     judged: list[str] = field(default_factory=list)
     closing_late: Mapping[int, int] = field(default_factory=dict)
+    took_ms: Mapping[int, int] = field(default_factory=dict)
     snapshots: "Made | None" = None
 
     def judge(self, ids: Sequence[str]) -> list[PointStatus]:
@@ -35,7 +36,12 @@ class Points:
     ) -> Choice:
         """What is chosen of them."""
         instants = [
-            PointInstant(f"p{i}", i * SECOND, self.closing_late.get(i, i * SECOND))
+            PointInstant(
+                f"p{i}",
+                i * SECOND,
+                self.closing_late.get(i, i * SECOND),
+                took_ms=self.took_ms.get(i, 0),
+            )
             for i in range(len(self.gives))
         ]
         chosen = choose(
@@ -135,18 +141,32 @@ class TestAsOf:
     def test_the_newest_taken_at_or_before(self, as_of_ms: int, expected: str) -> None:
         assert _id(Points([E, E, E, E]).choose(RestoreRequest(as_of_ms=as_of_ms))) == expected
 
+    @pytest.mark.parametrize(
+        ("as_of_ms", "expected"), [(1_000, "p0"), (1_299, "p0"), (1_300, "p1"), (2_000, "p2")]
+    )
+    def test_the_end_of_the_taking_counts(self, as_of_ms: int, expected: str) -> None:
+        points = Points([E, E, E, E], took_ms={1: 300})
+        assert _id(points.choose(RestoreRequest(as_of_ms=as_of_ms))) == expected
+
+    def test_a_point_that_was_begun_before_and_ended_after_is_named(self) -> None:
+        """Its positions were read until 31 s: records of that time may be among its own."""
+        points = Points([E, E, E], took_ms={1: 30_000})
+        chosen = points.choose(RestoreRequest(as_of_ms=1_500))
+        assert _id(chosen) == "p0"
+        assert chosen.notes[-1].startswith("Point p1 was begun before 1970-01-01T00:00:01.500")
+
     def test_an_older_one_where_the_last_before_cannot_be_restored(self) -> None:
         assert _id(Points([E, N, N, E]).choose(RestoreRequest(as_of_ms=2_500))) == "p0"
 
     def test_before_the_first_the_nearest_after_is_named(self) -> None:
         text = _refusal(Points([N, N, E, E]).choose(RestoreRequest(as_of_ms=1_500)))
-        assert "taken at or before 1970-01-01T00:00:01.500+00:00" in text
+        assert "that was complete at 1970-01-01T00:00:01.500+00:00" in text
         assert "p2 after it (1970-01-01T00:00:02.000+00:00)" in text
         assert "p3" not in text
 
     def test_before_any_point(self) -> None:
         text = _refusal(Points([E]).choose(RestoreRequest(as_of_ms=-1)))
-        assert "No recovery point taken at or before" in text
+        assert "No recovery point that was complete at" in text
         assert "p0 after it" in text
 
     def test_the_time_a_point_was_taken_counts_not_the_window_it_closes(self) -> None:
@@ -266,7 +286,7 @@ class TestSnapshots:
 
     def test_none_at_or_before_a_time(self) -> None:
         text = _refusal(self._choose(Made({"p4"}, closing={"p1"}), as_of_ms=2_000))
-        assert "taken at or before 1970-01-01T00:00:02.000" in text
+        assert "that was complete at 1970-01-01T00:00:02.000" in text
         assert "Make those of p1. The nearest that have them: p4 after it" in text
 
     def test_an_unfinished_restore_goes_on_with_its_point(self) -> None:
