@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from kstreams_assets.errors import ConfigurationError
-from kstreams_assets.restore.config import AS_CONFIGURED, HeadersConfig, RestoreConfig
+from kstreams_assets.restore.config import AS_CONFIGURED, RESTORED, HeadersConfig, RestoreConfig
 from kstreams_assets.restore.restores_table import RestoresTable, StoredRestore
 from kstreams_assets.settings import ApplicationSettings
 
@@ -46,6 +46,11 @@ _OPTIONS = (
         "--topic-name", "names", multiple=True, metavar="SOURCE=TARGET", help="Target name; repeat."
     ),
     click.option("--exclude", multiple=True, help="Glob of topics not to restore; repeat."),
+    click.option(
+        "--inputs-are-at",
+        type=click.Choice(["mapped", "latest"]),
+        help="Where the group goes on in excluded inputs: at the same records, or at the end.",
+    ),
     click.option(
         "--accept",
         type=click.Choice(["exact", "at_least_once", "unproven"]),
@@ -94,6 +99,7 @@ def request_options(command: Callable[..., None]) -> Callable[..., None]:
         prefix: str,
         names: tuple[str, ...],
         exclude: tuple[str, ...],
+        inputs_are_at: Any,  # noqa: ANN401
         accept: Any,  # noqa: ANN401
         verify: Any,  # noqa: ANN401
         headers: tuple[str, ...],
@@ -114,6 +120,7 @@ def request_options(command: Callable[..., None]) -> Callable[..., None]:
             prefix=prefix,
             topics=_topic_names(names),
             exclude=list(exclude),
+            inputs_are_at=inputs_are_at or RESTORED,
             replication_factor=replication_factor,
             original_headers=HeadersConfig(**{name: name in headers for name in _HEADERS}),
             accept=accept,

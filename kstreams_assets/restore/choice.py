@@ -140,6 +140,14 @@ def _contradictions(request: RestoreRequest) -> tuple[Refusal, ...]:
                 "Set changelog_source to raw, or mode to state.",
             ),
         )
+    if request.inputs_are_at is not None and request.mode is not _STATE:
+        return (
+            Refusal(
+                f"mode {request.mode}",
+                "It begins at the first record of the inputs, but inputs_are_at says otherwise.",
+                "Leave inputs_are_at out, or set mode to state.",
+            ),
+        )
     nothing_given = request.point_id is None and request.as_of_ms is None
     if request.mode is RestoreMode.INPUTS_UNTIL and nothing_given:
         return (

@@ -134,11 +134,15 @@ def _found(result: RuleResult) -> str:
 
 
 def _committed(restore: StoredRestore, cluster: KafkaCluster) -> dict[TopicPartitionId, int]:
+    restored = {topic.target for topic in restore.topics}
     if restore.state is RestoreState.COMMITTED:
-        restored = {topic.target for topic in restore.topics}
         offsets = cluster.group_offsets(restore.group)
         return {id_: found.offset for id_, found in offsets.items() if id_.topic in restored}
-    return {TopicPartitionId(o.topic, o.partition): o.offset for o in restore.to_commit}
+    return {
+        TopicPartitionId(o.topic, o.partition): o.offset
+        for o in restore.to_commit
+        if o.topic in restored
+    }
 
 
 def _skipped(rule: Runnable, why: str, restore: StoredRestore) -> RuleResult:

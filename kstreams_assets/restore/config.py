@@ -11,6 +11,7 @@ from kstreams_assets.backup.point_judge import Restores
 from kstreams_assets.errors import ConfigurationError
 from kstreams_assets.restore.request import (
     ChangelogSource,
+    InputsAt,
     InputsExtent,
     OriginalHeaders,
     RestoreMode,
@@ -21,6 +22,7 @@ from kstreams_assets.restore.targets import local_name
 from kstreams_assets.settings import ApplicationSettings
 
 AS_CONFIGURED: Final = "as_configured"
+RESTORED: Final = "restored"
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -77,6 +79,13 @@ class RestoreConfig(dg.Config):
         default={}, description="Target names of topics, by source name; win over all else."
     )
     exclude: list[str] = Field(default=[], description="Globs of topics that are not restored.")
+    inputs_are_at: Literal["restored", "mapped", "latest"] = Field(
+        default="restored",
+        description="Where the group goes on in excluded inputs, which the target has already."
+        " restored: none is excluded. mapped: at the same records, which another restore of this"
+        " warehouse has brought back, or which never went. latest: at the end; what lies in them is"
+        " not read, so that the restore is not exact.",
+    )
     replication_factor: int | None = Field(
         default=None, description="Of the topics that are created; without it, the source's."
     )
@@ -123,6 +132,7 @@ class RestoreConfig(dg.Config):
             prefix=self.prefix,
             topics=dict(self.topics),
             exclude=tuple(self.exclude),
+            inputs_are_at=None if self.inputs_are_at == RESTORED else InputsAt(self.inputs_are_at),
             replication_factor=self.replication_factor,
             original_headers=OriginalHeaders(
                 offset=headers.offset, timestamp=headers.timestamp, partition=headers.partition

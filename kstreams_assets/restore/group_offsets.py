@@ -12,7 +12,7 @@ from kstreams_assets.errors import (
 )
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.positions import CommittedOffset, TopicPartitionId
-from kstreams_assets.recovery.point import GroupOffset
+from kstreams_assets.recovery.point import GroupOffset, RecoveryPoint
 from kstreams_assets.recovery.table import RecoveryPointTable
 from kstreams_assets.restore.mapped_offsets import (
     differing_offsets,
@@ -25,8 +25,15 @@ from kstreams_assets.restore.own_target import (
     require_same_cluster,
     roles_of,
 )
-from kstreams_assets.restore.restores_table import RestoresTable, RestoreState, StoredRestore
+from kstreams_assets.restore.placed_inputs import differing_positions, excluded_topic, placed
+from kstreams_assets.restore.restores_table import (
+    RestoresTable,
+    RestoreState,
+    StoredRestore,
+    writers_of,
+)
 from kstreams_assets.restore.selection import is_recomputed_from
+from kstreams_assets.restore.target import inspect_target
 from kstreams_assets.warehouse.layout import Warehouse
 
 _READY = (RestoreState.VERIFIED, RestoreState.COMMITTED)
@@ -67,7 +74,7 @@ class GroupOffsetsCommit:
             TopicPartitionId(o.topic, o.partition): CommittedOffset(o.offset, o.metadata)
             for o in restore.to_commit
         }
-        restored = {topic.target for topic in restore.topics}
+        restored = {topic.target for topic in (*restore.topics, *restore.placed)}
         stale = [id_ for id_ in former if id_.topic in restored and id_ not in wanted]
         if stale:
             self.cluster.delete_group_offsets(restore.group, stale)
@@ -78,7 +85,7 @@ class GroupOffsetsCommit:
 
     def _require_same_topics(self, restore: StoredRestore) -> None:
         present = self.cluster.metadata().topics
-        for topic in restore.topics:
+        for topic in (*restore.topics, *restore.placed):
             found = present.get(topic.target)
             if found is None or found.topic_id != topic.target_topic_id:
                 raise TargetTopicChangedError(
@@ -119,12 +126,46 @@ class GroupOffsetsCommit:
         maps = OffsetMapsTable(self.warehouse).load(
             application_id, restore.restore_id, topics=sorted(read_topics(restore))
         )
+        left = {topic.target for topic in restore.placed}
         expected = mapped_offsets(restore, points[0], maps)
-        differing = differing_offsets(expected, restore.to_commit)
+        differing = differing_offsets(
+            expected, tuple(o for o in restore.to_commit if o.topic not in left)
+        )
+        differing += self._differing_where_placed(restore, points[0])
         if differing:
             raise GroupOffsetsDifferError(
                 problem="not as the offset maps give them", partitions=differing
             )
+
+    def _differing_where_placed(self, restore: StoredRestore, point: RecoveryPoint) -> list[str]:
+        """The same for topics that are left as they are, from what is known of them now."""
+        if not restore.placed:
+            return []
+        there = inspect_target(
+            self.cluster, [topic.target for topic in restore.placed], restore.group
+        ).topics
+        onto = RestoresTable(self.warehouse).onto(restore.target_cluster_id)
+        again = {}
+        for topic in restore.placed:
+            known = excluded_topic(
+                self.warehouse, self.cluster, topic.source, topic.target, there, writers_of(onto)
+            )
+            found, _ = placed(
+                known,
+                point,
+                {},
+                inputs_are_at=topic.inputs_are_at,
+                target_cluster_id=restore.target_cluster_id,
+            )
+            if found is not None:
+                again[topic.source] = found
+        left = {topic.target for topic in restore.placed}
+        wanted = tuple(offset for topic in restore.placed for offset in topic.offsets)
+        to_commit = tuple(o for o in restore.to_commit if o.topic in left)
+        return [
+            *differing_offsets(wanted, to_commit),
+            *differing_positions(restore.placed, again, there),
+        ]
 
     def _compare(
         self,

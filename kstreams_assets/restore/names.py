@@ -3,7 +3,7 @@
 import difflib
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
 from kstreams_assets.app.names import internal_topic, name_problem
@@ -18,13 +18,15 @@ class TargetNames:
     """`group` is the application id on the target, `targets` maps source to target topics.
 
     `internal` are the source topics that Kafka Streams creates, `excluded` those that the request
-    leaves out; the latter have no target.
+    leaves out. The latter are no targets; `placed` has their names where the group is to go on in
+    them.
     """
 
     group: str
     targets: Mapping[str, str]
     internal: frozenset[str] = frozenset()
     excluded: frozenset[str] = frozenset()
+    placed: Mapping[str, str] = field(default_factory=dict)
     refusals: tuple[Refusal, ...] = ()
 
 
@@ -41,22 +43,24 @@ def target_names(
     """
     group = application_id if request.application_id is None else request.application_id
     excluded = {t for t in topics if any(fnmatchcase(t, glob) for glob in request.exclude)}
-    targets: dict[str, str] = {}
-    derived: dict[str, str] = {}
-    for topic in sorted(set(topics) - excluded):
-        if topic in internal:
-            derived[topic] = _renamed(topic, application_id, group)
-            targets[topic] = request.topics.get(topic, derived[topic])
-        else:
-            targets[topic] = request.topics.get(topic, request.prefix + topic)
+    derived = {t: _renamed(t, application_id, group) for t in sorted(internal) if t in topics}
+    names = {
+        topic: request.topics.get(topic, derived.get(topic, request.prefix + topic))
+        for topic in sorted(set(topics))
+    }
+    targets = {topic: name for topic, name in names.items() if topic not in excluded}
+    placed = {} if request.inputs_are_at is None else {t: names[t] for t in sorted(excluded)}
+    derived = {topic: name for topic, name in derived.items() if topic not in excluded}
     refusals = [
         *_group_refusals(group),
         *_unknown(topics, excluded, request),
         *_illegal(targets),
-        *_shared(targets),
+        *_shared({**targets, **placed}),
         *_underivable(application_id, group, targets, derived, request),
     ]
-    return TargetNames(group, targets, frozenset(internal), frozenset(excluded), tuple(refusals))
+    return TargetNames(
+        group, targets, frozenset(internal), frozenset(excluded), placed, tuple(refusals)
+    )
 
 
 def _renamed(topic: str, application_id: str, group: str) -> str:
@@ -87,7 +91,7 @@ def _unknown(
                 f"The application has no topic {name!r}{_hint(name, topics)}.",
                 remedy,
             )
-        elif name in excluded:
+        elif name in excluded and request.inputs_are_at is None:
             yield Refusal(
                 f"topics: {name}",
                 f"The topic is given the name {request.topics[name]!r} and is excluded, too.",

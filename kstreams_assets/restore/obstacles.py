@@ -1,18 +1,29 @@
 """What on the target, or in the records, stands against a restore. Pure."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 
+from kstreams_assets.app.model import TopicRole
 from kstreams_assets.kafka.positions import TopicPartitionId
 from kstreams_assets.recovery.point import iso_time
 from kstreams_assets.restore.observed import Holding, TargetTopic
-from kstreams_assets.restore.plan import SOMEBODY_ELSE, Refusal, RestorePlan, TopicPlan, identity
+from kstreams_assets.restore.plan import (
+    SOMEBODY_ELSE,
+    PlacedTopic,
+    Refusal,
+    RestorePlan,
+    TopicPlan,
+    identity,
+)
 from kstreams_assets.restore.planning import Findings
+from kstreams_assets.restore.request import InputsAt
 from kstreams_assets.restore.restores_table import RestoreState, StoredRestore
 from kstreams_assets.restore.topic_configs import MAX_MESSAGE_BYTES, MIN_IN_SYNC, TIMESTAMP_TYPE
 
 _TOPIC_RIGHTS = ("READ", "WRITE", "ALTER_CONFIGS")
 _GROUP_RIGHTS = ("READ",)
 _ALL = "ALL"
+_INTERNAL = frozenset({TopicRole.CHANGELOG, TopicRole.REPARTITION})
 _HANDED_OVER = frozenset({RestoreState.COMMITTED, RestoreState.FINISHED})
 _TAKEN_OVER = frozenset({"classic", "consumer", "streams"})
 """Types of groups whose offsets the application can go on from."""
@@ -23,14 +34,14 @@ def refusals(
     topics: Sequence[TopicPlan],
     *,
     largest: Mapping[str, int],
-    writers: Mapping[str, str],
+    writers: Mapping[str, StoredRestore],
 ) -> list[Refusal]:
     """Everything that stands against it, in the order in which one would mend it.
 
     Args:
         largest: By source topic, the size of its largest record in a batch of its own, where the
             target topic would not take it.
-        writers: By id of a target topic, the restore that wrote it.
+        writers: By id of a target topic, the restore that wrote it, of whatever application.
     """
     handed_over = _handed_over(found, topics)
     if handed_over is not None:
@@ -48,6 +59,7 @@ def refusals(
             for refusal in _existing(found, topic, there, largest, writers)
         ),
         *_left_there(found, topics),
+        *_rights_on_placed(found),
         *_timestamps(found, topics),
     ]
 
@@ -79,6 +91,9 @@ def changed_since(then: RestorePlan, now: RestorePlan, own: StoredRestore | None
         if (difference := _difference(before[topic.target], topic, own))
         for refusal in [Refusal(f"topic {topic.target}", difference, SOMEBODY_ELSE)]
     ]
+    if [_place(topic) for topic in now.placed] != [_place(topic) for topic in then.placed]:
+        problem = "Topics that it leaves out are not those that were planned with."
+        found.append(Refusal(f"restore {then.restore_id}", problem, "Plan the restore again."))
     committed = {
         TopicPartitionId(o.topic, o.partition): o.offset
         for o in (own.committed if own else None) or ()
@@ -100,6 +115,11 @@ def changed_since(then: RestorePlan, now: RestorePlan, own: StoredRestore | None
             )
         )
     return found
+
+
+def _place(topic: PlacedTopic) -> PlacedTopic:
+    """What of it does not change while producers write: the end of a topic does."""
+    return replace(topic, offsets=()) if topic.inputs_are_at is InputsAt.LATEST else topic
 
 
 def _difference(then: TopicPlan, now: TopicPlan, own: StoredRestore | None) -> str:
@@ -220,7 +240,7 @@ def _existing(
     topic: TopicPlan,
     there: TargetTopic,
     largest: Mapping[str, int],
-    writers: Mapping[str, str],
+    writers: Mapping[str, StoredRestore],
 ) -> Iterable[Refusal]:
     subject = f"topic {topic.target}"
     needed = len(topic.partitions)
@@ -256,13 +276,18 @@ def _existing(
 
 
 def _content(
-    found: Findings, topic: TopicPlan, there: TargetTopic, writers: Mapping[str, str]
+    found: Findings, topic: TopicPlan, there: TargetTopic, writers: Mapping[str, StoredRestore]
 ) -> Iterable[Refusal]:
     mine = found.of_this_restore(topic.target)
     if mine is not None and mine.base_offsets:
         yield from _other_writers(topic, there)
+        return
+    writer = writers.get(there.topic_id)
+    if writer is not None and writer.application_id != found.application_id:
+        if there.holds_records or writer.state is RestoreState.PLANNED:
+            yield _shared(topic, writer)
     elif there.holds_records:
-        yield _not_empty(topic.target, there, writers.get(there.topic_id))
+        yield _not_empty(topic.target, there, writer, topic)
 
 
 def _left_there(found: Findings, topics: Sequence[TopicPlan]) -> Iterable[Refusal]:
@@ -283,17 +308,72 @@ def _left_there(found: Findings, topics: Sequence[TopicPlan]) -> Iterable[Refusa
                 "Delete it.",
             )
         elif found.point is None:
-            yield _not_empty(target, there, None)
+            yield _not_empty(target, there, None, None)
 
 
-def _not_empty(target: str, there: TargetTopic, writer: str | None) -> Refusal:
+def _not_empty(
+    target: str, there: TargetTopic, writer: StoredRestore | None, topic: TopicPlan | None
+) -> Refusal:
     offsets = sum(there.ends) - sum(there.starts)
-    told = f" (written by restore {writer})" if writer else ""
+    written = f" (written by restore {writer.restore_id})" if writer else ""
+    remedy = "Delete it, or restore under another name."
+    if topic is not None and not topic.roles & _INTERNAL:
+        remedy = f"Delete it, restore under another name, or leave it as it is: {_leave(topic)}."
     return Refusal(
         f"topic {target}",
-        f"It is not empty on the target: its logs hold {offsets:,} offsets{told}.",
-        "Delete it, restore under another name, or exclude it.",
+        f"It is not empty on the target: its logs hold {offsets:,} offsets{written}.",
+        remedy,
     )
+
+
+def _leave(topic: TopicPlan) -> str:
+    """The options that leave a topic as it is."""
+    exclude = f"--exclude {topic.source}"
+    if all(partition.committed is None for partition in topic.partitions):
+        return exclude
+    return f"{exclude} --inputs-are-at mapped (at the same records) or latest (at its end)"
+
+
+def _shared(topic: TopicPlan, writer: StoredRestore) -> Refusal:
+    """A topic that another application uses, too, and that is restored with it."""
+    name = f"restore {writer.restore_id} of application {writer.application_id}"
+    other_names = (
+        "or restore this application under other names (--target-application-id, --prefix)."
+    )
+    if writer.state is RestoreState.PLANNED:
+        return Refusal(
+            f"topic {topic.target}",
+            f"Both applications use it, and {name} has begun to write it.",
+            "Let that restore come to its end first (run it again if it was stopped),"
+            f" {other_names}",
+        )
+    problem = (
+        f"Both applications use it, and {name} ({writer.state}) has brought its records back: a"
+        " second restore would write them again behind the first."
+    )
+    exclude = f"--exclude {topic.source}"
+    if topic.roles & _INTERNAL:
+        remedy = "It is internal to both, so restore one of them under another application id."
+    elif any(partition.committed is not None for partition in topic.partitions):
+        remedy = (
+            f"Do not delete it. Run this restore with {exclude} --inputs-are-at mapped: the group"
+            " goes on at the same records, as far as the other restore's recovery point holds them;"
+            f" {other_names}"
+        )
+    else:
+        remedy = (
+            f"Do not delete it. Run this restore with {exclude}: the topic stays as the other"
+            f" restore has left it; {other_names}"
+        )
+    return Refusal(f"topic {topic.target}", problem, remedy)
+
+
+def _rights_on_placed(found: Findings) -> Iterable[Refusal]:
+    """Offsets are committed there, records are not written."""
+    for topic in found.placed:
+        there = found.target.topics.get(topic.target)
+        if there is not None:
+            yield from _missing_rights(f"topic {topic.target}", there.operations, _GROUP_RIGHTS)
 
 
 def _other_writers(topic: TopicPlan, there: TargetTopic) -> Iterable[Refusal]:

@@ -10,7 +10,7 @@ from kstreams_assets.backup.point_judge import Restores
 from kstreams_assets.errors import RestoreRefusedError
 from kstreams_assets.kafka.positions import CommittedOffset, OffsetRange, TopicPartitionId
 from kstreams_assets.recovery.point import GroupOffset, RecoveryPoint
-from kstreams_assets.restore.request import RestoreRequest
+from kstreams_assets.restore.request import InputsAt, RestoreRequest
 
 SOMEBODY_ELSE: Final = (
     "Another restore, the application or a producer has created, deleted or written it: stop that,"
@@ -114,13 +114,32 @@ class TopicPlan:
 
 
 @dataclass(frozen=True, slots=True)
+class PlacedTopic:
+    """A topic that is not restored, in which the group goes on at `offsets` (of the target).
+
+    `target_topic_id` is that of the topic it was looked up in. Mapped offsets follow from the
+    offset map of the restore that wrote it (`written_by` of application `writer_application_id`),
+    both empty where it is the very topic of the recovery point.
+    """
+
+    source: str
+    target: str
+    target_topic_id: str
+    inputs_are_at: InputsAt
+    offsets: tuple[GroupOffset, ...]
+    writer_application_id: str = ""
+    written_by: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class RestorePlan:
     """A restore as it would be run; with `refusals` it is not run at all.
 
     `restore_id` is the same for the same point, mode, names and target cluster: a second run goes
     on with the first one's work. `group` is the consumer group on the target, the target's
     application id, `group_offsets` are what that group has committed there already. `gives` is what
-    the point gives. `point` is None when none can be restored.
+    the point gives. `point` is None when none can be restored. `placed` are excluded topics in
+    which the group goes on.
     """
 
     restore_id: str
@@ -135,6 +154,7 @@ class RestorePlan:
     refusals: tuple[Refusal, ...] = ()
     notes: tuple[str, ...] = ()
     group_offsets: Mapping[TopicPartitionId, CommittedOffset] = field(default_factory=dict)
+    placed: tuple[PlacedTopic, ...] = ()
 
     @property
     def from_snapshots(self) -> tuple[tuple[TopicPlan, SnapshotSource], ...]:

@@ -17,12 +17,18 @@ from kstreams_assets.restore.inventory import Inventory
 from kstreams_assets.restore.join_buffers import misread_buffers
 from kstreams_assets.restore.names import TargetNames, target_names
 from kstreams_assets.restore.obstacles import refusals
-from kstreams_assets.restore.plan import RestorePlan, TopicPlan
+from kstreams_assets.restore.placed_inputs import excluded_topic, placed
+from kstreams_assets.restore.plan import PlacedTopic, Refusal, RestorePlan, TopicPlan
 from kstreams_assets.restore.planning import Findings, make_plan, plan_topics, restore_id
 from kstreams_assets.restore.record_sizes import largest_batch
 from kstreams_assets.restore.request import ChangelogSource, RestoreMode, RestoreRequest
-from kstreams_assets.restore.restores_table import RestoresTable, RestoreState, StoredRestore
-from kstreams_assets.restore.selection import reduced, roles_at, select
+from kstreams_assets.restore.restores_table import (
+    RestoresTable,
+    RestoreState,
+    StoredRestore,
+    writers_of,
+)
+from kstreams_assets.restore.selection import excluded_with_offsets, reduced, roles_at, select
 from kstreams_assets.restore.snapshot_inventory import from_snapshots, snapshot_state
 from kstreams_assets.restore.snapshot_rows import snapshot_files
 from kstreams_assets.restore.snapshot_state import SnapshotState, begun_otherwise
@@ -78,10 +84,12 @@ class _Planner:
         self._application_id = settings.application_id
         self._backed_up = {topic.name for topic in settings.topics}
         self._points = RecoveryPointTable(settings.warehouse)
-        self._restores = RestoresTable(settings.warehouse).all(self._application_id)
+        self._cluster_id = cluster.cluster_id()
+        self._there = RestoresTable(settings.warehouse).onto(self._cluster_id)
+        self._restores = [r for r in self._there if r.application_id == self._application_id]
 
     def plan(self) -> RestorePlan:
-        cluster_id = self._cluster.cluster_id()
+        cluster_id = self._cluster_id
         snapshots = self._snapshots()
         choice = choose(
             self._points.instants(self._application_id),
@@ -96,7 +104,9 @@ class _Planner:
             application_id=self._application_id,
             request=self._request,
             names=names,
-            target=inspect_target(self._cluster, names.targets.values(), names.group),
+            target=inspect_target(
+                self._cluster, [*names.targets.values(), *names.placed.values()], names.group
+            ),
             point=point,
             status=choice.status if point else None,
             stored=self._stored(point, cluster_id),
@@ -104,7 +114,7 @@ class _Planner:
             notes=choice.notes,
         )
         if point is not None:
-            found = self._with_holdings(found, point)
+            found = self._with_placed(self._with_holdings(found, point), point)
             if snapshots is not None:
                 found = self._with_snapshots(found, point, snapshots)
         topics, notes = plan_topics(found)
@@ -113,11 +123,7 @@ class _Planner:
             found,
             topics,
             largest=self._too_large(found, topics),
-            writers={
-                topic.target_topic_id: restore.restore_id
-                for restore in self._restores
-                for topic in restore.topics
-            },
+            writers=writers_of(self._there),
         )
         against += begun_otherwise(found, topics)
         against += refused_topics(self._cluster, found.target, topics)
@@ -150,6 +156,33 @@ class _Planner:
             facts=facts,
             notes=(*found.notes, *notes),
         )
+
+    def _with_placed(self, found: Findings, point: RecoveryPoint) -> Findings:
+        """Where the group goes on in topics that are excluded."""
+        inputs_are_at = self._request.inputs_are_at
+        if inputs_are_at is None:
+            return found
+        against: list[Refusal] = []
+        topics: list[PlacedTopic] = []
+        excluded = excluded_with_offsets(point, self._request, found.names.excluded)
+        for source in excluded:
+            topic, refused = placed(
+                excluded_topic(
+                    self._settings.warehouse,
+                    self._cluster,
+                    source,
+                    found.names.placed[source],
+                    found.target.topics,
+                    writers_of(self._there),
+                ),
+                point,
+                roles_at(self._settings.application, point),
+                inputs_are_at=inputs_are_at,
+                target_cluster_id=self._cluster_id,
+            )
+            against += refused
+            topics += [topic] if topic is not None else []
+        return replace(found, placed=tuple(topics), refusals=(*found.refusals, *against))
 
     def _with_snapshots(
         self, found: Findings, point: RecoveryPoint, state: SnapshotState

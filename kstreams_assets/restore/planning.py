@@ -13,12 +13,13 @@ from kstreams_assets.restore.names import TargetNames
 from kstreams_assets.restore.observed import Holding, NotedFacts, TargetState, TargetTopic
 from kstreams_assets.restore.plan import (
     PartitionPlan,
+    PlacedTopic,
     Refusal,
     RestorePlan,
     SnapshotSource,
     TopicPlan,
 )
-from kstreams_assets.restore.request import ChangelogSource, RestoreMode, RestoreRequest
+from kstreams_assets.restore.request import ChangelogSource, InputsAt, RestoreMode, RestoreRequest
 from kstreams_assets.restore.restores_table import StoredRestore, StoredTopic
 from kstreams_assets.restore.selection import Selection, WantedPartition, WantedTopic
 from kstreams_assets.restore.topic_configs import (
@@ -39,8 +40,8 @@ class Findings:
 
     `point` and `status` are None when no point can be restored; `holdings` are by source partition,
     `facts` and `snapshots` by source topic; the holdings of a topic that is written from a snapshot
-    are those of the snapshot. `stored` is this very restore as an earlier run left it. `refusals`
-    and `notes` are those found so far.
+    are those of the snapshot. `stored` is this very restore as an earlier run left it. `placed` are
+    excluded topics with the group's offsets there. `refusals` and `notes` are those found so far.
     """
 
     application_id: str
@@ -54,6 +55,7 @@ class Findings:
     facts: Mapping[str, NotedFacts] = field(default_factory=dict)
     snapshots: Mapping[str, SnapshotSource] = field(default_factory=dict)
     stored: StoredRestore | None = None
+    placed: tuple[PlacedTopic, ...] = ()
     refusals: tuple[Refusal, ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -83,6 +85,8 @@ def restore_id(
     if request.changelog_source is not ChangelogSource.RAW:
         # Only then: a restore that an earlier release has begun keeps its id.
         parts.append(request.changelog_source.value)
+    if request.inputs_are_at is not None:
+        parts.append(f"inputs {request.inputs_are_at}")
     digest = hashlib.sha256(json.dumps(parts).encode()).hexdigest()
     return f"{point_id}-{digest[:8]}"
 
@@ -118,12 +122,21 @@ def make_plan(
         target_bootstrap_servers=found.target.bootstrap_servers,
         request=found.request,
         point=found.point,
-        gives=found.status.gives if found.status else Restores.NOTHING,
+        gives=_gives(found),
         topics=tuple(topics),
         refusals=tuple(dict.fromkeys(every)),
         notes=tuple(dict.fromkeys((*found.notes, *found.selection.notes, *_notes(found, topics)))),
         group_offsets=dict(found.target.group_offsets),
+        placed=found.placed,
     )
+
+
+def _gives(found: Findings) -> Restores:
+    if found.status is None:
+        return Restores.NOTHING
+    if any(topic.inputs_are_at is InputsAt.LATEST for topic in found.placed):
+        return Restores.UNPROVEN
+    return found.status.gives
 
 
 def _topic_plan(found: Findings, wanted: WantedTopic) -> tuple[TopicPlan, tuple[str, ...]]:
@@ -219,6 +232,8 @@ def _notes(found: Findings, topics: Sequence[TopicPlan]) -> Iterable[str]:
             yield "The point is at least once: up to one commit interval is processed again."
         elif status.gives is Restores.UNPROVEN:
             yield f"The state is not proved to be complete. {status.reason}"
+    for placed in found.placed:
+        yield _about_placed(placed)
     later = [t.source for t in topics if not t.exists and _is_later(found.facts.get(t.source))]
     if later:
         yield f"Configs are those noted when a window ended after the point: {_some(later)}."
@@ -247,6 +262,20 @@ def _notes(found: Findings, topics: Sequence[TopicPlan]) -> Iterable[str]:
             f"Group {found.names.group} has {count} committed offset(s) on the target; they are"
             " kept for a rollback before others take their place."
         )
+
+
+def _about_placed(topic: PlacedTopic) -> str:
+    where = f"Topic {topic.target} is left as it is on the target"
+    if topic.inputs_are_at is InputsAt.LATEST:
+        return (
+            f"{where}: the group goes on at its end as of now ({len(topic.offsets)} partition(s))."
+            " What lies in it is never read; what of it the application had not read is lost."
+        )
+    by = f", by the offset map of restore {topic.written_by} of {topic.writer_application_id}"
+    return (
+        f"{where}: the group goes on at the same records in it ({len(topic.offsets)} partition(s)"
+        f"{by if topic.written_by else ''})."
+    )
 
 
 def _is_later(noted: NotedFacts | None) -> bool:

@@ -26,6 +26,8 @@ def markdown(plan: RestorePlan, *, now_ms: int | None = None) -> str:
         sections.append(_refusals(plan))
     if plan.topics:
         sections += [_topics(plan.topics), _configs(plan.topics)]
+    if plan.placed:
+        sections.append(_placed(plan))
     if plan.notes:
         sections.append("## Notes\n\n" + "\n".join(f"- {plain(note)}" for note in plan.notes))
     sections.append(_next_steps(plan))
@@ -69,6 +71,7 @@ def document(plan: RestorePlan, *, now_ms: int | None = None) -> dict[str, Any]:
         "refusals": [
             {"subject": r.subject, "problem": r.problem, "remedy": r.remedy} for r in plan.refusals
         ],
+        "placed": [asdict(topic) for topic in plan.placed],
         "notes": list(plan.notes),
     }
 
@@ -151,6 +154,22 @@ def _topics(topics: Sequence[TopicPlan]) -> str:
         for topic in topics
     ]
     return "## Topics\n\n" + _table(columns, rows)
+
+
+def _placed(plan: RestorePlan) -> str:
+    columns = ("Left as it is", "On the target", "Partition", "The group goes on at", "How")
+    rows = [
+        (
+            f"`{topic.source}`",
+            f"`{topic.target}`",
+            str(offset.partition),
+            f"{offset.offset:,}",
+            f"{topic.inputs_are_at}{f' by restore `{topic.written_by}`' * bool(topic.written_by)}",
+        )
+        for topic in plan.placed
+        for offset in topic.offsets
+    ]
+    return "## Topics that are not restored\n\n" + _table(columns, rows)
 
 
 def _saved(topic: TopicPlan) -> str:

@@ -27,6 +27,18 @@ class InputsExtent(StrEnum):
     TAIL = "tail"
 
 
+class InputsAt(StrEnum):
+    """Where a group goes on in inputs that are not restored, since the target has them already.
+
+    `mapped`: at the same records. The topic is the very one of the recovery point, or a restore of
+    this warehouse wrote it, whose offset map says where they are. `latest`: at the end of the
+    topic; what lies in it is never read, so that the restore is not exact.
+    """
+
+    MAPPED = "mapped"
+    LATEST = "latest"
+
+
 class ChangelogSource(StrEnum):
     """Where the records of changelogs come from: the `raw` log, or the KTable `snapshot`.
 
@@ -69,7 +81,8 @@ class RestoreRequest:
     milliseconds; the newest point complete at that time) says otherwise. `accept` is the least that
     will do. `application_id` renames the application with its internal topics, `prefix` goes before
     the name of every other topic, `topics` (source name -> target name) wins over both. `exclude`
-    are globs of source topics that are not restored.
+    are globs of source topics that are not restored; `inputs_are_at` must say where the group goes
+    on in one of them in which it had committed offsets.
     """
 
     mode: RestoreMode = RestoreMode.STATE
@@ -81,6 +94,7 @@ class RestoreRequest:
     prefix: str = ""
     topics: Mapping[str, str] = field(default_factory=dict)
     exclude: tuple[str, ...] = ()
+    inputs_are_at: InputsAt | None = None
     replication_factor: int | None = None
     original_headers: OriginalHeaders = field(default_factory=OriginalHeaders)
     accept_replaced_timestamps: bool = False

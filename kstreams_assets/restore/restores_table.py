@@ -1,7 +1,7 @@
 """The table `restores`: every state that each restore has gone through."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -10,7 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from kstreams_assets.recovery.point import GroupOffset
-from kstreams_assets.restore.request import RestoreMode
+from kstreams_assets.restore.plan import PlacedTopic
+from kstreams_assets.restore.request import InputsAt, RestoreMode
 from kstreams_assets.warehouse.control_table import ControlTable
 from kstreams_assets.warehouse.layout import Warehouse
 
@@ -62,6 +63,22 @@ SCHEMA = pa.schema(
         pa.field("committed", _GROUP_OFFSETS),
         pa.field("verified_records", pa.int64()),
         pa.field("problem", pa.string(), nullable=False),
+        pa.field(
+            "placed",
+            pa.list_(
+                pa.struct(
+                    [
+                        ("source", pa.string()),
+                        ("target", pa.string()),
+                        ("target_topic_id", pa.string()),
+                        ("inputs_are_at", pa.string()),
+                        ("offsets", _GROUP_OFFSETS),
+                        ("writer_application_id", pa.string()),
+                        ("written_by", pa.string()),
+                    ]
+                )
+            ),
+        ),
     ]
 )
 
@@ -114,7 +131,8 @@ class StoredRestore:
     set once all records are produced. `former_offsets` are those that the group had on the target
     before `committed` were committed (target topics and offsets); None where nothing was committed
     yet. `verified_records` counts the records that were read back. `problem` says what went wrong,
-    empty when nothing did.
+    empty when nothing did. `placed` are excluded topics in which the group goes on, their offsets
+    are among those `to_commit`.
     """
 
     application_id: str
@@ -135,6 +153,7 @@ class StoredRestore:
     committed: tuple[GroupOffset, ...] | None = None
     verified_records: int | None = None
     problem: str = ""
+    placed: tuple[PlacedTopic, ...] = ()
 
     @property
     def asked(self) -> Mapping[str, Any]:
@@ -189,10 +208,12 @@ class RestoresTable:
 
     def all(self, application_id: str) -> list[StoredRestore]:
         """Every restore as it stands; the one that was begun last comes first."""
-        rows = self._table.read(application_id=application_id).to_pylist()
-        newest = {row["restore_id"]: row for row in sorted(rows, key=_place)}
-        found = [_restore(row) for row in newest.values()]
-        return sorted(found, key=lambda r: (r.created_at_ms, r.restore_id), reverse=True)
+        return _as_they_stand(self._table.read(application_id=application_id))
+
+    def onto(self, target_cluster_id: str) -> list[StoredRestore]:
+        """The restores of all applications onto one cluster, as in `all`."""
+        where = pc.field("target_cluster_id") == target_cluster_id
+        return _as_they_stand(self._table.read(application_id=None, where=where))
 
     def history(self, application_id: str, restore_id: str) -> list[StoredRestore]:
         """A restore in each of its states, oldest first."""
@@ -222,6 +243,23 @@ class RestoresTable:
         return rows["change"].to_pylist()
 
 
+def writers_of(restores: Iterable[StoredRestore]) -> dict[str, StoredRestore]:
+    """By the id of a target topic the restore that wrote it; the one that was begun last counts."""
+    return {
+        topic.target_topic_id: restore
+        for restore in sorted(restores, key=lambda r: (r.created_at_ms, r.restore_id))
+        for topic in restore.topics
+        if topic.target_topic_id
+    }
+
+
+def _as_they_stand(rows: pa.Table) -> list[StoredRestore]:
+    ordered = sorted(rows.to_pylist(), key=_place)
+    newest = {(row["application_id"], row["restore_id"]): row for row in ordered}
+    found = [_restore(row) for row in newest.values()]
+    return sorted(found, key=lambda r: (r.created_at_ms, r.restore_id), reverse=True)
+
+
 def _place(row: Mapping[str, Any]) -> tuple[int, int]:
     """Two processes may have stored the same change of a restore at once: the later one counts."""
     return row["change"], row["changed_at_ms"]
@@ -248,6 +286,18 @@ def _row(restore: StoredRestore, change: int) -> dict[str, Any]:
         "committed": _offset_rows(restore.committed),
         "verified_records": restore.verified_records,
         "problem": restore.problem,
+        "placed": [
+            {
+                "source": topic.source,
+                "target": topic.target,
+                "target_topic_id": topic.target_topic_id,
+                "inputs_are_at": topic.inputs_are_at.value,
+                "offsets": _offset_rows(topic.offsets),
+                "writer_application_id": topic.writer_application_id,
+                "written_by": topic.written_by,
+            }
+            for topic in restore.placed
+        ],
     }
 
 
@@ -284,6 +334,7 @@ def _restore(row: Mapping[str, Any]) -> StoredRestore:
             "to_commit": _offsets(row["to_commit"]) or (),
             "former_offsets": _offsets(row["former_offsets"]),
             "committed": _offsets(row["committed"]),
+            "placed": tuple(_placed(topic) for topic in row["placed"] or ()),
         }
     )
 
@@ -298,6 +349,18 @@ def _topic(row: Mapping[str, Any]) -> StoredTopic:
         roles=tuple(row["roles"]),
         put_back=dict(row["put_back"]),
         created=row["created"],
+    )
+
+
+def _placed(row: Mapping[str, Any]) -> PlacedTopic:
+    return PlacedTopic(
+        source=row["source"],
+        target=row["target"],
+        target_topic_id=row["target_topic_id"],
+        inputs_are_at=InputsAt(row["inputs_are_at"]),
+        offsets=_offsets(row["offsets"]) or (),
+        writer_application_id=row["writer_application_id"],
+        written_by=row["written_by"],
     )
 
 

@@ -181,7 +181,9 @@ class _Attempt:
             self._plan.application_id, self._plan.restore_id, produced
         )
         self._store(
-            state=RestoreState.PRODUCED, to_commit=_mapped(self._plan, produced), problem=""
+            state=RestoreState.PRODUCED,
+            to_commit=(*_mapped(self._plan, produced), *_placed(self._plan)),
+            problem="",
         )
         self._took_s["produce"] = time.monotonic() - began
         return produced
@@ -234,6 +236,7 @@ class _Attempt:
             to_commit=(),
             verified_records=None,
             problem="",
+            placed=plan.placed,
         )
 
     def _store(self, **changes: object) -> None:
@@ -296,6 +299,11 @@ def _mapped(plan: RestorePlan, produced: Sequence[PartitionProduced]) -> tuple[G
         for partition in topic.partitions
         if partition.committed is not None
     )
+
+
+def _placed(plan: RestorePlan) -> tuple[GroupOffset, ...]:
+    """The offsets to commit in topics that are left as they are."""
+    return tuple(offset for topic in plan.placed for offset in topic.offsets)
 
 
 def _map_of(partition: PartitionProduced) -> OffsetMap:

@@ -121,6 +121,7 @@ def select(
         *_mode_refusals(request),
         *_not_backed_up(missing, request),
         *_absent_state(roles, point, request, excluded),
+        *_offsets_left_out(point, request, excluded),
     ]
     if not refusals and not topics:
         refusals.append(
@@ -129,7 +130,7 @@ def select(
     notes = [
         *_left_out(missing, roles, request, excluded),
         *_unknown_to_point(roles, point, by_topic, request, excluded),
-        *_about_offsets(topics, point, request),
+        *_about_offsets(topics, point, request, excluded),
         *_without_changelog(application, request),
     ]
     return Selection(topics, tuple(refusals), tuple(notes))
@@ -264,13 +265,48 @@ def _unknown_to_point(
         yield f"Topic {topic} {why} when point {point.id} was taken: it is not restored."
 
 
+def excluded_with_offsets(
+    point: RecoveryPoint, request: RestoreRequest, excluded: Set[str]
+) -> list[str]:
+    """The excluded topics in which the group goes on, so that it must be known where."""
+    if request.mode is not RestoreMode.STATE:
+        return []
+    return sorted({offset.topic for offset in point.group_offsets} & excluded)
+
+
+def _offsets_left_out(
+    point: RecoveryPoint, request: RestoreRequest, excluded: Set[str]
+) -> Iterable[Refusal]:
+    """Without an offset the group would begin where auto.offset.reset says: never exact."""
+    topics = excluded_with_offsets(point, request, excluded)
+    if request.inputs_are_at is not None and not topics:
+        yield Refusal(
+            f"inputs_are_at {request.inputs_are_at}",
+            f"No excluded topic has committed offsets at point {point.id}.",
+            "Leave it out, or exclude the input that the target has already.",
+        )
+    for topic in topics if request.inputs_are_at is None else ():
+        count = sum(offset.topic == topic for offset in point.group_offsets)
+        yield Refusal(
+            f"topic {topic}",
+            f"It is excluded, and the group had committed offsets in {count} partition(s) of it:"
+            " without them the application begins where auto.offset.reset says, never exactly.",
+            "Restore it, too; or say where the group goes on in the topic that the target has:"
+            " --inputs-are-at mapped (at the same records, which another restore has brought back,"
+            " or which never went) or latest (what lies in it is not read).",
+        )
+
+
 def _about_offsets(
-    topics: Iterable[WantedTopic], point: RecoveryPoint, request: RestoreRequest
+    topics: Iterable[WantedTopic],
+    point: RecoveryPoint,
+    request: RestoreRequest,
+    excluded: Set[str],
 ) -> Iterable[str]:
     if request.mode is not RestoreMode.STATE:
         return
     planned = {topic.source for topic in topics}
-    dropped = sorted({o.topic for o in point.group_offsets} - planned)
+    dropped = sorted({o.topic for o in point.group_offsets} - planned - excluded)
     if dropped:
         yield f"Committed offsets of topics that are not restored are left out: {_join(dropped)}."
     for topic in topics:

@@ -223,11 +223,11 @@ class ControlTable:
     def read(
         self,
         *,
-        application_id: str,
+        application_id: str | None,
         columns: Sequence[str] | None = None,
         where: ds.Expression | None = None,
     ) -> pa.Table:
-        """The rows of one application."""
+        """The rows of one application, of all of them for None."""
         table = self.open()
         if table is None:
             schema = pa.schema([self.schema.field(c) for c in columns]) if columns else self.schema
@@ -300,7 +300,7 @@ class ControlTable:
     def _rows(
         self,
         table: DeltaTable,
-        application_id: str,
+        application_id: str | None,
         columns: Sequence[str] | None,
         where: ds.Expression | None,
     ) -> pa.Table:
@@ -308,12 +308,14 @@ class ControlTable:
             dataset = self._dataset(table, application_id)
             return dataset.to_table(columns=list(columns) if columns else None, filter=where)
 
-    def _dataset(self, table: DeltaTable, application_id: str) -> ds.Dataset:
+    def _dataset(self, table: DeltaTable, application_id: str | None) -> ds.Dataset:
         # Arrow's own file system: the bridge into deltalake's aborts at interpreter exit now and
         # then (deltalake 1.6.6 with pyarrow 26: 2 of 6 processes).
         local = pafs.SubTreeFileSystem(str(self.path), pafs.LocalFileSystem())
         return table.to_pyarrow_dataset(
-            file_pruning_predicate=[("application_id", "=", application_id)],
+            file_pruning_predicate=None
+            if application_id is None
+            else [("application_id", "=", application_id)],
             filesystem=local,
             schema=self.schema,
         )

@@ -156,7 +156,7 @@ def test_a_titled_backfill_restores_as_of_a_time(
     application.produce(application.orders, 4)
     application.bench.close_window()
     application.bench.back_up()
-    as_of = datetime.fromtimestamp((point.taken_at_ms + 1) / 1000, tz=UTC).isoformat()
+    as_of = datetime.fromtimestamp((point.ended_at_ms + 1) / 1000, tz=UTC).isoformat()
     origin = InProcessCodeLocationOrigin(
         LoadableTargetOrigin(
             executable_path=sys.executable, module_name="tests.e2e.restore_location"

@@ -149,6 +149,7 @@ def noted(
 def stored(*topics: StoredTopic, **changes: Any) -> StoredRestore:
     """A restore that was begun."""
     facts: dict[str, Any] = {
+        "application_id": "shop",
         "restore_id": "begun",
         "state": RestoreState.PLANNED,
         "changed_at_ms": 1,
@@ -162,7 +163,7 @@ def stored(*topics: StoredTopic, **changes: Any) -> StoredRestore:
         "request": "{}",
         "topics": topics,
     }
-    return StoredRestore("shop", **facts | changes)
+    return StoredRestore(**facts | changes)
 
 
 def stored_topic(name: str, **changes: Any) -> StoredTopic:

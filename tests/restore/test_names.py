@@ -6,7 +6,7 @@ import pytest
 
 from kstreams_assets.app.names import name_problem
 from kstreams_assets.restore.names import TargetNames, target_names
-from kstreams_assets.restore.request import RestoreMode, RestoreRequest
+from kstreams_assets.restore.request import InputsAt, RestoreMode, RestoreRequest
 
 INTERNAL = ("shop-sums-changelog", "shop-sums-repartition", "shop-fk-subscription-response-topic")
 TOPICS = ("orders", "totals", "shop-window", *INTERNAL)
@@ -56,6 +56,16 @@ def test_excluded_topics_have_no_target() -> None:
     names = _names(exclude=("tot*", "shop-window"))
     assert names.excluded == {"totals", "shop-window"}
     assert set(names.targets) == {"orders", *INTERNAL}
+
+
+def test_an_excluded_topic_in_which_the_group_goes_on_has_a_name() -> None:
+    asked = {"exclude": ("orders",), "inputs_are_at": InputsAt.MAPPED, "prefix": "dr-"}
+    names = _names(**asked)
+    assert names.placed == {"orders": "dr-orders"}
+    assert "orders" not in names.targets
+    named = _names(**asked, topics={"orders": "live"})
+    assert (named.placed, named.refusals) == ({"orders": "live"}, ())
+    assert _names(exclude=("orders",)).placed == {}
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ def _refusals(
     found: Findings,
     *,
     largest: Mapping[str, int] = {},
-    writers: Mapping[str, str] = {},
+    writers: Mapping[str, StoredRestore] = {},
 ) -> list[Refusal]:
     topics, _ = plan_topics(found)
     return refusals(found, topics, largest=largest, writers=writers)
@@ -100,8 +100,30 @@ class TestExistingTopics:
         assert "topic orders: It is not empty on the target: its logs hold 1,200 offsets." in text
 
     def test_written_by_another_restore(self) -> None:
-        text = _only(_existing(ends=(5,)), writers={"orders-there": "p0-1234"})
+        text = _only(_existing(ends=(5,)), writers={"orders-there": stored(restore_id="p0-1234")})
         assert "(written by restore p0-1234)" in text
+
+    @pytest.mark.parametrize(
+        ("topic", "remedy"),
+        [
+            ("orders", "--exclude orders --inputs-are-at mapped"),
+            ("totals", "Run this restore with --exclude totals:"),
+        ],
+    )
+    def test_restored_with_another_application(self, topic: str, remedy: str) -> None:
+        other = stored(application_id="billing", restore_id="b0-99", state=RestoreState.COMMITTED)
+        found = _existing(topic, ends=(5,))
+        text = _only(found, writers={f"{topic}-there": other})
+        assert "restore b0-99 of application billing (committed)" in text
+        assert "Do not delete it" in text
+        assert remedy in text
+
+    def test_about_to_be_written_by_another_applications_restore(self) -> None:
+        other = stored(application_id="billing", restore_id="b0-99")
+        text = _only(_existing(), writers={"orders-there": other})
+        assert "restore b0-99 of application billing has begun to write it" in text
+        done = replace(other, state=RestoreState.FINISHED)
+        assert _refusals(_existing(), writers={"orders-there": done}) == []
 
     def test_partition_count(self) -> None:
         text = _only(_existing(starts=(0, 0, 0), ends=(0, 0, 0)))

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from kstreams_assets.app.model import Store
 from kstreams_assets.kafka.positions import OffsetRange, outside
 from kstreams_assets.recovery.point import GroupOffset, RecoveryPoint
-from kstreams_assets.restore.request import InputsExtent, RestoreMode, RestoreRequest
+from kstreams_assets.restore.request import InputsAt, InputsExtent, RestoreMode, RestoreRequest
 from kstreams_assets.restore.selection import (
     Selection,
     WantedPartition,
@@ -179,12 +179,38 @@ class TestNotBackedUp:
         assert any(f"{changelog} is excluded. The state needs it" in note for note in found.notes)
         assert f"Topic {changelog}" in found.notes[0]
 
-    def test_offsets_of_what_is_not_restored_are_told(self) -> None:
-        found = _select(excluded={"orders"})
-        assert any("left out: orders" in note for note in found.notes)
-
     def test_nothing_left(self) -> None:
-        assert _select(excluded=set(ROLES)).refusals[0].problem == "Nothing of it is wanted."
+        found = _select(excluded=set(ROLES), taken=point(committed={}))
+        assert found.refusals[0].problem == "Nothing of it is wanted."
+
+
+class TestExcludedInputs:
+    """The group had committed offsets in them: it must be known where it goes on."""
+
+    @pytest.mark.parametrize("topic", ["orders", "between", "shop-sums-repartition"])
+    def test_are_refused_without_a_word(self, topic: str) -> None:
+        (refusal,) = _select(excluded={topic}).refusals
+        assert refusal.subject == f"topic {topic}"
+        assert "committed offsets in 1 partition(s)" in refusal.problem
+        assert "--inputs-are-at mapped" in refusal.remedy
+
+    @pytest.mark.parametrize("inputs_are_at", list(InputsAt))
+    def test_with_a_word_they_are_left_as_they_are(self, inputs_are_at: InputsAt) -> None:
+        found = _select(replace(STATE, inputs_are_at=inputs_are_at), excluded={"orders"})
+        assert found.refusals == ()
+        assert "orders" not in _partitions(found)
+
+    def test_the_word_needs_one(self) -> None:
+        for excluded in (set[str](), {"totals"}):
+            request = replace(STATE, inputs_are_at=InputsAt.MAPPED)
+            (refusal,) = _select(request, excluded=excluded).refusals
+            assert refusal.subject == "inputs_are_at mapped"
+
+    def test_where_nothing_was_committed_nothing_is_left_out(self) -> None:
+        assert _select(taken=point(committed={}), excluded={"orders"}).refusals == ()
+
+    def test_a_rebuild_begins_at_the_beginning_anyway(self) -> None:
+        assert _select(REBUILD, excluded={"orders"}).refusals == ()
 
 
 def test_topics_that_the_point_does_not_know_are_told() -> None:
