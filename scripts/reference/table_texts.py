@@ -124,8 +124,8 @@ RESTORES = {
     "to_commit": "What is to be committed once the restore is verified, in the target's offsets.",
     "verified_records": "Records that were read back and compared.",
     "problem": "What went wrong, empty when nothing did.",
-    "placed": "Excluded topics in which the group goes on: where, how that is known, and its `offsets`"
-    " there, which are among those `to_commit`; null in rows of earlier releases.",
+    "placed": "Excluded topics in which the group goes on: where, how that is known, and its"
+    " `offsets` there, which are among those `to_commit`; null in rows of earlier releases.",
 }
 OFFSET_MAPS = {
     "application_id": COMMON["application_id"],
