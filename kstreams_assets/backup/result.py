@@ -113,7 +113,8 @@ class TopicBackup:
     recovery_point_id: str | None
     delta_version: int | None
     duration_s: float | None
-    """None where it is not known: the ledger does not keep it."""
+    """Measured, of the read that this topic was part of: Spark reads all of a run at once. None
+    where it is not known: the ledger does not keep it."""
     unproven_points: tuple[str, ...] = ()
     """Recovery points in the window that holes in its changelog spans leave unproven."""
     below_first: Mapping[TopicPartitionId, OffsetRange] = field(default_factory=dict)

@@ -17,7 +17,7 @@ from kstreams_assets.cli.restore_after import finish, rollback, watch
 from kstreams_assets.cli.restore_groups import group_offsets
 from kstreams_assets.cli.restore_local import serve
 from kstreams_assets.cli.restore_map import map_offsets
-from kstreams_assets.cli.restore_options import request_options
+from kstreams_assets.cli.restore_options import drilled, request_options
 from kstreams_assets.cli.spark_run import spark_run
 from kstreams_assets.completeness.result import RuleResult
 from kstreams_assets.errors import RestoreIncompleteError
@@ -190,13 +190,22 @@ def _outcome(planned: RestorePlan, done: _Done | None) -> dict[str, Any]:
 @restore.command("list")
 @app_options
 def list_restores(settings: ApplicationSettings, as_json: bool) -> None:
-    """Every restore of the application, the one begun last first. Needs no broker."""
+    """Every restore of the application, the one begun last first; drills apart. Needs no broker."""
     restores = RestoresTable(settings.warehouse).all(settings.application_id)
+    is_drill = drilled(settings)
     if as_json:
-        print_json({"restores": [_document(found) for found in restores]})
+        documents = [{**_document(found), "drill": is_drill(found)} for found in restores]
+        print_json({"restores": documents})
         return
+    _list(f"Restores of {settings.application_id}", [r for r in restores if not is_drill(r)])
+    drills = [restore for restore in restores if is_drill(restore)]
+    if drills:
+        _list(f"Drills of {settings.application_id}", drills)
+
+
+def _list(title: str, restores: Sequence[StoredRestore]) -> None:
     print_table(
-        f"Restores of {settings.application_id}",
+        title,
         ["restore", "state", "changed at", "point", "mode", "target", "group", "records"],
         [
             [

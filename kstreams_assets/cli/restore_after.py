@@ -53,7 +53,7 @@ def watch(
     Exits 0 when it has read everything, 1 when something is wrong that does not pass, or when time
     is up.
     """
-    restore = chosen_restore(settings, restore_id)
+    restore = chosen_restore(settings, restore_id, live=True)
     with (
         open_stored_target(settings, restore, target) as connection,
         KafkaCluster(connection) as cluster,
@@ -115,7 +115,7 @@ def finish(
     \f
     Raises NotCaughtUpError when it has not; nothing is changed then.
     """
-    restore = chosen_restore(settings, restore_id)
+    restore = chosen_restore(settings, restore_id, live=True)
     with (
         open_stored_target(settings, restore, target) as connection,
         KafkaCluster(connection) as cluster,

@@ -6,9 +6,11 @@ from typing import Any
 
 import click
 
+from kstreams_assets.drill.table import DrillsTable
 from kstreams_assets.errors import ConfigurationError
 from kstreams_assets.restore.config import AS_CONFIGURED, RESTORED, HeadersConfig, RestoreConfig
-from kstreams_assets.restore.restores_table import RestoresTable, StoredRestore
+from kstreams_assets.restore.restores_table import RestoresTable, RestoreState, StoredRestore
+from kstreams_assets.restore.targets import local_name_of
 from kstreams_assets.settings import ApplicationSettings
 
 _HEADERS = ("offset", "timestamp", "partition")
@@ -162,17 +164,44 @@ def target_option(command: Callable[..., None]) -> Callable[..., None]:
     return click.option("--target", help=text)(command)
 
 
-def chosen_restore(settings: ApplicationSettings, restore_id: str | None) -> StoredRestore:
+def drilled(settings: ApplicationSettings) -> Callable[[StoredRestore], bool]:
+    """Which restores are those of drills."""
+    runs = {drill.run_id for drill in DrillsTable(settings.warehouse).of(settings.application_id)}
+    return lambda restore: restore.run_id in runs
+
+
+def live_restores(
+    settings: ApplicationSettings, restores: Iterable[StoredRestore]
+) -> list[StoredRestore]:
+    """Of each group on each cluster the newest restore that is committed; drills do not count."""
+    is_drill = drilled(settings)
+    newest: dict[tuple[str, str], StoredRestore] = {}
+    for restore in restores:  # the one that was begun last comes first
+        if restore.state is RestoreState.COMMITTED and not is_drill(restore):
+            newest.setdefault((restore.target_cluster_id, restore.group), restore)
+    found = list(newest.values())
+    return [r for r in found if local_name_of(settings, r) is None] or found
+
+
+def chosen_restore(
+    settings: ApplicationSettings, restore_id: str | None, *, live: bool = False
+) -> StoredRestore:
     """The restore of this id; without one, the only one there is or the only unfinished one.
+
+    With `live` the one that an application goes on from: the newest that is committed to its group,
+    no drill, and not in a throwaway cluster if another one is.
 
     Raises:
         ConfigurationError: There is none, or it is not clear which is meant.
     """
     restores = RestoresTable(settings.warehouse).all(settings.application_id)
+    if live and restore_id is None:
+        restores = live_restores(settings, restores) or restores
     if restore_id is not None:
         found = [restore for restore in restores if restore.restore_id == restore_id]
     else:
-        found = [restore for restore in restores if not restore.is_finished] or restores
+        is_drill = drilled(settings)
+        found = [r for r in restores if not r.is_finished and not is_drill(r)] or restores
     if len(found) == 1:
         return found[0]
     if found:

@@ -177,16 +177,31 @@ class ForeignRecordsError(RestoreError):
 
 
 class NotCaughtUpError(RestoreError):
-    """The application was not seen to have read everything on its new cluster."""
+    """The application was not seen to run and to have read everything on its new cluster.
 
-    def __init__(self, *, group: str, seen: str, troubles: Iterable[str]) -> None:
+    `records_left` are those that it has still to read, None where they were not counted.
+    """
+
+    def __init__(
+        self,
+        *,
+        group: str,
+        seen: str,
+        troubles: Iterable[str],
+        records_left: int | None,
+        is_running: bool,
+    ) -> None:
         self.group = group
+        what = "has not caught up"
+        if not is_running:
+            what = "has no member, so the application is not seen to run"
+        elif records_left == 0:
+            what = "has no record left to read, but is not seen to be healthy"
         self.seen = seen
         self.troubles = tuple(troubles)
         told = " ".join(self.troubles)
         super().__init__(
-            f"Group {group} has not caught up ({seen}).{' ' if told else ''}{told}"
-            " Nothing was changed.",
+            f"Group {group} {what} ({seen}).{' ' if told else ''}{told} Nothing was changed.",
             remedy="Start the application and see kstreams-assets restore watch; then try again,"
             " or force it if the application is not to go on here.",
         )

@@ -115,6 +115,8 @@ def _caught_up(
                 group=restore.group,
                 seen=str(assessment),
                 troubles=[str(trouble) for trouble in assessment.troubles],
+                records_left=assessment.records_left if assessment.counted else None,
+                is_running=assessment.observation.has_members,
             )
 
 

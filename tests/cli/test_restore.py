@@ -9,6 +9,7 @@ import pytest
 
 from kstreams_assets.backup.point_judge import Restores
 from kstreams_assets.cli import restore as restore_module
+from kstreams_assets.drill.table import DrillsTable
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.kafka.positions import TopicPartitionId
 from kstreams_assets.recovery.point import GroupOffset
@@ -30,6 +31,7 @@ from kstreams_assets.settings import ApplicationSettings
 from kstreams_assets.warehouse.layout import Warehouse
 from spark_resources.session import SparkSessionResource
 from tests.cli.application import Program, document, nothing_written, write
+from tests.drill.reports import REPORT
 from tests.restore import outcomes
 from tests.restore.outcomes import ORDERS, TOTALS
 
@@ -298,6 +300,22 @@ class TestList:
         assert (first["restore_id"], first["state"]) == ("first", "committed")
         assert first["committed"] == [{"topic": "new-orders", "partition": 0, "offset": 70}]
         assert first["topics"][0] == {"source": ORDERS, "target": f"new-{ORDERS}", "records": 90}
+
+    def test_drills_stand_apart(
+        self, program: Program, app_file: Path, restores: RestoresTable
+    ) -> None:
+        restores.append(_stored("live", RestoreState.COMMITTED))
+        restores.append(_stored("of-a-drill", RestoreState.FINISHED, run_id="drill-run"))
+        DrillsTable(Warehouse(app_file.parent / "warehouse")).record(
+            replace(REPORT, run_id="drill-run")
+        )
+        told = program("restore", "list", "--app", app_file).out
+        assert told.index("live") < told.index("Drills of shop") < told.index("of-a-drill")
+        found = json.loads(program("restore", "list", "--app", app_file, "--json").out)
+        assert {r["restore_id"]: r["drill"] for r in found["restores"]} == {
+            "live": False,
+            "of-a-drill": True,
+        }
 
     def test_table(self, program: Program, app_file: Path, restores: RestoresTable) -> None:
         failed = RestoreState.FAILED_VERIFICATION

@@ -9,6 +9,10 @@ from typing import Any, Self
 import pytest
 
 from kstreams_assets.cli import restore_after, restore_groups
+from kstreams_assets.cli.app_file import load_settings
+from kstreams_assets.cli.restore_options import chosen_restore
+from kstreams_assets.drill.table import DrillsTable
+from kstreams_assets.errors import ConfigurationError
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.kafka.positions import CommittedOffset, TopicPartitionId
 from kstreams_assets.recovery.point import GroupOffset
@@ -32,6 +36,7 @@ from kstreams_assets.restore.watch_signs import (
 from kstreams_assets.settings import ApplicationSettings
 from kstreams_assets.warehouse.layout import Warehouse
 from tests.cli.application import Program, document, write
+from tests.drill.reports import REPORT
 from tests.restore import outcomes
 
 
@@ -87,6 +92,41 @@ def _assessment(health: Health, *troubles: Trouble) -> Assessment:
 
 
 STUCK = Trouble(Sign.NOT_MOVING, "Offsets do not move.", "Delete state.dir.")
+
+
+class TestWhichRestore:
+    """`watch` and `finish` follow the one that the application goes on from."""
+
+    def _chosen(self, app_file: Path, *others: StoredRestore) -> str:
+        settings = load_settings(app_file)
+        for restore in others:
+            RestoresTable(settings.warehouse).append(restore)
+        return chosen_restore(settings, None, live=True).restore_id
+
+    def test_not_those_that_were_begun_and_never_committed(self, app_file: Path) -> None:
+        begun = replace(_restore(RestoreState.VERIFIED), restore_id="b", created_at_ms=10**13)
+        assert self._chosen(app_file, begun) == "first"
+
+    def test_the_newest_of_a_group(self, app_file: Path) -> None:
+        newer = replace(_restore(), restore_id="newer", created_at_ms=10**13)
+        assert self._chosen(app_file, newer) == "newer"
+
+    def test_no_drill(self, app_file: Path) -> None:
+        kept = replace(
+            _restore(),
+            restore_id="kept",
+            run_id="drill-run",
+            created_at_ms=10**13,
+            target_cluster_id="throwaway",
+        )
+        warehouse = load_settings(app_file).warehouse
+        DrillsTable(warehouse).record(replace(REPORT, run_id="drill-run"))
+        assert self._chosen(app_file, kept) == "first"
+
+    def test_two_clusters_have_to_be_told_apart(self, app_file: Path) -> None:
+        other = replace(_restore(), restore_id="other", target_cluster_id="other")
+        with pytest.raises(ConfigurationError, match="2 restores"):
+            self._chosen(app_file, other)
 
 
 class TestWatch:

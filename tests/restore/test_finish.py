@@ -128,6 +128,18 @@ def test_configs_are_put_back_when_all_is_read(bench: AfterCommit) -> None:
     assert explicit(bench, topic)["retention.ms"] == "5000000"  # the operator's own, left alone
 
 
+def test_a_stopped_application_that_has_read_everything_is_not_said_to_lag(
+    bench: AfterCommit,
+) -> None:
+    topic = bench.topic(unique_name("read"), timestamps_ms=[now_ms()] * 3)
+    restore = bench.restore({TopicPartitionId(topic, 0): CommittedOffset(3, "")})
+    map_whole(bench, restore)
+    with pytest.raises(NotCaughtUpError, match="is not seen to run") as refused:
+        finish(bench.settings, restore, bench.cluster, limits=QUICK)
+    assert "0 records left" in refused.value.seen
+    assert "has not caught up" not in refused.value.problem
+
+
 def test_refused_until_it_has_caught_up_unless_forced(bench: AfterCommit) -> None:
     topic = bench.topic(
         unique_name("end"),
@@ -140,6 +152,7 @@ def test_refused_until_it_has_caught_up_unless_forced(bench: AfterCommit) -> Non
     with pytest.raises(NotCaughtUpError, match="3 records left") as refused:
         finish(bench.settings, restore, bench.cluster, limits=QUICK)
     assert "waiting" in refused.value.seen
+    assert "is not seen to run" in refused.value.problem
     with member(bench, topic), pytest.raises(NotCaughtUpError, match="timed out"):
         finish(bench.settings, restore, bench.cluster, limits=QUICK)
     assert explicit(bench, topic) == RELAXED
