@@ -87,6 +87,7 @@ class Shared:
             prefix=self.prefix,
             exclude=(self.orders,) if exclude else (),
             inputs_are_at=inputs_are_at,
+            accept=Restores.AT_LEAST_ONCE,  # nothing in these logs shows exactly-once
         )
         return plan_restore(self.settings(bench), request, bench.cluster.connection)
 

@@ -99,7 +99,7 @@ class Bench:
         options += ["--target-application-id", self.name, "--prefix", f"{self.name}."]
         with out.open("wb") as stdout, err.open("wb") as stderr:
             process = subprocess.Popen(
-                [*command, *options, "--accept-replaced-timestamps"],
+                [*command, *options, "--accept", "at_least_once", "--accept-replaced-timestamps"],
                 stdout=stdout,
                 stderr=stderr,
                 env={**os.environ, "PYTHONUNBUFFERED": "1", "COLUMNS": "200"},
