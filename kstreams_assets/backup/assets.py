@@ -1,7 +1,8 @@
 """Backups as Dagster assets: one multi-asset for each application, one step, one JVM."""
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Final
 
 import dagster as dg
 
@@ -10,6 +11,7 @@ from kstreams_assets.backup.check_events import (
     metadata_numbers,
     window_check_events,
     window_check_specs,
+    window_evaluation,
 )
 from kstreams_assets.backup.columns import record_columns
 from kstreams_assets.backup.failures import TopicsNotReadError
@@ -17,6 +19,7 @@ from kstreams_assets.backup.from_settings import back_up
 from kstreams_assets.backup.partitions import WindowCalendar
 from kstreams_assets.backup.request_runs import PARTLY_DONE_TAG
 from kstreams_assets.backup.result import TopicBackup, WindowBackup
+from kstreams_assets.backup.unreported import COMMAND_RUN, ReportMarks, windows_of_run
 from kstreams_assets.backup.verdicts import Verdict, checks_of, judge
 from kstreams_assets.failure import told_as_failure
 from kstreams_assets.ktables.from_settings import table_stores
@@ -31,6 +34,9 @@ from kstreams_assets.naming import (
 )
 from kstreams_assets.settings import ApplicationSettings
 from spark_resources.session import SparkSessionResource
+
+_REPORT_S: Final = 20.0
+"""A tick of a sensor may take a minute."""
 
 
 def build_backup_assets(settings: ApplicationSettings) -> dg.AssetsDefinition:
@@ -59,7 +65,9 @@ def build_backup_assets(settings: ApplicationSettings) -> dg.AssetsDefinition:
     ) -> Iterator[dg.MaterializeResult | dg.AssetCheckResult | dg.AssetCheckEvaluation]:
         topics = tuple(by_key[key] for key in sorted(context.selected_asset_keys))
         began = time.monotonic()
-        with told_as_failure():
+        marks = ReportMarks(settings.warehouse, settings.application_id)
+        with told_as_failure(), marks.of_run(context.run.run_id):
+            report_left_behind(settings, context.instance, log=context.log.info)
             windows = back_up(
                 settings,
                 calendar.windows(context.partition_keys),
@@ -68,12 +76,12 @@ def build_backup_assets(settings: ApplicationSettings) -> dg.AssetsDefinition:
                 spark=spark,
                 run_id=context.run.run_id,
             )
-        context.log.info(
-            f"{len(windows)} windows, {sum(w.records for w in windows)} records,"
-            f" {time.monotonic() - began:.1f} s; Spark"
-            f" {'was started' if spark.is_started else 'was not needed'}."
-        )
-        yield from _events(context, settings, windows)
+            context.log.info(
+                f"{len(windows)} windows, {sum(w.records for w in windows)} records,"
+                f" {time.monotonic() - began:.1f} s; Spark"
+                f" {'was started' if spark.is_started else 'was not needed'}."
+            )
+            yield from _events(context, settings, windows)
         unread = [one for window in windows for one in window.unread]
         if unread:
             # The run fails, so that the windows are tried again after a pause, but not for an
@@ -83,6 +91,65 @@ def build_backup_assets(settings: ApplicationSettings) -> dg.AssetsDefinition:
                 raise TopicsNotReadError(unread=unread)
 
     return backup
+
+
+def report_left_behind(
+    settings: ApplicationSettings,
+    instance: dg.DagsterInstance,
+    *,
+    log: Callable[[str], object],
+    limit_s: float = _REPORT_S,
+) -> None:
+    """Report the windows that runs of Dagster recorded and, killed or failed, did not report.
+
+    They get the events and checks that their run would have given them, without a run. After
+    `limit_s` seconds the rest is left to the next call.
+    """
+    deadline = time.monotonic() + limit_s
+    marks = ReportMarks(settings.warehouse, settings.application_id)
+    for run_id in marks.run_ids():
+        if run_id.startswith(COMMAND_RUN):
+            continue
+        with marks.left_behind(run_id) as mark:
+            if mark is None:
+                continue
+            reported = 0
+            for window in windows_of_run(settings, run_id):
+                if window.window.key in mark.reported:
+                    continue
+                if reported and time.monotonic() >= deadline:
+                    mark.stays = True
+                    break
+                for event in _runless_events(settings, window, run_id):
+                    instance.report_runless_asset_event(event)
+                mark.note(window.window.key)
+                reported += 1
+            if reported:
+                log(f"Run {run_id} ended before it could report: {reported} windows reported now.")
+
+
+def _runless_events(
+    settings: ApplicationSettings, window: WindowBackup, run_id: str
+) -> Iterator[dg.AssetMaterialization | dg.AssetCheckEvaluation]:
+    key = window.window.key
+    if not WindowCalendar(settings.windows).partitions.has_partition_key(key):
+        return  # of another schedule
+    topics = {topic.name for topic in settings.topics}
+    for backup in window.topics:
+        if backup.topic in topics:
+            yield dg.AssetMaterialization(
+                asset_key=backup_key(settings.application_id, backup.topic),
+                partition=key,
+                metadata={
+                    **_metadata(backup, window.note),
+                    "backed_up_by_run": dg.MetadataValue.dagster_run(run_id),
+                },
+            )
+    for verdict in judge(window, settings.application):
+        if verdict.topic in topics:
+            yield window_evaluation(
+                backup_key(settings.application_id, verdict.topic), verdict.check, verdict
+            )
 
 
 def _checks(topic: AppTopic) -> Mapping[str, str]:
@@ -179,7 +246,8 @@ def _metadata(backup: TopicBackup, note: str) -> dict[str, dg.MetadataValue]:
         "odd_timestamps": sum(s.content.odd_timestamps for s in backup.spans),
     }
     values = metadata_numbers(numbers)
-    values["duration_s"] = dg.MetadataValue.float(round(backup.duration_s, 3))
+    if backup.duration_s is not None:
+        values["duration_s"] = dg.MetadataValue.float(round(backup.duration_s, 3))
     if backup.delta_version is not None:
         values["delta_version"] = dg.MetadataValue.int(backup.delta_version)
     if backup.recovery_point_id:

@@ -39,15 +39,7 @@ def window_check_events(
     """One evaluation for each window; for a range also the summary that Dagster demands."""
     if not context.has_partition_key:
         for verdict in verdicts:
-            yield dg.AssetCheckEvaluation(
-                asset_key=key,
-                check_name=check,
-                partition=verdict.window,
-                passed=verdict.passed,
-                severity=CHECK_SEVERITY[verdict.severity],
-                description=verdict.explanation,
-                metadata=metadata_numbers(verdict.numbers),
-            )
+            yield window_evaluation(key, check, verdict)
     failed = [verdict for verdict in verdicts if not verdict.passed]
     worst = any(verdict.severity is Severity.ERROR for verdict in failed)
     text = "\n\n".join(in_windows(failed)[:_MOST])
@@ -58,6 +50,21 @@ def window_check_events(
         severity=dg.AssetCheckSeverity.ERROR if worst or not failed else dg.AssetCheckSeverity.WARN,
         description=text or verdicts[-1].explanation,
         metadata={"windows": len(verdicts), "failed_windows": len(failed)},
+    )
+
+
+def window_evaluation(
+    key: dg.AssetKey, check: str, verdict: WindowVerdict
+) -> dg.AssetCheckEvaluation:
+    """How one check came out in one window."""
+    return dg.AssetCheckEvaluation(
+        asset_key=key,
+        check_name=check,
+        partition=verdict.window,
+        passed=verdict.passed,
+        severity=CHECK_SEVERITY[verdict.severity],
+        description=verdict.explanation,
+        metadata=metadata_numbers(verdict.numbers),
     )
 
 

@@ -12,6 +12,7 @@ from typing import Final
 
 import dagster as dg
 
+from kstreams_assets.backup.assets import report_left_behind
 from kstreams_assets.backup.due import window_statuses
 from kstreams_assets.backup.partitions import WindowCalendar
 from kstreams_assets.backup.request_claim import (
@@ -22,6 +23,7 @@ from kstreams_assets.backup.request_claim import (
 )
 from kstreams_assets.backup.request_runs import BackupRuns
 from kstreams_assets.backup.requests import BackupRequest, Paused, next_request, pause_s
+from kstreams_assets.errors import KStreamsAssetsError
 from kstreams_assets.naming import backup_key, backups_sensor
 from kstreams_assets.settings import ApplicationSettings
 from kstreams_assets.warehouse.lock import warehouse_lock
@@ -53,6 +55,11 @@ def build_backup_sensor(settings: ApplicationSettings) -> dg.SensorDefinition:
         # Two daemons may ask in the same instant; one after the other, they see each other.
         lock = settings.warehouse.lock_file(f"backup-requests/{application_id}")
         with warehouse_lock(lock, purpose="backup sensor", wait_s=_LOCK_WAIT_S):
+            try:
+                report_left_behind(settings, context.instance, log=context.log.info)
+            except KStreamsAssetsError as error:
+                # What is due must not wait for it; the next tick tries again.
+                context.log.error(f"Windows of a run that had died cannot be reported: {error}")
             return _Tick(settings, BackupRuns(settings, context.instance), context.cursor).result()
 
     return backups

@@ -1,7 +1,8 @@
 """`kstreams-assets backup`: back up all due windows, or the given ones, in one process."""
 
+import contextlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
@@ -11,6 +12,7 @@ from kstreams_assets.backup.due import window_statuses
 from kstreams_assets.backup.from_settings import back_up
 from kstreams_assets.backup.partitions import WindowCalendar
 from kstreams_assets.backup.result import WindowBackup
+from kstreams_assets.backup.unreported import COMMAND_RUN, ReportMarks, windows_of_run
 from kstreams_assets.backup.verdicts import Severity, Verdict, judge
 from kstreams_assets.backup.windows import Window
 from kstreams_assets.cli import exit_codes
@@ -41,9 +43,12 @@ def backup(
     topics = _topics(settings, names)
     calendar = WindowCalendar(settings.windows)
     windows = calendar.windows(keys) if keys else _due(settings, topics)
-    backups = _run(settings, topics, windows, calendar) if windows else []
-    verdicts = [v for window in backups for v in judge(window, settings.application)]
-    _report(settings, backups, verdicts, as_json=as_json)
+    with contextlib.ExitStack() as reported:
+        backups = _run(settings, topics, windows, calendar, reported) if windows else []
+        late = _left_behind(settings, reported)
+        everything = [*(window for of_run in late.values() for window in of_run), *backups]
+        verdicts = [v for window in everything for v in judge(window, settings.application)]
+        _report(settings, backups, late, verdicts, as_json=as_json)
     if any(not v.passed and v.severity is Severity.ERROR for v in verdicts):
         sys.exit(exit_codes.CHECK_FAILED)
 
@@ -68,8 +73,12 @@ def _run(
     topics: tuple[AppTopic, ...],
     windows: Sequence[Window],
     calendar: WindowCalendar,
+    reported: contextlib.ExitStack,
 ) -> list[WindowBackup]:
+    """Back up; the run counts as reported once `reported` is closed without an error."""
     with spark_run() as run:
+        marks = ReportMarks(settings.warehouse, settings.application_id)
+        reported.enter_context(marks.of_run(run.id))
         return back_up(
             settings,
             windows,
@@ -80,9 +89,31 @@ def _run(
         )
 
 
+def _left_behind(
+    settings: ApplicationSettings, reported: contextlib.ExitStack
+) -> dict[str, list[WindowBackup]]:
+    """Windows of runs that ended before they could report them, by run.
+
+    Runs of Dagster are shown, too, but stay marked: Dagster still lacks their events.
+    """
+    marks = ReportMarks(settings.warehouse, settings.application_id)
+    found: dict[str, list[WindowBackup]] = {}
+    for run_id in marks.run_ids():
+        mark = reported.enter_context(marks.left_behind(run_id))
+        if mark is not None:
+            mark.stays = not run_id.startswith(COMMAND_RUN)
+            found[run_id] = [
+                window
+                for window in windows_of_run(settings, run_id)
+                if window.window.key not in mark.reported
+            ]
+    return {run_id: windows for run_id, windows in found.items() if windows}
+
+
 def _report(
     settings: ApplicationSettings,
     backups: Sequence[WindowBackup],
+    late: Mapping[str, Sequence[WindowBackup]],
     verdicts: Sequence[Verdict],
     *,
     as_json: bool,
@@ -96,13 +127,25 @@ def _report(
                 "warehouse": str(settings.warehouse.root),
                 "passed": passed,
                 "windows": documents,
+                "ended_early": [
+                    {"run": run_id, "windows": [_document(w, verdicts) for w in windows]}
+                    for run_id, windows in late.items()
+                ],
             }
         )
         return
-    if not backups:
+    if not backups and not late:
         click.echo(f"Nothing is due for {settings.application_id}. {next_close(settings)}")
         click.echo(outage_now(settings))
         return
+    for run_id, windows in late.items():
+        keys = _windows([window.window.key for window in windows])
+        click.echo(
+            f"NOTE Run {run_id} ended before it could report what it had backed up: {keys}."
+            " Its checks are among those below.",
+            err=True,
+        )
+    documents = [_document(w, verdicts) for of_run in late.values() for w in of_run] + documents
     columns = ["topic", "role", "records", "bytes", "tombstones", "missing_offsets"]
     title = (
         f"{settings.application_id}: {len(backups)} windows backed up to {settings.warehouse.root}"
@@ -127,7 +170,7 @@ def _report(
     if empty:
         click.echo(f"Without records: {_windows(empty)}.")
     notes: dict[str, list[str]] = {}
-    for window in backups:
+    for window in [*(w for windows in late.values() for w in windows), *backups]:
         if window.note:
             notes.setdefault(window.note, []).append(window.window.key)
     for note, keys in notes.items():

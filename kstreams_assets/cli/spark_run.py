@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 from kstreams_assets.backup.run import Spark
+from kstreams_assets.backup.unreported import COMMAND_RUN
 
 
 class SparkRun(NamedTuple):
@@ -29,4 +30,4 @@ def spark_run() -> Iterator[SparkRun]:
 
 def new_run_id() -> str:
     """An id that no Dagster run has."""
-    return f"cli-{uuid.uuid4()}"
+    return f"{COMMAND_RUN}{uuid.uuid4()}"
