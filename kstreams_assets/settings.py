@@ -20,7 +20,11 @@ _EVERY = {"minute": "* * * * *", "hour": "0 * * * *", "day": "0 0 * * *"}
 
 @dataclass(frozen=True, slots=True)
 class BackupSettings:
-    """Bounds of a run and how files are compressed; sizes in bytes, times in seconds."""
+    """Bounds of a run and how files are compressed; sizes in bytes, times in seconds.
+
+    `scan_stall_s` is how long the look at a partition's log after the read may go without progress,
+    `scan_connections` how many partitions are looked at side by side (connections to each broker).
+    """
 
     compression: str = "zstd"
     compression_level: int = 1
@@ -28,7 +32,8 @@ class BackupSettings:
     windows_per_commit: int = 200
     lock_wait_s: float = 60.0
     stable_wait_s: float = 60.0
-    scan_deadline_s: float = 600.0
+    scan_stall_s: float = 120.0
+    scan_connections: int = 4
 
 
 @dataclass(frozen=True, slots=True)

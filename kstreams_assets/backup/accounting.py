@@ -1,52 +1,70 @@
 """Proves why offsets of a span hold no record: from the raw log, never from a guess."""
 
-from bisect import bisect_left
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from queue import SimpleQueue
 
 from kstreams_assets.app.model import TopicRole
 from kstreams_assets.backup.content import SpanId
+from kstreams_assets.backup.ledger import LedgerEntry
 from kstreams_assets.backup.plan import Gap, GapCause, SpanPlan
 from kstreams_assets.backup.planner import TopicPlan
 from kstreams_assets.backup.result import SpanContent, SpanResult
 from kstreams_assets.closing import Closing
-from kstreams_assets.errors import OffsetOutOfRangeError
+from kstreams_assets.errors import KafkaError, OffsetOutOfRangeError
 from kstreams_assets.kafka.connection import KafkaConnection
-from kstreams_assets.kafka.positions import TopicPartitionId
-from kstreams_assets.kafka.raw_batch import RawBatch
 from kstreams_assets.kafka.raw_log import RawLogReader
-from kstreams_assets.kafka.visible import RangeContent, content_of_range
+from kstreams_assets.kafka.visible import RangeTally
+
+_log = logging.getLogger(__name__)
 
 _NOTHING = SpanContent()
+_SEEN_IN_THE_LOG = frozenset(
+    {
+        GapCause.TRANSACTION_MARKER,
+        GapCause.ABORTED,
+        GapCause.COMPACTED,
+        GapCause.UNEXPLAINED,
+        GapCause.NOT_EXAMINED,
+    }
+)
+"""Causes that the look at the log gives; the others were known before the records were read."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Scan:
-    """What the log still held of a span after it was read; `began` further on than it: unseen."""
+class Look:
+    """What the log still held of a span after it was read.
 
-    began: int
-    log: RangeContent
+    `because` says why the rest of it was not looked at, empty when all that is there was.
+    """
+
+    log: RangeTally
+    because: str = ""
 
 
 @dataclass(slots=True)
 class Accountant(Closing):
     """Compares what a backup holds with the headers of the record batches in Kafka's log.
 
-    Only partitions with offsets that no stored record has are read again, and of those only the
-    batch headers are looked at. `deadline_s` bounds the reading of one partition.
+    Only partitions with offsets that no stored record has are looked at, and of those only the
+    batch headers: one after the other, so that memory does not grow with the log. `stall_s` bounds
+    the time without progress in one partition; `connections` partitions are looked at side by side.
     """
 
     connection: KafkaConnection
-    deadline_s: float
-    _reader: RawLogReader = field(init=False)
+    stall_s: float
+    connections: int = 4
+    _readers: list[RawLogReader] = field(init=False)
 
     def __post_init__(self) -> None:
-        self._reader = RawLogReader(self.connection)
+        self._readers = [RawLogReader(self.connection) for _ in range(self.connections)]
 
     def close(self) -> None:
         """Close the connections."""
-        self._reader.close()
+        for reader in self._readers:
+            reader.close()
 
     def can_be_read_again(self, topic: TopicPlan) -> bool:
         """Whether Kafka still holds all that the backup was made from, for a topic and window.
@@ -62,11 +80,12 @@ class Accountant(Closing):
                 return False
             if had == 0:
                 continue
+            tally = RangeTally(span.read_start, span.end)
             try:
-                batches = self._scan(span.partition, span.read_start, span.end)
+                self._follow(self._readers[0], span, span.read_start, span.end, [tally])
             except OffsetOutOfRangeError:
                 return False
-            if content_of_range(batches, span.read_start, span.end).visible < had:
+            if tally.visible < had:
                 return False
         return True
 
@@ -75,10 +94,13 @@ class Accountant(Closing):
     ) -> dict[tuple[str, str], tuple[SpanResult, ...]]:
         """What became of each span, with every missing offset explained or told as unexplained.
 
-        Keyed by (window key, topic).
+        Keyed by (window key, topic). What could not be looked at in time is told as such.
         """
         spans = [span for topic in topics for span in topic.spans]
-        scans = self._scans(spans, contents)
+        incomplete = [
+            span for span in spans if contents.get(_id(span), _NOTHING).records != span.to_read
+        ]
+        looks = self._looks((span, span.read_start) for span in incomplete)
         carried = {
             (entry.result.plan.window.key, entry.result.partition): [
                 gap for gap in entry.result.gaps if gap.end is None
@@ -91,7 +113,7 @@ class Accountant(Closing):
                 _result(
                     span,
                     contents.get(_id(span), _NOTHING),
-                    scans.get(_id(span)),
+                    looks.get(_id(span)),
                     carried.get((span.window.key, span.partition), []),
                     is_changelog=TopicRole.CHANGELOG in topic.topic.roles,
                 )
@@ -100,112 +122,205 @@ class Accountant(Closing):
             for topic in topics
         }
 
-    def _scans(
-        self, spans: Sequence[SpanPlan], contents: Mapping[SpanId, SpanContent]
-    ) -> dict[SpanId, _Scan]:
-        """Look at the log of every span that has offsets without a stored record."""
-        incomplete: dict[TopicPartitionId, list[SpanPlan]] = defaultdict(list)
-        for span in spans:
-            if contents.get(_id(span), _NOTHING).records != span.to_read:
-                incomplete[span.partition].append(span)
-        found: dict[SpanId, _Scan] = {}
-        for partition, of_partition in incomplete.items():
-            start = min(span.read_start for span in of_partition)
-            end = max(span.end for span in of_partition)
-            scanned_from, batches = self._scan_what_is_left(partition, start, end)
-            lasts = [batch.last_offset for batch in batches]
-            for span in of_partition:
-                first = bisect_left(lasts, span.read_start)
-                last = bisect_left(lasts, span.end) + 1
-                content = content_of_range(batches[first:last], span.read_start, span.end)
-                found[_id(span)] = _Scan(scanned_from, content)
-        return found
+    def examined_again(
+        self, topics: Sequence[TopicPlan]
+    ) -> dict[tuple[str, str], tuple[SpanResult, ...]]:
+        """The earlier results of these topics, with another look where there was none in time.
 
-    def _scan(self, partition: TopicPartitionId, start: int, end: int) -> list[RawBatch]:
-        if start >= end:
-            return []
-        return list(self._reader.scan(partition, start, end, deadline_s=self.deadline_s))
-
-    def _scan_what_is_left(
-        self, partition: TopicPartitionId, start: int, end: int
-    ) -> tuple[int, list[RawBatch]]:
-        """Scan from the log start offset on, should it have passed `start` since the read.
-
-        Returns where the scan began, and the batches.
+        Their records stay as they are stored. Keyed by (window key, topic).
         """
-        while True:
+        visible_from = {
+            (span.window.key, span.partition): span.read_start
+            for topic in topics
+            for span in topic.spans
+        }
+        todo = {
+            _id(entry.result.plan): _before_the_look(entry)
+            for topic in topics
+            for entry in topic.earlier
+            if not entry.result.is_examined
+        }
+        looks = self._looks(
+            (span, visible_from.get((span.window.key, span.partition), span.end))
+            for span in todo.values()
+        )
+        return {
+            topic.id: tuple(
+                _with_a_look(
+                    entry.result,
+                    todo[_id(entry.result.plan)],
+                    looks[_id(entry.result.plan)],
+                    is_changelog=TopicRole.CHANGELOG in topic.topic.roles,
+                )
+                if _id(entry.result.plan) in todo
+                else entry.result
+                for entry in topic.earlier
+            )
+            for topic in topics
+        }
+
+    def _looks(self, spans: Iterable[tuple[SpanPlan, int]]) -> dict[SpanId, Look]:
+        """Look at the log of these spans, each from an offset on; below it the log is gone."""
+        stretches: list[list[tuple[SpanPlan, int]]] = []
+        for span, visible_from in sorted(spans, key=lambda s: (s[0].partition, s[0].read_start)):
+            last = stretches[-1][-1][0] if stretches else None
+            if last and last.partition == span.partition and last.end == span.read_start:
+                stretches[-1].append((span, visible_from))
+            else:
+                stretches.append([(span, visible_from)])
+        if not stretches:
+            return {}
+        free: SimpleQueue[RawLogReader] = SimpleQueue()
+        for reader in self._readers:
+            free.put(reader)
+
+        def look(stretch: list[tuple[SpanPlan, int]]) -> dict[SpanId, Look]:
+            reader = free.get()
             try:
-                return start, self._scan(partition, start, end)
+                return self._look(reader, stretch)
+            finally:
+                free.put(reader)
+
+        with ThreadPoolExecutor(self.connections, thread_name_prefix="look") as pool:
+            found = list(pool.map(look, stretches))
+        return {span: seen for of_stretch in found for span, seen in of_stretch.items()}
+
+    def _look(
+        self, reader: RawLogReader, stretch: Sequence[tuple[SpanPlan, int]]
+    ) -> dict[SpanId, Look]:
+        """Follow the log through spans that adjoin each other."""
+        spans = [span for span, _ in stretch]
+        tallies = [RangeTally(span.read_start, span.end) for span in spans]
+        for tally, (_, visible_from) in zip(tallies, stretch, strict=True):
+            tally.skip(visible_from)
+        position, end = tallies[0].position, spans[-1].end
+        because = ""
+        while position < end and not because:
+            try:
+                self._follow(reader, spans[0], position, end, tallies)
+                position = end
             except OffsetOutOfRangeError as error:
-                if error.log_start <= start:
-                    raise
-                start = min(error.log_start, end)
+                # Retention or DeleteRecords was faster than this look.
+                if error.log_start <= position:
+                    because = error.problem
+                position = max(position, min(error.log_start, end))
+            except KafkaError as error:
+                because = error.problem
+            for tally in tallies:
+                tally.skip(end if because else position)
+        if because:
+            _log.warning(
+                "%s cannot be looked at to its end: %s The next run looks again.",
+                spans[0].partition,
+                because,
+            )
+        return {
+            _id(span): Look(tally, because if tally.unseen else "")
+            for span, tally in zip(spans, tallies, strict=True)
+        }
+
+    def _follow(
+        self,
+        reader: RawLogReader,
+        of: SpanPlan,
+        start: int,
+        end: int,
+        tallies: Sequence[RangeTally],
+    ) -> None:
+        """Hand each batch of the log to the tallies (in order of offsets) that it belongs to."""
+        if start >= end:
+            return
+        first = 0
+        for batch in reader.scan(
+            of.partition, start, end, deadline_s=self.stall_s, by_progress=True
+        ):
+            while first < len(tallies) and tallies[first].end <= batch.base_offset:
+                tallies[first].finish()
+                first += 1
+            for index in range(first, len(tallies)):
+                if tallies[index].start > batch.last_offset:
+                    break
+                tallies[index].add(batch)
+        for tally in tallies:
+            tally.finish()
+
+
+def _before_the_look(entry: LedgerEntry) -> SpanPlan:
+    plan = entry.result.plan
+    return replace(plan, gaps=tuple(g for g in plan.gaps if g.cause not in _SEEN_IN_THE_LOG))
+
+
+def _with_a_look(
+    earlier: SpanResult, plan: SpanPlan, look: Look, *, is_changelog: bool
+) -> SpanResult:
+    seen = _result(plan, earlier.content, look, [], is_changelog=is_changelog)
+    return replace(
+        earlier,
+        plan=plan,
+        gaps=seen.gaps,
+        first_hole=seen.first_hole,
+        not_examined_because=seen.not_examined_because,
+    )
 
 
 def _result(
     span: SpanPlan,
     content: SpanContent,
-    scan: _Scan | None,
+    look: Look | None,
     carried: Sequence[Gap],
     *,
     is_changelog: bool,
 ) -> SpanResult:
-    explained = explain(span, content.records, scan.log, scanned_from=scan.began) if scan else []
-    hole = first_hole(span, scan.log if scan else None, scan.began if scan else span.read_start)
+    explained = explain(span, content.records, look) if look else []
     return SpanResult(
         plan=span,
         content=content,
         gaps=_distinct([*carried, *span.gaps, *explained]),
-        first_hole=hole if is_changelog else None,
+        first_hole=first_hole(span, look) if is_changelog else None,
         contiguity_known=is_changelog,
+        not_examined_because=look.because if look else "",
     )
 
 
-def first_hole(span: SpanPlan, log: RangeContent | None, scanned_from: int) -> int | None:
+def first_hole(span: SpanPlan, look: Look | None) -> int | None:
     """The lowest offset of a span that the log did not hold any more after it was read.
 
-    `log` is None where every offset is a stored record: then the log held them all. What was
-    deleted before the log could be looked at (below `scanned_from`, retention) counts as a hole.
+    `look` is None where every offset is a stored record: then the log held them all. What was
+    deleted before the log could be looked at (retention), or could not be looked at in time,
+    counts as a hole.
     """
     if span.read_start > span.start:
         return span.start
-    if log is None:
-        return None
-    if scanned_from > span.read_start:
-        return span.read_start
-    return log.holes[0].start if log.holes else None
+    return look.log.first_absent if look else None
 
 
-def explain(
-    span: SpanPlan, stored: int, log: RangeContent, *, scanned_from: int | None = None
-) -> list[Gap]:
+def explain(span: SpanPlan, stored: int, look: Look) -> list[Gap]:
     """Name the cause of every offset of a span that no stored record has.
 
     Transaction markers and aborted records are seen in the log. Offsets that the log does not hold
-    were removed by compaction; it may have removed records between the read and the scan, so the
+    were removed by compaction; it may have removed records between the read and the look, so the
     log may hold fewer than were stored, never more. Markers and aborted records are not cut down
-    to what is missing: a record stored twice would hide behind them. Below `scanned_from` the log
-    was deleted before it could be looked at: what is missing there stays unexplained.
+    to what is missing: a record stored twice would hide behind them. What is missing where nobody
+    could look stays unexplained, or is told as not examined if the next run may still look.
     """
+    log = look.log
     missing = span.to_read - stored
     unread = max(log.visible + log.undecided - stored, 0)
     absent = max(missing - log.markers - log.aborted - unread, 0)
-    compacted = min(absent, _hole_offsets(log, scanned_from or span.read_start))
+    compacted = min(absent, log.holes)
+    rest = absent - compacted
+    not_examined = rest if look.because else 0
     return [
         Gap(cause, span.read_start, span.end, offsets)
         for cause, offsets in (
             (GapCause.TRANSACTION_MARKER, log.markers),
             (GapCause.ABORTED, log.aborted),
             (GapCause.COMPACTED, compacted),
-            (GapCause.UNEXPLAINED, unread + absent - compacted),
+            (GapCause.UNEXPLAINED, unread + rest - not_examined),
+            (GapCause.NOT_EXAMINED, not_examined),
         )
         if offsets
     ]
-
-
-def _hole_offsets(log: RangeContent, scanned_from: int) -> int:
-    """Offsets that the scanned part of the log does not hold."""
-    return sum(max(hole.end - max(hole.start, scanned_from), 0) for hole in log.holes)
 
 
 def _id(span: SpanPlan) -> SpanId:

@@ -15,7 +15,7 @@ from kstreams_assets.backup.damage import COLUMNS as DAMAGE_COLUMNS
 from kstreams_assets.backup.damage import DamagedSpans, damaged_spans
 from kstreams_assets.backup.plan import Gap, GapCause, SpanPlan
 from kstreams_assets.backup.result import SpanContent, SpanResult, TopicBackup
-from kstreams_assets.backup.stored_spans import COLUMNS, spans_of
+from kstreams_assets.backup.stored_spans import COLUMNS, rows_with_gap, spans_of
 from kstreams_assets.backup.windows import Position, RecordedSpan, Window
 from kstreams_assets.kafka.positions import TopicPartitionId
 from kstreams_assets.warehouse.control_table import ControlTable, one_of
@@ -185,6 +185,15 @@ class Ledger:
             window = Window(row["window_start_ms"], row["window_end_ms"], row["window"])
             done.setdefault(window, set()).add(row["topic"])
         return done
+
+    def not_examined(self, topics: Collection[str]) -> dict[Window, set[str]]:
+        """Windows with topics of which the log could not be looked at in time."""
+        rows = self.span_rows(topics, columns=[*_EDGE_COLUMNS, "gaps"])
+        found: dict[Window, set[str]] = {}
+        for index in rows_with_gap(rows, {GapCause.NOT_EXAMINED}):
+            (row,) = rows.slice(index, 1).to_pylist()
+            found.setdefault(_window(row), set()).add(row["topic"])
+        return found
 
     def closing_points(self, topics: Collection[str]) -> dict[str, dict[Window, str | None]]:
         """Of each topic, the recovery point (id) that bounds each recorded window."""

@@ -22,10 +22,15 @@ class GapCause(StrEnum):
     """They belonged to an earlier topic of the same name."""
     TOPIC_DELETED = "topic_deleted"
     UNEXPLAINED = "unexplained"
+    NOT_EXAMINED = "not_examined"
+    """The log could not be looked at in time; the next run looks again."""
 
 
 LOSSES = frozenset({GapCause.RETENTION, GapCause.TOPIC_RECREATED, GapCause.TOPIC_DELETED})
 """Causes by which records that were committed are gone for good."""
+
+UNKNOWN = frozenset({GapCause.UNEXPLAINED, GapCause.NOT_EXAMINED})
+"""Causes by which nobody knows whether committed records are missing."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,7 +57,14 @@ class TopicPlan:
     @property
     def to_read(self) -> int:
         """Offsets to read."""
+        if self.lacks_only_the_look:
+            return 0
         return sum(span.to_read for span in self.spans)
+
+    @property
+    def lacks_only_the_look(self) -> bool:
+        """Whether its records are stored, and only the log was not looked at in time."""
+        return any(not entry.result.is_examined for entry in self.earlier)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from kstreams_assets.app.model import TopicRole
-from kstreams_assets.backup.plan import Gap, GapCause, SpanPlan
+from kstreams_assets.backup.plan import UNKNOWN, Gap, GapCause, SpanPlan
 from kstreams_assets.backup.windows import Window
 from kstreams_assets.kafka.positions import OffsetRange, TopicPartitionId
 from kstreams_assets.warehouse.digest import WrittenFile
@@ -51,6 +51,13 @@ class SpanResult:
     kept: bool = False
     first_hole: int | None = None
     contiguity_known: bool = False
+    not_examined_because: str = ""
+    """Why the log could not be looked at in time; known to the run that tried."""
+
+    @property
+    def is_examined(self) -> bool:
+        """Whether it was seen in the log why offsets have no record."""
+        return all(gap.cause is not GapCause.NOT_EXAMINED for gap in self.gaps)
 
     @property
     def partition(self) -> TopicPartitionId:
@@ -68,7 +75,7 @@ class SpanResult:
         explained = sum(
             gap.offsets or 0
             for gap in self.gaps
-            if gap.cause is not GapCause.UNEXPLAINED and _inside(gap, self.plan)
+            if gap.cause not in UNKNOWN and _inside(gap, self.plan)
         )
         return self.plan.end - self.plan.start - self.content.records - explained
 

@@ -174,15 +174,24 @@ class BackupRun:
     ) -> list[WindowBackup]:
         began = time.monotonic()
         plans = [topic for topic in plan.topics if topic.window in set(windows)]
-        with Accountant(self.cluster.connection, self.settings.scan_deadline_s) as accountant:
-            kept = {topic.id for topic in plans if not accountant.can_be_read_again(topic)}
-            fresh = [topic for topic in plans if topic.id not in kept]
+        settings = self.settings
+        with Accountant(
+            self.cluster.connection, settings.scan_stall_s, settings.scan_connections
+        ) as accountant:
+            looked_at = [topic for topic in plans if topic.lacks_only_the_look]
+            earlier = accountant.examined_again(looked_at)
+            kept = {
+                topic.id
+                for topic in plans
+                if topic.id not in earlier and not accountant.can_be_read_again(topic)
+            }
+            fresh = [t for t in plans if t.id not in kept and t.id not in earlier]
             version = self._write(fresh, windows, lock)
             self._refuse_recreated(plan, version)
             names = {topic.topic.name for topic in plans}
             contents = span_contents(self._records, {w.key for w in windows}, names)
             self._refuse_poorer(fresh, contents, windows, version)
-            results = accountant.results(fresh, contents)
+            results = accountant.results(fresh, contents) | earlier
         took_s = time.monotonic() - began
         facts = facts_of(plan.descriptions)
         facts_table = TopicFactsTable(self.warehouse, self.application.application_id)
@@ -198,14 +207,14 @@ class BackupRun:
                 opened=topic.opened,
                 closed=topic.closed,
                 recovery_point_id=topic.recovery_point_id,
-                delta_version=version,
+                delta_version=topic.earlier[0].delta_version if topic.id in earlier else version,
                 duration_s=took_s,
                 below_first=topic.below_first,
             )
             for topic in plans
         ]
         recorded = [b for b, t in zip(backups, plans, strict=True) if t.id not in kept]
-        facts_table.record(recorded)
+        facts_table.record([b for b in recorded if (b.window.key, b.topic) not in earlier])
         self._ledger.record(recorded, run_id=self.run_id)
         backups = with_unproven(self.warehouse, self.application.application_id, backups)
         return [self._window_backup(window, backups, plan) for window in windows]

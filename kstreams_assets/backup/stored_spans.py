@@ -1,15 +1,16 @@
 """Rows of the ledger -> what they say about restores; many rows, so column by column."""
 
+from collections.abc import Collection
 from dataclasses import replace
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from kstreams_assets.backup.chains import StoredSpan
 from kstreams_assets.backup.damage import NOTHING_DAMAGED, DamagedSpans
-from kstreams_assets.backup.plan import GapCause
+from kstreams_assets.backup.plan import UNKNOWN, GapCause
 from kstreams_assets.backup.windows import Window
 from kstreams_assets.kafka.positions import TopicPartitionId
+from kstreams_assets.warehouse.control_table import one_of
 
 _VALUES = [
     "window",
@@ -34,7 +35,7 @@ COLUMNS = [*_VALUES, "gaps"]
 def spans_of(rows: pa.Table, damaged: DamagedSpans = NOTHING_DAMAGED) -> list[StoredSpan]:
     """The rows as spans; of those that are damaged nothing counts as stored."""
     complete = [True] * rows.num_rows
-    for index in rows_with_gap(rows, GapCause.UNEXPLAINED):
+    for index in rows_with_gap(rows, UNKNOWN):
         complete[index] = False
     columns = [rows.column(name).to_pylist() for name in _VALUES]
     spans = list(map(_span, complete, *columns)) if rows.num_rows else []
@@ -83,9 +84,9 @@ def _span(
     )
 
 
-def rows_with_gap(rows: pa.Table, cause: GapCause) -> list[int]:
-    """Numbers of the rows that lack records for a cause; no gap is made into an object."""
+def rows_with_gap(rows: pa.Table, causes: Collection[GapCause]) -> list[int]:
+    """Numbers of the rows that lack records for one of these causes, without objects of gaps."""
     gaps = rows.column("gaps").combine_chunks()
-    causes = pa.table({"row": gaps.value_parent_indices(), "cause": gaps.flatten().field("cause")})
-    found = causes.filter(pc.field("cause") == cause.value)
+    rows_of = pa.table({"row": gaps.value_parent_indices(), "cause": gaps.flatten().field("cause")})
+    found = rows_of.filter(one_of("cause", [cause.value for cause in causes]))
     return found.column("row").to_pylist()

@@ -6,7 +6,7 @@ from enum import StrEnum
 from typing import Protocol, TypeVar
 
 from kstreams_assets.app.model import StreamsApplication, TopicRole
-from kstreams_assets.backup.result import TopicBackup, WindowBackup
+from kstreams_assets.backup.result import SpanResult, TopicBackup, WindowBackup
 
 
 class Severity(StrEnum):
@@ -159,6 +159,18 @@ def every_offset_accounted(backup: TopicBackup) -> Verdict:
         if kept:
             text += "; Kafka no longer holds all of them, the earlier backup was kept"
         return _verdict(backup, "every_offset_accounted", True, text + ".", numbers)
+    not_examined = [span for span in backup.spans if not span.is_examined]
+    if not_examined:
+        text = _join(not_examined, _text_not_examined)
+        return _verdict(
+            backup,
+            "every_offset_accounted",
+            False,
+            f"The records are stored, but the log could not be looked at: {text}. Back up again"
+            " once the brokers answer: the run looks again, and reads no record twice. If it"
+            " stays, raise backup.scan_stall_seconds.",
+            numbers,
+        )
     text = _join(wrong, lambda span: f"{span.partition}: {span.unaccounted} offsets unaccounted")
     return _verdict(
         backup,
@@ -167,6 +179,12 @@ def every_offset_accounted(backup: TopicBackup) -> Verdict:
         f"{text}. Keep the topic as it is, and run the window again; report it if it stays.",
         numbers,
     )
+
+
+def _text_not_examined(span: SpanResult) -> str:
+    why = span.not_examined_because.rstrip(".")
+    text = f"{span.partition}: {span.unaccounted} offsets not examined"
+    return f"{text} ({why})" if why else text
 
 
 def _text_below_first(backup: TopicBackup) -> str:

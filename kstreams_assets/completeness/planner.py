@@ -93,7 +93,7 @@ class ContentPlanner:
         """Topics of which compaction had removed records before they were backed up."""
         rows = self._ledger.span_rows(self.backed_up, columns=["topic", "gaps"])
         return frozenset(
-            rows["topic"][index].as_py() for index in rows_with_gap(rows, GapCause.COMPACTED)
+            rows["topic"][index].as_py() for index in rows_with_gap(rows, {GapCause.COMPACTED})
         )
 
     def _files(self, topic: str, parts: Sequence[WantedPartition]) -> tuple[LogSource, float]:

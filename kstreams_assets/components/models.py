@@ -142,15 +142,28 @@ class BackupModel(dg.Resolvable, dg.Model):
         default=BackupSettings().stable_wait_s,
         description="How long to wait for open transactions at a window's end.",
     )
+    scan_stall_seconds: float = Field(
+        default=BackupSettings().scan_stall_s,
+        description="After the records are read, the logs are looked at for why offsets have none."
+        " How long that may go without progress in a partition, before it is left to the next run.",
+    )
+    scan_connections: int = Field(
+        default=BackupSettings().scan_connections,
+        description="How many partitions are looked at side by side then.",
+    )
 
     def settings(self) -> BackupSettings:
-        """The settings of a run."""
+        """The settings of a run; raises ConfigurationError for numbers out of bounds."""
+        _at_least("scan_stall_seconds", self.scan_stall_seconds, 1, block="backup")
+        _at_least("scan_connections", self.scan_connections, 1, block="backup")
         return BackupSettings(
             compression=self.compression,
             compression_level=self.compression_level,
             commit_bytes=self.commit_bytes,
             lock_wait_s=self.lock_wait_seconds,
             stable_wait_s=self.stable_wait_seconds,
+            scan_stall_s=self.scan_stall_seconds,
+            scan_connections=self.scan_connections,
         )
 
 

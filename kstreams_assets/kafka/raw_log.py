@@ -29,14 +29,17 @@ _RETRY_S = 0.05
 _LEAST_S = 0.001
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Deadline:
-    """When a scan must end, and what it then says."""
+    """When a scan must end, or get on, and what it then says."""
 
     partition: TopicPartitionId
     end: int
     limit_s: float
     at: float
+
+    def renew(self) -> None:
+        self.at = time.monotonic() + self.limit_s
 
     def remaining_s(self) -> float:
         return self.at - time.monotonic()
@@ -76,15 +79,23 @@ class RawLogReader(Closing):
             self._wire.close()
 
     def scan(
-        self, partition: TopicPartitionId, start: int, end: int, *, deadline_s: float
+        self,
+        partition: TopicPartitionId,
+        start: int,
+        end: int,
+        *,
+        deadline_s: float,
+        by_progress: bool = False,
     ) -> Iterator[RawBatch]:
         """Every batch that holds an offset in [start, end), in offset order, as it is in the log.
 
         The first and last batch may reach beyond the range. Offsets in no batch were removed by
         compaction. Batches at or above the last stable offset have `aborted` None. Waits for an
         `end` that is not yet replicated. Ends or fails within `deadline_s` (the time the caller
-        takes between batches counts). Raises RawReadTimeoutError, OffsetOutOfRangeError,
-        AuthorizationFailedError, TopicNotFoundError, CorruptBatchError, AuthenticationFailedError.
+        takes between batches counts); with `by_progress` the time begins anew, and without the
+        caller's, with every answer that holds batches. Raises RawReadTimeoutError,
+        OffsetOutOfRangeError, AuthorizationFailedError, TopicNotFoundError, CorruptBatchError,
+        AuthenticationFailedError.
         """
         deadline = _Deadline(partition, end, deadline_s, time.monotonic() + deadline_s)
         position, size, isolation, empty_answers = (
@@ -102,6 +113,8 @@ class RawLogReader(Closing):
             if batches:
                 position = max(position, batches[-1].last_offset + 1)
                 size, empty_answers = min(2 * size, LARGEST_FETCH_BYTES), 0
+                if by_progress:
+                    deadline.renew()
             elif isolation is Isolation.READ_COMMITTED:
                 isolation = (
                     Isolation.READ_UNCOMMITTED

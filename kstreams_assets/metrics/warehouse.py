@@ -8,7 +8,7 @@ import pyarrow.compute as pc
 
 from kstreams_assets.backup.due import WindowStatus
 from kstreams_assets.backup.ledger import Ledger
-from kstreams_assets.backup.plan import LOSSES, GapCause
+from kstreams_assets.backup.plan import LOSSES, UNKNOWN, GapCause
 from kstreams_assets.drill.evidence import Evidence
 from kstreams_assets.ktables.snapshot import Snapshot
 from kstreams_assets.ktables.snapshots_table import SnapshotsTable
@@ -17,9 +17,7 @@ from kstreams_assets.metrics.sample import Sample
 from kstreams_assets.recovery.point import Guarantee
 from kstreams_assets.recovery.table import RecoveryPointTable
 
-TOLD_CAUSES: Final = tuple(
-    cause.value for cause in GapCause if cause in LOSSES or cause is GapCause.UNEXPLAINED
-)
+TOLD_CAUSES: Final = tuple(cause.value for cause in GapCause if cause in LOSSES | UNKNOWN)
 """The causes of gaps that turn a check red."""
 
 _COLUMNS: Final = [

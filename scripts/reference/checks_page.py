@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from kstreams_assets.backup.coverage import POINT_CHECKS
-from kstreams_assets.backup.plan import LOSSES, GapCause
+from kstreams_assets.backup.plan import LOSSES, UNKNOWN, GapCause
 from kstreams_assets.backup.point_judge import Restores
 from kstreams_assets.backup.verdicts import CHANGELOG_CHECKS, CHECKS
 from kstreams_assets.completeness.result import Outcome
@@ -24,6 +24,8 @@ _GAPS = {
     GapCause.TOPIC_RECREATED: "They belonged to an earlier topic of the same name.",
     GapCause.TOPIC_DELETED: "The topic is gone.",
     GapCause.UNEXPLAINED: "Kafka shows committed records that the backup does not hold.",
+    GapCause.NOT_EXAMINED: "The log could not be looked at after the records were read (see"
+    " `backup.scan_stall_seconds`); the next run looks again, and reads no record twice.",
 }
 
 _RESTORES = {
@@ -111,10 +113,11 @@ def _gaps() -> Iterator[str]:
         ((f"`{cause}`", _is_loss(cause), _GAPS[cause]) for cause in GapCause),
     )
     yield ""
-    yield "Loss turns `no_source_loss` red; `unexplained` turns `every_offset_accounted` red."
+    yield "Loss turns `no_source_loss` red; `unexplained` and `not_examined` turn"
+    yield "`every_offset_accounted` red."
 
 
 def _is_loss(cause: GapCause) -> str:
-    if cause is GapCause.UNEXPLAINED:
+    if cause in UNKNOWN:
         return "unknown"
     return "**yes**" if cause in LOSSES else "no"

@@ -1,21 +1,24 @@
 """Why offsets hold no record: proved from the log."""
 
+import tracemalloc
 from collections import Counter
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kstreams_assets.app.model import AppTopic, TopicRole
-from kstreams_assets.backup.accounting import Accountant, explain, first_hole
+from kstreams_assets.backup.accounting import Accountant, Look, explain, first_hole
 from kstreams_assets.backup.content import SpanId
 from kstreams_assets.backup.plan import Gap, GapCause
 from kstreams_assets.backup.planner import TopicPlan
 from kstreams_assets.backup.result import SpanContent, SpanResult
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.kafka.raw_batch import RawBatch
-from kstreams_assets.kafka.visible import content_of_range
-from tests.backup.samples import span
+from kstreams_assets.kafka.raw_log import RawLogReader
+from kstreams_assets.kafka.visible import RangeTally
+from tests.backup.samples import span, window
 
 _KINDS = ("visible", "aborted", "marker", "hole")
 
@@ -40,12 +43,22 @@ def _log(kinds: list[str]) -> list[RawBatch]:
     ]
 
 
+def _look(log: list[RawBatch], start: int, end: int, *, visible_from: int = 0) -> Look:
+    """What a look at this log gives of a range; below `visible_from` it was gone."""
+    tally = RangeTally(start, end)
+    tally.skip(visible_from)
+    for batch in log:
+        tally.add(batch)
+    tally.finish()
+    return Look(tally)
+
+
 def _explained(
     kinds: list[str], start: int, end: int, stored: int
 ) -> tuple[dict[GapCause, int], int]:
     """(cause -> offsets, offsets unaccounted) of a span of which `stored` records are stored."""
     plan = span(0, end, read_start=start, gaps=[Gap(GapCause.PURGED, 0, start, start)])
-    gaps = explain(plan, stored, content_of_range(_log(kinds), start, end))
+    gaps = explain(plan, stored, _look(_log(kinds), start, end))
     assert all((gap.start, gap.end) == (start, end) for gap in gaps)
     result = SpanResult(plan, SpanContent(records=stored), (*plan.gaps, *gaps))
     return {gap.cause: gap.offsets or 0 for gap in gaps}, result.unaccounted
@@ -116,8 +129,8 @@ def test_what_was_deleted_before_the_scan_stays_unexplained(
     log_start = data.draw(st.integers(1, len(kinds)))
     stored = kinds.count("visible")
     plan = span(0, len(kinds))
-    log = content_of_range(_log(["hole"] * log_start + kinds[log_start:]), 0, len(kinds))
-    gaps = explain(plan, stored, log, scanned_from=log_start)
+    log = _log(["hole"] * log_start + kinds[log_start:])
+    gaps = explain(plan, stored, _look(log, 0, len(kinds), visible_from=log_start))
     found = {gap.cause: gap.offsets for gap in gaps}
     unproved = sum(kind != "visible" for kind in kinds[:log_start])
     # Visible records of the deleted part are stored; only what had no record is in question.
@@ -133,30 +146,30 @@ class TestFirstHole:
     def test_against_the_log_offset_by_offset(self, kinds: list[str], data: st.DataObject) -> None:
         start = data.draw(st.integers(0, len(kinds)))
         end = data.draw(st.integers(start, len(kinds)))
-        log = content_of_range(_log(kinds), start, end)
         expected = next((o for o in range(start, end) if kinds[o] == "hole"), None)
-        assert first_hole(span(start, end), log, start) == expected
+        assert first_hole(span(start, end), _look(_log(kinds), start, end)) == expected
 
     def test_markers_and_aborted_records_are_no_holes(self) -> None:
-        log = content_of_range(_log(["visible", "aborted", "marker", "undecided"]), 0, 4)
-        assert first_hole(span(0, 4), log, 0) is None
+        look = _look(_log(["visible", "aborted", "marker", "undecided"]), 0, 4)
+        assert first_hole(span(0, 4), look) is None
 
     def test_every_offset_a_record_needs_no_look(self) -> None:
-        assert first_hole(span(3, 9), None, 3) is None
+        assert first_hole(span(3, 9), None) is None
 
     def test_what_retention_took_before_the_read(self) -> None:
-        log = content_of_range(_log(["visible"] * 9), 5, 9)
-        assert first_hole(span(3, 9, read_start=5), log, 5) == 3
-        assert first_hole(span(3, 9, read_start=9), None, 9) == 3
+        look = _look(_log(["visible"] * 9), 5, 9)
+        assert first_hole(span(3, 9, read_start=5), look) == 3
+        assert first_hole(span(3, 9, read_start=9), None) == 3
 
     def test_what_was_deleted_before_the_look(self) -> None:
-        log = content_of_range(_log(["hole"] * 5 + ["visible"] * 4), 3, 9)
-        assert first_hole(span(3, 9), log, 5) == 3
-        assert first_hole(span(5, 9), content_of_range(_log(["visible"] * 9), 5, 9), 5) is None
+        look = _look(_log(["hole"] * 5 + ["visible"] * 4), 3, 9, visible_from=5)
+        assert first_hole(span(3, 9), look) == 3
+        look = _look(_log(["visible"] * 9), 5, 9, visible_from=5)
+        assert first_hole(span(5, 9), look) is None
         # DeleteRecords cuts through a batch, which is still there as a whole
         (first, *_) = _log(["visible"])
-        log = content_of_range([first._replace(last_offset=8, record_count=9)], 3, 9)
-        assert first_hole(span(3, 9), log, 5) == 3
+        whole = first._replace(last_offset=8, record_count=9)
+        assert first_hole(span(3, 9), _look([whole], 3, 9, visible_from=5)) == 3
 
 
 class TestResults:
@@ -168,7 +181,7 @@ class TestResults:
         self, monkeypatch: pytest.MonkeyPatch, role: TopicRole, *stored: int
     ) -> list[SpanResult]:
         """Two spans, [0, 3) and [3, 6), of which so many records are stored."""
-        monkeypatch.setattr(Accountant, "_scan", lambda *_: _log(list(self.KINDS)))
+        monkeypatch.setattr(RawLogReader, "scan", lambda *_, **__: iter(_log(list(self.KINDS))))
         spans = (span(0, 3), span(3, 6, index=1))
         topics = [
             TopicPlan(one.window, AppTopic("t", frozenset({role})), (one,), None, None, None)
@@ -179,7 +192,7 @@ class TestResults:
             for one, count in zip(spans, stored, strict=True)
         }
         connection = KafkaConnection(bootstrap_servers="localhost:1")
-        with Accountant(connection, deadline_s=1) as accountant:
+        with Accountant(connection, stall_s=1) as accountant:
             found = accountant.results(topics, contents)
         return [found[topic.id][0] for topic in topics]
 
@@ -200,3 +213,28 @@ class TestResults:
     def test_other_topics_do_not(self, monkeypatch: pytest.MonkeyPatch) -> None:
         found = self._results(monkeypatch, TopicRole.OUTPUT, 2, 2)
         assert [(r.first_hole, r.contiguity_known) for r in found] == [(None, False)] * 2
+
+
+def test_the_look_does_not_grow_with_the_number_of_batches(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    count = 30_000
+    (batch,) = _log(["marker"])
+
+    def scan(*_: object, **__: object) -> Iterator[RawBatch]:
+        for offset in range(count):
+            yield batch._replace(base_offset=offset, last_offset=offset)
+
+    monkeypatch.setattr(RawLogReader, "scan", scan)
+    topic = AppTopic("t", frozenset({TopicRole.INPUT}))
+    plan = TopicPlan(window(0), topic, (span(0, count),), None, None, None)
+    connection = KafkaConnection(bootstrap_servers="localhost:1")
+    with Accountant(connection, stall_s=1) as accountant:
+        tracemalloc.start()
+        try:
+            ((result,),) = accountant.results([plan], {}).values()
+            _, peak = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+    assert {gap.cause: gap.offsets for gap in result.gaps} == {GapCause.TRANSACTION_MARKER: count}
+    assert peak < 1_000_000

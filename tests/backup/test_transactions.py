@@ -1,5 +1,6 @@
 """Only what was committed is backed up, each record in one window, every other offset explained."""
 
+import itertools
 import time
 
 import pytest
@@ -7,11 +8,15 @@ import pytest
 from kstreams_assets.app.model import TopicRole
 from kstreams_assets.backup.plan import Gap, GapCause
 from kstreams_assets.backup.result import SpanResult
+from kstreams_assets.backup.verdicts import Severity
+from kstreams_assets.errors import RawReadTimeoutError
+from kstreams_assets.kafka import raw_log
 from kstreams_assets.kafka.positions import TopicPartitionId
+from kstreams_assets.kafka.raw_log import RawLogReader
 from kstreams_assets.settings import BackupSettings
 from tests.backup.reading import consume, offsets, stored
 from tests.backup.writing import await_end, open_transaction, producer, send
-from tests.streams.workbench import Workbench
+from tests.streams.workbench import NoSpark, Workbench
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
@@ -147,3 +152,92 @@ def test_a_window_of_aborted_records_only_stays_green_when_kafka_has_dropped_the
     assert [entry.result for entry in workbench.ledger.entries()] == [e.result for e in entries]
     for backups in (before, again):
         assert all(verdict.passed for verdict in workbench.verdicts(backups).values())
+
+
+def _many_transactions(bench: Workbench, count: int) -> str:
+    """An exactly-once topic of two partitions, each with so many transactions of one record."""
+    topic = bench.topic("exactly-once", partitions=2, role=TopicRole.CHANGELOG)
+    sender = open_transaction(bench)
+    for number in range(count):
+        for partition in (0, 1):
+            send(sender, topic, b"%d" % number, partition=partition)
+        sender.commit_transaction(20)
+        sender.begin_transaction()
+    sender.abort_transaction(20)
+    await_end(bench, topic, 2 * count, partitions=2)
+    return topic
+
+
+def test_many_small_transactions_are_explained_however_long_it_takes(
+    workbench: Workbench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The log comes batch by batch, in four times the time that may pass without progress."""
+    topic = _many_transactions(workbench, 60)
+    window = workbench.close_window()
+    workbench.settings = BackupSettings(scan_stall_s=1.0)
+    monkeypatch.setattr(raw_log, "FIRST_FETCH_BYTES", 1)
+    monkeypatch.setattr(raw_log, "LARGEST_FETCH_BYTES", 1)
+    fetch = RawLogReader._fetch
+
+    def slowly(*arguments, **named):
+        time.sleep(0.035)
+        return fetch(*arguments, **named)
+
+    monkeypatch.setattr(RawLogReader, "_fetch", slowly)
+    began = time.monotonic()
+    backups = workbench.back_up(window)
+    assert time.monotonic() - began > 4 * workbench.settings.scan_stall_s
+    verdicts = workbench.verdicts(backups).values()
+    assert all(v.passed for v in verdicts if v.severity is Severity.ERROR)
+    for span in backups[0].topics[0].spans:
+        assert _gaps(span) == {MARKER: 60}
+        assert (span.first_hole, span.contiguity_known) == (None, True)
+    assert len(stored(workbench, topic)) == 120
+
+
+def test_what_could_not_be_looked_at_is_red_and_looked_at_again_without_a_second_copy(
+    workbench: Workbench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = _many_transactions(workbench, 20)
+    window = workbench.close_window()
+    scan = RawLogReader.scan
+
+    def stalls(self: RawLogReader, partition: TopicPartitionId, *rest, **named):
+        batches = scan(self, partition, *rest, **named)
+        if partition.partition == 0:
+            yield from batches
+            return
+        yield from itertools.islice(batches, 5)
+        raise RawReadTimeoutError(
+            partition=str(partition), reached=5, end=40, timeout_s=1, reason="no leader"
+        )
+
+    with monkeypatch.context() as patched:
+        patched.setattr(RawLogReader, "scan", stalls)
+        first = workbench.back_up(window)
+    accounted = (window.key, topic, "every_offset_accounted")
+    verdict = workbench.verdicts(first)[accounted]
+    assert not verdict.passed
+    assert "no leader" in verdict.explanation
+    assert workbench.ledger.not_examined({topic}) == {window: {topic}}
+    (entry,) = (e for e in workbench.ledger.entries() if not e.result.is_examined)
+    assert entry.result.partition.partition == 1
+    files = sorted(workbench.records_path.rglob("*.parquet"))
+    assert not any(_complete(workbench, topic, 1))
+
+    spark, workbench.spark = workbench.spark, NoSpark()
+    again = workbench.back_up(window)
+    assert workbench.verdicts(again)[accounted].passed
+    assert workbench.ledger.not_examined({topic}) == {}
+    for entry in workbench.ledger.entries():
+        assert _gaps(entry.result) == {MARKER: 20}
+        assert (entry.result.content.records, entry.result.first_hole) == (20, None)
+    assert sorted(workbench.records_path.rglob("*.parquet")) == files
+    assert all(_complete(workbench, topic, 1))
+    workbench.spark = spark
+
+
+def _complete(bench: Workbench, topic: str, partition: int) -> list[bool]:
+    """Whether restores may lean on each span of a partition."""
+    spans = bench.ledger.stored_spans({topic})
+    return [span.complete for span in spans if span.partition.partition == partition]
