@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -20,16 +20,26 @@ from kstreams_assets.backup.assets import report_left_behind
 from kstreams_assets.backup.from_settings import back_up
 from kstreams_assets.backup.ledger import Ledger
 from kstreams_assets.backup.partitions import WindowCalendar
+from kstreams_assets.backup.plan import Gap, GapCause
+from kstreams_assets.backup.result import WindowBackup
 from kstreams_assets.backup.sensor import build_backup_sensor
 from kstreams_assets.backup.unreported import ReportMarks, windows_of_run
 from kstreams_assets.backup.verdicts import CHECKS, judge
+from kstreams_assets.backup.windows import Window
 from kstreams_assets.naming import backup_key
 from kstreams_assets.recovery.table import RecoveryPointTable
 from kstreams_assets.settings import ApplicationSettings, BackupSettings, WindowSchedule
 from kstreams_assets.warehouse.layout import Warehouse
+from tests.backup import requesting
+from tests.backup.requesting import Bench, key
+from tests.backup.samples import APPLICATION_ID, backup, cut, point, result, span
 from tests.backup.writing import write
+from tests.cli.application import Program, document
+from tests.cli.conftest import program
 from tests.e2e.test_dagster_run import run, settings_of
 from tests.streams.workbench import Workbench
+
+__all__ = ["program"]
 
 DAYS = 3
 FIRST = datetime.now(tz=UTC).replace(hour=0, minute=0, second=0, microsecond=0) - timedelta(DAYS)
@@ -85,6 +95,101 @@ class TestMarks:
         with marks.left_behind("r1") as mark:
             assert mark is None
         assert marks.run_ids() == []
+
+
+_HOLDS_A_MARK = """
+import sys, time
+from pathlib import Path
+from kstreams_assets.backup.unreported import ReportMarks
+from kstreams_assets.warehouse.layout import Warehouse
+
+with ReportMarks(Warehouse(Path(sys.argv[1])), "shop").of_run(sys.argv[2]):
+    print("marked", flush=True)
+    time.sleep(120)
+"""
+
+
+def _killed_run(root: Path, run_id: str, windows: Sequence[WindowBackup]) -> None:
+    """The ledger has windows of a run whose process was killed; while it lived it was let alone."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", _HOLDS_A_MARK, str(root), run_id], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "marked\n"
+        for window in windows:
+            Ledger(Warehouse(root), APPLICATION_ID).record(window.topics, run_id=run_id)
+        with ReportMarks(Warehouse(root), APPLICATION_ID).left_behind(run_id) as mark:
+            assert mark is None
+    finally:
+        process.kill()
+        process.wait(10)
+        if process.stdout is not None:
+            process.stdout.close()
+
+
+def _stored(key: str, start: datetime, length: timedelta) -> WindowBackup:
+    """A window of the topics `t`, which has lost four records, and `u`."""
+    window = Window(
+        round(start.timestamp() * 1000), round((start + length).timestamp() * 1000), key
+    )
+    lost = Gap(GapCause.RETENTION, 0, 4, 4)
+    topics = tuple(
+        replace(
+            backup(result(replace(span(0, 9, topic=topic), window=window), *gaps), topic=topic),
+            window=window,
+        )
+        for topic, gaps in (("t", [lost]), ("u", []))
+    )
+    return WindowBackup(window, topics, "point-1", {"t": 1, "u": 1})
+
+
+class TestAfterAKill:
+    """The ledger is there, the process is gone."""
+
+    def test_a_tick_of_the_sensor_gives_dagster_the_events(self, tmp_path: Path) -> None:
+        with dg.DagsterInstance.ephemeral() as instance:
+            bench = Bench(tmp_path / "warehouse", instance, minutes=2.5)
+            minute = timedelta(minutes=1)
+            stored = [_stored(key(i), requesting.FIRST + i * minute, minute) for i in range(2)]
+            _killed_run(bench.root, "killed", stored)
+            for _ in range(2):
+                bench.tick()
+                for topic in "tu":
+                    found = _materialised(instance, backup_key(APPLICATION_ID, topic))
+                    assert found == {key(0): 1, key(1): 1}
+                    passed = topic == "u"
+                    losses = _evaluated(
+                        instance, backup_key(APPLICATION_ID, topic), "no_source_loss"
+                    )
+                    assert losses == {key(0): passed, key(1): passed}
+
+    def test_the_next_command_shows_its_checks_once(self, tmp_path: Path, program: Program) -> None:
+        root = tmp_path / "warehouse"
+        file = tmp_path / "defs.yaml"
+        file.write_text(
+            yaml.safe_dump(
+                document(warehouse=str(root), windows={"every": "day", "start": KEYS[2]})
+            )
+        )
+        RecoveryPointTable(Warehouse(root)).append(
+            point(round(FIRST.timestamp() * 1000) + 2 * 86_400_000 + 1, cut(0, 9))
+        )
+        day = _stored(KEYS[2], FIRST + timedelta(2), timedelta(1))
+        _killed_run(root, "cli-killed", [day])
+        shown = program("backup", "--app", file, "--json")
+        assert shown.exit_code == 1, shown.err
+        (ended,) = json.loads(shown.out)["ended_early"]
+        assert (ended["run"], ended["windows"][0]["window"]) == ("cli-killed", KEYS[2])
+        again = program("backup", "--app", file, "--json")
+        assert again.exit_code == 0
+        assert json.loads(again.out)["ended_early"] == []
+        _killed_run(root, "dagster", [day])
+        for _ in range(2):  # Dagster still lacks its events
+            shown = program("backup", "--app", file)
+            assert shown.exit_code == 1
+            assert "Run dagster ended before" in shown.err
+            assert "offsets 0 to 3 (retention)" in shown.err
 
 
 @pytest.fixture
