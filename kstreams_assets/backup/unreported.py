@@ -11,6 +11,7 @@ import fcntl
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from operator import itemgetter
 from pathlib import Path
 from typing import IO, Final
 
@@ -145,9 +146,10 @@ def windows_of_run(settings: ApplicationSettings, run_id: str) -> list[WindowBac
     )
     facts_table = TopicFactsTable(settings.warehouse, application_id)
     facts = facts_table.of_windows({window.key for window in windows})
-    previous = facts_table.before(windows[0].start_ms)
+    previous = dict(facts_table.before(windows[0].start_ms))
     backups: list[TopicBackup] = []
-    for (window, topic), entries in recorded.items():
+    for (window, topic), entries in sorted(recorded.items(), key=itemgetter(0)):
+        now = facts.get(WindowTopic(window.key, topic))
         closing = edges.closing_point(window)
         backups.append(
             TopicBackup(
@@ -155,7 +157,7 @@ def windows_of_run(settings: ApplicationSettings, run_id: str) -> list[WindowBac
                 topic=topic,
                 role="+".join(sorted(known[topic].roles)),
                 spans=tuple(entry.result for entry in entries),
-                facts=facts.get(WindowTopic(window.key, topic)),
+                facts=now,
                 previous_facts=previous.get(topic),
                 opened=life_of(edges.point_before(window.start_ms), topic),
                 closed=life_of(closing, topic),
@@ -164,6 +166,8 @@ def windows_of_run(settings: ApplicationSettings, run_id: str) -> list[WindowBac
                 duration_s=None,
             )
         )
+        if now is not None:
+            previous[topic] = now
     backups = with_unproven(settings.warehouse, application_id, backups)
     return [
         WindowBackup(
