@@ -281,15 +281,13 @@ class Ledger:
         return sorted(entries, key=lambda e: (e.result.plan.window, e.result.partition))
 
     def of_run(self, run_id: str) -> Mapping[RecordedTopic, tuple[LedgerEntry, ...]]:
-        """What is still as a run recorded it; a topic may have had no partition."""
+        """What is still as a run recorded it; see `LedgerEntry.has_span`."""
         rows = self._table.read(
             application_id=self._application_id, where=pc.field("run_id") == run_id
         ).to_pylist()
         found: dict[RecordedTopic, list[LedgerEntry]] = {}
         for row in sorted(rows, key=itemgetter("window_start_ms", "topic", "partition")):
-            entries = found.setdefault((_window(row), row["topic"]), [])
-            if row["partition"] != _NO_PARTITION:
-                entries.append(_entry(row))
+            found.setdefault((_window(row), row["topic"]), []).append(_entry(row))
         return {key: tuple(entries) for key, entries in found.items()}
 
     def record(self, backups: Sequence[TopicBackup], *, run_id: str) -> None:

@@ -156,13 +156,13 @@ def windows_of_run(settings: ApplicationSettings, run_id: str) -> list[WindowBac
                 window=window,
                 topic=topic,
                 role="+".join(sorted(known[topic].roles)),
-                spans=tuple(entry.result for entry in entries),
+                spans=tuple(entry.result for entry in entries if entry.has_span),
                 facts=now,
                 previous_facts=previous.get(topic),
                 opened=life_of(edges.point_before(window.start_ms), topic),
                 closed=life_of(closing, topic),
-                recovery_point_id=entries[0].recovery_point_id if entries else None,
-                delta_version=entries[0].delta_version if entries else None,
+                recovery_point_id=entries[0].recovery_point_id,
+                delta_version=entries[0].delta_version,
                 duration_s=None,
             )
         )

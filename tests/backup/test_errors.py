@@ -260,7 +260,7 @@ class TestBeforeThePoint:
     ) -> None:
         workbench.spark = SparkSessionResource()
         monkeypatch.setenv(JARS_VARIABLE, str(tmp_path))
-        with refused(workbench, JarsMissingError, "fetch_jars spark", within_s=15):
+        with refused(workbench, JarsMissingError, "jars fetch spark", within_s=15):
             _back_up_a_window_without_a_point(workbench)
 
     def test_space(

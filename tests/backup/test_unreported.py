@@ -44,7 +44,7 @@ __all__ = ["program"]
 DAYS = 3
 FIRST = datetime.now(tz=UTC).replace(hour=0, minute=0, second=0, microsecond=0) - timedelta(DAYS)
 KEYS = [f"{FIRST + timedelta(day):%Y-%m-%d}" for day in range(DAYS)]
-LIMIT_S = 120
+LIMIT_S = 400
 
 _HELD_AFTER_THE_FIRST_COMMIT = """
 import sys, time
