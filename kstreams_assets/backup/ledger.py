@@ -100,6 +100,11 @@ class LedgerEntry:
     run_id: str
     recorded_at_ms: int
 
+    @property
+    def has_span(self) -> bool:
+        """False where the row only says that the window is done: the topic had no partition."""
+        return self.result.partition.partition != _NO_PARTITION
+
 
 @dataclass(frozen=True, slots=True)
 class _FoldedFile:
