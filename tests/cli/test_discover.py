@@ -29,6 +29,10 @@ pytestmark = [pytest.mark.kafka, pytest.mark.alone]
 _WAIT_S = 60.0
 
 
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
 def _await(what: Callable[[], bool]) -> None:
     deadline = time.monotonic() + _WAIT_S
     while not what():
@@ -76,7 +80,7 @@ def test_of_an_application_that_has_just_started(
         assert "has committed no offsets" in found.err
         assert "Discover again once" in found.err
 
-        orders = [Record(n % 2, -1, n + 1, b"o%d" % n, b"c%d,1" % (n % 7)) for n in range(500)]
+        orders = [Record(n % 2, -1, now_ms(), b"o%d" % n, b"c%d,1" % (n % 7)) for n in range(500)]
         produce(servers, topics.orders, orders)
         _await(lambda: _reads(cluster, topics.application_id, topics.repartition))
         settings = _settings(file)
@@ -106,7 +110,7 @@ def test_of_an_optimised_application_with_its_topology_text(
         app = TableApp(servers, topics, state_dir=tmp_path / "state")
         with app:
             text.write_text(app.topology())
-            changes = [Record(n % 2, -1, n + 1, b"c%d" % (n % 9), b"%d" % n) for n in range(200)]
+            changes = [Record(n % 2, -1, now_ms(), b"c%d" % (n % 9), b"%d" % n) for n in range(200)]
             produce(servers, topics.changes, changes)
             _await(lambda: _reads(cluster, topics.application_id, topics.customers))
             found = program(

@@ -23,6 +23,8 @@ pytestmark = [pytest.mark.kafka, pytest.mark.alone]
 
 _PARTITIONS = 4
 _POINTS = 30
+_BEGAN_MS = time.time_ns() // 1_000_000
+"""Older records would be deleted by retention while the test runs."""
 
 
 @pytest.fixture
@@ -38,7 +40,7 @@ def change(index: int) -> Record:
     """A change of some customer, by index."""
     chance = random.Random(index)
     customer = chance.randrange(400)
-    return Record(customer % _PARTITIONS, -1, index + 1, b"c%d" % customer, b"%d" % index)
+    return Record(customer % _PARTITIONS, -1, _BEGAN_MS + index, b"c%d" % customer, b"%d" % index)
 
 
 def test_what_was_written_and_not_yet_read_belongs_to_the_point(

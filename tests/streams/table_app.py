@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import Final
 
@@ -82,5 +83,5 @@ class TableApp(StreamsProcess):
         """The text of its topology, as the instance printed it when it was started."""
         lines = self.log_file.read_text().split("\n")
         begin = lines.index("Topologies:")
-        end = next(i for i, line in enumerate(lines) if i > begin and line.startswith("STATE "))
-        return "\n".join(lines[begin:end])
+        indented = takewhile(lambda line: not line.strip() or line[0] == " ", lines[begin + 1 :])
+        return "\n".join(["Topologies:", *indented])
