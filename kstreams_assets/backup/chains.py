@@ -15,6 +15,8 @@ from kstreams_assets.kafka.positions import OffsetRange, TopicPartitionId
 
 DELETE_RETENTION_MS: Final = 86_400_000
 """Kafka's default of `delete.retention.ms`."""
+_NEVER = 2**63
+"""Above every version of a table."""
 
 PartitionLife = tuple[str, int, str]
 """Topic, partition, topic id."""
@@ -46,6 +48,8 @@ class StoredSpan:
     first_hole: int | None
     recorded_at_ms: int
     last: Window | None = None
+    ledger_version: int | None = None
+    """Version of the ledger when the span had been read; None: not known."""
 
     @property
     def last_window(self) -> Window:
@@ -185,14 +189,17 @@ class Chain:
         before = self.spans[index - 1] if index else None
         return before, self.spans[index] if index < len(self.spans) else None
 
-    def hole_read_after(self, start: int, end: int, instant_ms: int) -> int | None:
-        """A hole below `end` in a span that reaches above `start` and was read after an instant.
+    def hole_read_after(self, start: int, end: int, ledger_version: int | None) -> int | None:
+        """A hole below `end` in a span that reaches above `start` and was read after a point's cut.
 
-        None when all such spans were contiguous up to `end`.
+        `ledger_version` is that of the ledger before the cut. A span that had been read when the
+        ledger was older still was read before the cut: versions only grow, whatever clocks say.
+        Where either is not known it counts as read after. None when all such spans were contiguous
+        up to `end`.
         """
         if self._thinned is None:
             self._thinned = _Thinned(self.spans)
-        return self._thinned.hole(start, end, instant_ms)
+        return self._thinned.hole(start, end, ledger_version)
 
     def late_holes(self, delete_retention_ms: int) -> tuple["LateHole", ...]:
         """Where a deletion may have been removed before it was backed up, in order of offsets.
@@ -251,7 +258,9 @@ class _Thinned:
 
     def __init__(self, spans: Sequence[StoredSpan]) -> None:
         thinned = [
-            (s.first_hole, s.end, s.recorded_at_ms) for s in spans if s.first_hole is not None
+            (s.first_hole, s.end, _NEVER if s.ledger_version is None else s.ledger_version)
+            for s in spans
+            if s.first_hole is not None
         ]
         self._holes = [hole for hole, _, _ in thinned]
         self._ends = [end for _, end, _ in thinned]
@@ -266,14 +275,15 @@ class _Thinned:
             )
             width *= 2
 
-    def hole(self, start: int, end: int, instant_ms: int) -> int | None:
+    def hole(self, start: int, end: int, ledger_version: int | None) -> int | None:
         low, high = bisect_right(self._ends, start), bisect_left(self._holes, end)
         if low >= high:
             return None
         level = (high - low).bit_length() - 1
         row = self._levels[level]
         latest = self._later(row[low], row[high - (1 << level)])
-        return self._holes[latest] if self._recorded[latest] > instant_ms else None
+        before_the_cut = ledger_version is not None and self._recorded[latest] < ledger_version
+        return None if before_the_cut else self._holes[latest]
 
     def _later(self, one: int, other: int) -> int:
         return one if self._recorded[one] >= self._recorded[other] else other

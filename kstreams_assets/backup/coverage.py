@@ -19,7 +19,7 @@ from kstreams_assets.backup.point_judge import (
     absent_texts,
     unknown_texts,
 )
-from kstreams_assets.recovery.point import RecoveryPoint, iso_time
+from kstreams_assets.recovery.point import CLOCK_STEP_MS, RecoveryPoint, in_order, iso_time
 from kstreams_assets.recovery.table import PointInstant, RecoveryPointTable
 from kstreams_assets.settings import ApplicationSettings
 
@@ -128,7 +128,8 @@ class Coverage:
         lacking = self._lacking()
         if covered is None or covered.gives is Restores.EXACT:
             return Restorable(exact=covered, covered=covered, lacking=lacking)
-        older = [i for i in instants if i.exact and i.taken_at_ms < covered.taken_at_ms]
+        after = next(n for n, i in enumerate(instants, start=1) if i.id == covered.id)
+        older = [i for i in instants[after:] if i.exact]
         exact = self._search(older, lambda status: status.gives is Restores.EXACT)
         return Restorable(exact=exact, covered=covered, lacking=lacking)
 
@@ -144,7 +145,7 @@ class Coverage:
 
     def _newest_first(self) -> list[PointInstant]:
         instants = self._points.instants(self._settings.application_id)
-        return sorted(instants, key=lambda i: (i.taken_at_ms, i.id), reverse=True)
+        return sorted(instants, key=in_order, reverse=True)
 
     def _search(
         self, instants: Sequence[PointInstant], wanted: Callable[[PointStatus], bool]
@@ -199,8 +200,13 @@ def newest_restorable(settings: ApplicationSettings, *, look_at_files: bool = Fa
 
 
 def recovery_point_age(status: PointStatus | None, now_ms: int) -> float | None:
-    """Seconds since a point was taken, None without one."""
-    return None if status is None else max(now_ms - status.taken_at_ms, 0) / 1000
+    """Seconds since a point was taken, None without one or if its stamp lies in the future.
+
+    Clocks that are apart by less than a minute are told from one that is wrong.
+    """
+    if status is None or status.taken_at_ms > now_ms + CLOCK_STEP_MS:
+        return None
+    return max(now_ms - status.taken_at_ms, 0) / 1000
 
 
 def recovery_point_is_recent(
@@ -239,6 +245,13 @@ def _explanation(found: Restorable, age_s: float | None, objective_s: int | None
     if found.exact and age_s is not None:
         at = iso_time(found.exact.taken_at_ms)
         texts.append(f"The newest exact, covered point is {age_s:.0f} s old ({at}).")
+    elif found.exact:
+        at = iso_time(found.exact.taken_at_ms)
+        texts.append(
+            f"The newest exact, covered point {found.exact.id} is stamped {at}, which is in the"
+            " future: its age is not known. Set the clocks of the recorder and of this machine;"
+            " the next point counts again."
+        )
     else:
         texts.append("No recovery point is both exact and covered by backups.")
     if found.covered and found.covered != found.exact:

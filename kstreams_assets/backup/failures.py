@@ -21,14 +21,14 @@ class BackupReadError(KStreamsAssetsError):
 
 
 class TopicRecreatedWhileReadingError(KStreamsAssetsError):
-    """A topic was deleted or recreated while its records were read."""
+    """A topic was deleted or recreated, or a log truncated, while records were read."""
 
     def __init__(self, *, topics: Iterable[str]) -> None:
         self.topics = tuple(sorted(topics))
         super().__init__(
-            f"Topic {', '.join(self.topics)} was deleted or recreated while it was read; what was"
-            " read has been discarded.",
-            remedy="Run the same windows again; what the old topic held is reported as lost.",
+            f"Topic {', '.join(self.topics)} was deleted or recreated, or its log truncated, while"
+            " it was read; what was read has been discarded.",
+            remedy="Run the same windows again; what the old log held is reported as lost.",
         )
 
 

@@ -6,6 +6,7 @@ from enum import StrEnum
 
 from kstreams_assets.backup.windows import Edges, Window
 from kstreams_assets.kafka.positions import TopicPartitionId
+from kstreams_assets.recovery.point import topic_id_of
 
 
 class GapCause(StrEnum):
@@ -21,12 +22,21 @@ class GapCause(StrEnum):
     TOPIC_RECREATED = "topic_recreated"
     """They belonged to an earlier topic of the same name."""
     TOPIC_DELETED = "topic_deleted"
+    LOG_TRUNCATED = "log_truncated"
+    """They were in a log that an unclean leader election truncated."""
     UNEXPLAINED = "unexplained"
     NOT_EXAMINED = "not_examined"
     """The log could not be looked at in time; the next run looks again."""
 
 
-LOSSES = frozenset({GapCause.RETENTION, GapCause.TOPIC_RECREATED, GapCause.TOPIC_DELETED})
+LOSSES = frozenset(
+    {
+        GapCause.RETENTION,
+        GapCause.TOPIC_RECREATED,
+        GapCause.TOPIC_DELETED,
+        GapCause.LOG_TRUNCATED,
+    }
+)
 """Causes by which records that were committed are gone for good."""
 
 UNKNOWN = frozenset({GapCause.UNEXPLAINED, GapCause.NOT_EXAMINED})
@@ -62,7 +72,7 @@ class Gap:
 
 @dataclass(frozen=True, slots=True)
 class LogState:
-    """What a partition's log holds now; `topic_id` is None when the topic is gone."""
+    """What a partition's log holds now; `topic_id` (its incarnation) is None if it is gone."""
 
     topic_id: str | None
     log_start: int
@@ -110,11 +120,12 @@ def plan_span(window: Window, edges: Edges, log: LogState, *, repartition: bool)
     start = edges.start.offset if edges.start and continues else edges.first_log_start
     end = max(edges.end.offset, start)
     gaps: list[Gap] = []
-    gone_by = GapCause.TOPIC_DELETED if log.topic_id is None else GapCause.TOPIC_RECREATED
+    gone_by = _gone_by(edges.end.topic_id, log.topic_id)
     if edges.start and edges.vanished:
         gaps.append(Gap(gone_by, edges.start.offset, None, None))
     elif edges.start and not continues:
-        gaps.append(Gap(GapCause.TOPIC_RECREATED, edges.start.offset, None, None))
+        cause = _gone_by(edges.start.topic_id, edges.end.topic_id)
+        gaps.append(Gap(cause, edges.start.offset, None, None))
     read_start = start
     if log.topic_id != edges.end.topic_id:
         gaps += _range(gone_by, start, end)
@@ -137,6 +148,14 @@ def plan_span(window: Window, edges: Edges, log: LogState, *, repartition: bool)
         gaps=tuple(gaps),
         log_start=log.log_start,
     )
+
+
+def _gone_by(before: str, now: str | None) -> GapCause:
+    """What became of an incarnation of a log, given that of today."""
+    if now is None:
+        return GapCause.TOPIC_DELETED
+    same_topic = topic_id_of(before) == topic_id_of(now)
+    return GapCause.LOG_TRUNCATED if same_topic else GapCause.TOPIC_RECREATED
 
 
 def _range(cause: GapCause, start: int, end: int) -> list[Gap]:

@@ -9,16 +9,20 @@ from kstreams_assets.backup.ledger import Ledger, LedgerEntry
 from kstreams_assets.backup.plan import LogState, SpanPlan, plan_span
 from kstreams_assets.backup.result import TopicLife, UnreadTopic
 from kstreams_assets.backup.windows import Edges, Window, WindowEdges
-from kstreams_assets.errors import ConfigurationError, TopicNotFoundError
+from kstreams_assets.errors import ConfigurationError, KafkaRequestError, TopicNotFoundError
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.positions import OffsetRange, TopicPartitionId
 from kstreams_assets.kafka.topics import TopicDescription
-from kstreams_assets.recovery.point import RecoveryPoint
+from kstreams_assets.recovery.point import RecoveryPoint, topic_id_of
 from kstreams_assets.recovery.table import RecoveryPointTable, at_edges
+from kstreams_assets.recovery.truncation import incarnations
 
 _POLL_S = 0.25
 _MOST = 5
 """So many partitions are named."""
+_ATTEMPTS = 3
+_BROKERS_S = 12.0
+"""How long a silent broker may take: after 9 s, by default, the controller takes it for dead."""
 
 
 class WindowsChangedError(ConfigurationError):
@@ -200,25 +204,53 @@ class Planner:
         """The logs, and the last stable offsets of those that were not stable in time."""
         needed: dict[TopicPartitionId, int] = {}
         gone: dict[TopicPartitionId, LogState] = {}
+        incarnations_now = self.incarnations(descriptions)
         for edge in (edge for of_window in edges for edge in of_window):
             description = descriptions.get(edge.partition.topic)
-            if description and description.topic_id == edge.end.topic_id:
+            topic_id = description.topic_id if description else None
+            now = incarnations_now.get(edge.partition, topic_id)
+            if now == edge.end.topic_id:
                 needed[edge.partition] = max(needed.get(edge.partition, 0), edge.end.offset)
             else:
-                topic_id = description.topic_id if description else None
-                gone[edge.partition] = LogState(topic_id, 0)
+                gone[edge.partition] = LogState(now, 0)
         behind = self._wait_until_stable(needed)
         log_starts = self.cluster.log_start_offsets(list(needed))
         committed = self._committed(needed)
         logs = gone | {
             partition: LogState(
-                topic_id=descriptions[partition.topic].topic_id,
+                topic_id=incarnations_now.get(partition, descriptions[partition.topic].topic_id),
                 log_start=log_starts[partition],
                 committed=committed.get(partition),
             )
             for partition in needed
         }
         return logs, behind
+
+    def incarnations(
+        self, descriptions: Mapping[str, TopicDescription]
+    ) -> Mapping[TopicPartitionId, str]:
+        """The incarnation of each log that the newest recovery point knows: was it truncated since?
+
+        Raises:
+            KafkaRequestError: The leaders changed each time they were asked.
+        """
+        application_id = self.application.application_id
+        newest = self.points.newest(application_id)
+        known = [cut for point in newest for cut in point.partitions]
+        topic_ids = {name: topic.topic_id for name, topic in descriptions.items()}
+        attempts = 0
+        while True:
+            self.cluster.watch_leaders()
+            found = incarnations(self.cluster, topic_ids, known)
+            if not found.truncated:
+                return found.now
+            doubt = self.cluster.leader_doubt(application_id, wait_s=_BROKERS_S)
+            if not doubt:
+                return found.now
+            attempts += 1
+            if attempts == _ATTEMPTS:
+                partition = str(found.truncated[0].partition)
+                raise KafkaRequestError(operation="epoch_ends", resource=partition, reason=doubt)
 
     def _wait_until_stable(
         self, needed: Mapping[TopicPartitionId, int]
@@ -352,7 +384,7 @@ def _is_purged(topic: AppTopic) -> bool:
 def life_of(point: RecoveryPoint | None, topic: str) -> TopicLife | None:
     """A topic as a point saw it, None where it saw none."""
     cuts = [cut for cut in point.partitions if cut.topic == topic] if point else []
-    return TopicLife(cuts[0].topic_id, len(cuts)) if cuts else None
+    return TopicLife(topic_id_of(cuts[0].topic_id), len(cuts)) if cuts else None
 
 
 def partition_counts(point: RecoveryPoint | None) -> Mapping[str, int]:

@@ -195,7 +195,7 @@ class PointJudge:
                 # A source topic that serves as changelog is not sealed: the recorder saves only
                 # what the application alone writes. Its unread records must be there as well.
                 if missing is None and (roles & _SOURCES or not point.sealed):
-                    found.doubts += _doubts(cut, chain, cut.end, point.taken_at_ms)
+                    found.doubts += _doubts(cut, chain, cut.end, point.ledger_version)
                 if missing is None and chain is not None:
                     found.doubts += self._deletion_doubts(cut, chain, sealed=point.sealed)
             else:
@@ -339,13 +339,15 @@ def _first_missing(
     return None
 
 
-def _doubts(cut: PartitionCut, chain: Chain | None, end: int, cut_at_ms: int) -> list[str]:
+def _doubts(
+    cut: PartitionCut, chain: Chain | None, end: int, ledger_version: int | None
+) -> list[str]:
     """Why the content of a changelog below an end is not proved to be that of the cut."""
     if cut.log_start >= end:
         return []
     if chain is None or chain.stored.reach(cut.log_start) < end:
         return [f"{cut.topic}-{cut.partition}: not all of its records were saved with the point"]
-    hole = chain.hole_read_after(cut.log_start, end, cut_at_ms)
+    hole = chain.hole_read_after(cut.log_start, end, ledger_version)
     if hole is None:
         return []
     return [

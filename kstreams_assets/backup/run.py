@@ -187,7 +187,7 @@ class BackupRun:
             }
             fresh = [t for t in plans if t.id not in kept and t.id not in earlier]
             version = self._write(fresh, windows, lock)
-            self._refuse_recreated(plan, version)
+            self._refuse_recreated(plan, windows, version)
             names = {topic.topic.name for topic in plans}
             contents = span_contents(self._records, {w.key for w in windows}, names)
             self._refuse_poorer(fresh, contents, windows, version)
@@ -261,8 +261,10 @@ class BackupRun:
             reason = self.cluster.connection.scrub(str(error))
             raise BackupReadError(windows=windows, reason=reason) from None
 
-    def _refuse_recreated(self, plan: RunPlan, version: int | None) -> None:
-        """Undo a read that may have mixed two topics of one name."""
+    def _refuse_recreated(
+        self, plan: RunPlan, windows: Sequence[Window], version: int | None
+    ) -> None:
+        """Undo a read that may have mixed two topics of one name, or two incarnations of a log."""
         if version is None:
             return
         now = self.cluster.describe_topics(
@@ -272,6 +274,12 @@ class BackupRun:
             name
             for name, topic in plan.descriptions.items()
             if name not in now or now[name].topic_id != topic.topic_id
+        }
+        logs = self._planner().incarnations(now)
+        changed |= {
+            span.partition.topic
+            for span in _spans(plan, windows)
+            if span.to_read and logs.get(span.partition, span.topic_id) != span.topic_id
         }
         if changed:
             from spark_resources.records_table import restore_version

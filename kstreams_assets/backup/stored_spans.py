@@ -27,6 +27,7 @@ _VALUES = [
     "first_hole",
     "contiguity_known",
     "recorded_at_ms",
+    "ledger_version",
 ]
 COLUMNS = [*_VALUES, "gaps"]
 """The columns of the ledger that `spans_of` needs."""
@@ -68,6 +69,7 @@ def _span(
     first_hole: int | None,
     contiguity_known: bool | None,
     recorded_at_ms: int,
+    ledger_version: int | None,
 ) -> StoredSpan:
     return StoredSpan(
         window=Window(window_start_ms, window_end_ms, window),
@@ -81,6 +83,7 @@ def _span(
         log_start=log_start,
         first_hole=first_hole if contiguity_known or start == end else start,
         recorded_at_ms=recorded_at_ms,
+        ledger_version=ledger_version,
     )
 
 

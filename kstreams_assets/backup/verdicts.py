@@ -1,11 +1,12 @@
 """The checks of a backup: claims about one topic in one window, judged from facts. Pure."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol, TypeVar
 
 from kstreams_assets.app.model import StreamsApplication, TopicRole
+from kstreams_assets.backup.plan import GapCause
 from kstreams_assets.backup.result import SpanResult, TopicBackup, WindowBackup
 
 
@@ -85,8 +86,9 @@ CHECKS: Mapping[str, str] = {
     ),
     "no_source_loss": (
         "Kafka still held every committed record of the window when it was read. Red: retention,"
-        " DeleteRecords or the recreation of a topic was faster than the backup; the message names"
-        " topic, partition and offsets. Back up more often, or lengthen retention."
+        " DeleteRecords or the recreation of a topic was faster than the backup, or an unclean"
+        " leader election truncated the log; the message names topic, partition and offsets. Back"
+        " up more often, or lengthen retention."
     ),
     "topic_unchanged": (
         "The topic is the one of the window before: same id, partitions and configs."
@@ -211,10 +213,24 @@ def no_source_loss(backup: TopicBackup) -> Verdict:
         backup,
         "no_source_loss",
         False,
-        f"Lost before the backup read them: {text}. Back up more often than Kafka deletes, or"
-        " raise retention.ms; records that went into a transaction marker's place are counted too.",
+        f"Lost before the backup read them: {text}. {_remedy({gap.cause for _, gap in losses})}",
         numbers,
     )
+
+
+def _remedy(causes: Set[GapCause]) -> str:
+    texts: list[str] = []
+    if GapCause.LOG_TRUNCATED in causes:
+        texts.append(
+            "An unclean leader election truncated the log: set unclean.leader.election.enable=false"
+            " and min.insync.replicas=2; a restore of an earlier recovery point has what is gone."
+        )
+    if causes - {GapCause.LOG_TRUNCATED}:
+        texts.append(
+            "Back up more often than Kafka deletes, or raise retention.ms; records that went into a"
+            " transaction marker's place are counted too."
+        )
+    return " ".join(texts)
 
 
 def topic_unchanged(backup: TopicBackup) -> Verdict:

@@ -107,7 +107,7 @@ def _global_doubt(cut: PartitionCut, chain: Chain | None, point: RecoveryPoint) 
     """The judge does not look at holes of topics that are not changelogs."""
     if TopicRole.CHANGELOG in cut.roles or chain is None:
         return ""
-    hole = chain.hole_read_after(cut.log_start, cut.end, point.taken_at_ms)
+    hole = chain.hole_read_after(cut.log_start, cut.end, point.ledger_version)
     if hole is None:
         return ""
     return (

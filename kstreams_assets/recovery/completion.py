@@ -18,7 +18,6 @@ class Completed:
     """What a point consists of beyond its method; `tails` are the records to save with it."""
 
     cluster_id: str
-    newest_ms: int
     partitions: tuple[PartitionCut, ...]
     group_offsets: tuple[GroupOffset, ...]
     tails: tuple[SavedTail, ...]
@@ -53,12 +52,11 @@ class Completion:
         saved = {**found, **({} if isinstance(tails, Missing) else tails.records)}
         return Completed(
             cluster_id=cluster.cluster_id(),
-            newest_ms=self.safe.newest.taken_at_ms if self.safe.newest else 0,
             partitions=tuple(
                 PartitionCut(
                     topic=partition.topic,
                     partition=partition.partition,
-                    topic_id=standing.described[partition.topic].topic_id,
+                    topic_id=standing.incarnation(partition),
                     log_start=_log_start(
                         starts[partition], ends[partition], in_flight.get(partition)
                     ),
@@ -66,6 +64,7 @@ class Completion:
                     roles=standing.roles(partition),
                     excluded=tuple(positions.excluded.get(partition, ())),
                     saved_from=savings[partition].saved_from if partition in savings else None,
+                    leader_epoch=cluster.reported_epoch(partition),
                 )
                 for partition in standing.partitions
             ),
@@ -74,7 +73,7 @@ class Completion:
                 for p, committed in sorted(positions.committed.items())
             ),
             tails=tuple(
-                SavedTail(p, standing.described[p.topic].topic_id, records)
+                SavedTail(p, standing.incarnation(p), records)
                 for p, records in saved.items()
                 if records
             ),
@@ -90,7 +89,7 @@ class Completion:
         return {
             partition: self.safe.in_flight(
                 partition,
-                standing.described[partition.topic].topic_id,
+                standing.incarnation(partition),
                 positions.committed[partition].offset
                 if partition in positions.committed
                 else min(starts[partition], positions.ends[partition]),
@@ -104,7 +103,7 @@ class Completion:
         return {
             partition: self.safe.changelog(
                 partition,
-                standing.described[partition.topic].topic_id,
+                standing.incarnation(partition),
                 starts[partition],
                 positions.ends[partition],
             )

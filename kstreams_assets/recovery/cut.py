@@ -246,7 +246,9 @@ class _Decision:
         excluded: dict[TopicPartitionId, tuple[OffsetRange, ...]] = {}
         for one in self.sample.partitions:
             partition = one.partition
+            # an offset beyond the log is one of records that were truncated or of a deleted topic
             read_to = committed[partition].offset if partition in committed else 0
+            read_to = min(read_to, one.high_watermark)
             end = max(one.stable, last.get(partition, 0), read_to)
             # readers pass over what was aborted
             unread = clipped(_ranges(outside[partition], aborted=False), one.stable, read_to)

@@ -21,6 +21,7 @@ class Scene:
     """What a method works on. `between` is called between its steps, with the name of the next.
 
     `group_log` is the group's partition of `__consumer_offsets`, None where that is not visible.
+    `exact_ends` are the ends of the logs at an earlier point that is exact.
     """
 
     cluster: KafkaCluster
@@ -29,6 +30,7 @@ class Scene:
     lookback_s: float = 60.0
     between: Callable[[str], None] = _go_on
     group_log: TopicPartitionId | None = None
+    exact_ends: Offsets = field(default_factory=dict)
 
     @property
     def group(self) -> str:

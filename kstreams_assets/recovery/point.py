@@ -199,11 +199,26 @@ class RecoveryPoint:
         return self._by_id.get(partition)
 
 
-class Instant(Protocol):
-    """When a point was taken, and the instant it counts for (epoch milliseconds)."""
+class Taken(Protocol):
+    """What orders points: `sequence` (None: an earlier release took it), then the clock."""
+
+    @property
+    def sequence(self) -> int | None: ...
 
     @property
     def taken_at_ms(self) -> int: ...
+
+    @property
+    def id(self) -> str: ...
+
+
+def in_order(point: Taken) -> tuple[int, int, str]:
+    """Sorts points in the order in which they were taken, whatever the clocks said."""
+    return (-1 if point.sequence is None else point.sequence, point.taken_at_ms, point.id)
+
+
+class Instant(Taken, Protocol):
+    """When a point was taken, and the instant it counts for (epoch milliseconds)."""
 
     @property
     def effective_at_ms(self) -> int: ...
@@ -211,6 +226,8 @@ class Instant(Protocol):
 
 P = TypeVar("P", bound=Instant)
 
+CLOCK_STEP_MS = 60_000
+"""Clocks may be so far apart, or be set back by that much, without being called wrong."""
 _TRUNCATED = "~"  # Kafka's notation of a topic id has no such character
 
 
@@ -231,11 +248,12 @@ def in_force(points: Iterable[P]) -> list[P]:
     """The points that can bound windows, in the order in which they count.
 
     A point taken late on behalf of a closed window stands further on than points that were taken
-    before it in the next window. Those would give a window an end before its start.
+    before it in the next window. Those would give a window an end before its start. So would a
+    point that a wrong clock stamped in the future, once later points are there.
     """
     chosen: list[P] = []
     for point in sorted(points, key=lambda p: (p.effective_at_ms, p.taken_at_ms)):
-        if not chosen or point.taken_at_ms >= chosen[-1].taken_at_ms:
+        if not chosen or in_order(point)[:2] >= in_order(chosen[-1])[:2]:
             chosen.append(point)
     return chosen
 

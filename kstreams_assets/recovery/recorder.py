@@ -17,14 +17,23 @@ from kstreams_assets.recovery.completion import Completed, Completion
 from kstreams_assets.recovery.held import HeldPosition
 from kstreams_assets.recovery.maintenance import Retention, maintain_if_due
 from kstreams_assets.recovery.method import NotTaken, Positions, Scene
-from kstreams_assets.recovery.point import Guarantee, Method, RecoveryPoint, new_point_id
+from kstreams_assets.recovery.point import (
+    CLOCK_STEP_MS,
+    Guarantee,
+    Method,
+    RecoveryPoint,
+    iso_time,
+    new_point_id,
+)
 from kstreams_assets.recovery.quiet import OffsetsFirstMethod, QuiescedMethod, SandwichMethod
 from kstreams_assets.recovery.saved_records import SavedRecordsTable
 from kstreams_assets.recovery.sealing import Safe
 from kstreams_assets.recovery.standing import Standing
 from kstreams_assets.recovery.table import RecoveryPointTable
 from kstreams_assets.recovery.transactions import TransactionsMethod
+from kstreams_assets.recovery.truncation import incarnations
 from kstreams_assets.settings import RecoveryPointSettings
+from kstreams_assets.warehouse.control_table import table_version
 from kstreams_assets.warehouse.layout import Warehouse
 from kstreams_assets.warehouse.lock import warehouse_lock
 
@@ -130,7 +139,7 @@ class Recorder:
             limit = self.settings.seal_bytes if seal_bytes is None else seal_bytes
             with self.cluster.raw_log() as reader:
                 taken = self._settled(reader, safe, limit)
-            point = taken.point(closes_window_end_ms)
+            point = taken.point(closes_window_end_ms, newest, _stamp(taken.began, newest, table))
             saved = SavedRecordsTable(self.warehouse)
             saved.append(application_id, point.id, taken.completed.tails)
             table.append(point)
@@ -143,7 +152,8 @@ class Recorder:
         """Try again while topics come and go."""
         changed: Sequence[str] = ()
         for _ in range(_ATTEMPTS):
-            began = _Beginning(time.time_ns() // 1_000_000, time.monotonic())
+            version = table_version(self.warehouse.control("windows"))
+            began = _Beginning(time.time_ns() // 1_000_000, time.monotonic(), version)
             present = self.cluster.metadata().topics
             described, absent = self._topics(present, safe.newest)
             try:
@@ -156,7 +166,7 @@ class Recorder:
                     self.between,
                     self._group_log(present),
                 )
-                taken = self._by_methods(scene, Completion(scene, safe, seal_bytes), began)
+                taken = self._by_methods(scene, safe, seal_bytes, began)
                 changed = sorted(_changed(described, self.cluster.metadata().topics))
             except TopicNotFoundError as error:  # deleted since the names were listed
                 changed = error.topics
@@ -207,7 +217,9 @@ class Recorder:
                 internal = application.undeclared_internal(internal, others=others)
         return tuple(sorted(read | internal))
 
-    def _by_methods(self, scene: Scene, completion: Completion, began: "_Beginning") -> "_Taken":
+    def _by_methods(
+        self, scene: Scene, safe: Safe, seal_bytes: int, began: "_Beginning"
+    ) -> "_Taken":
         """The first method that gives positions whose records can be saved; bounded tries."""
         reasons: dict[Method, str] = {}
         tries = 0
@@ -219,9 +231,10 @@ class Recorder:
                     break
                 tries += 1
                 self.cluster.watch_leaders()
+                scene = self._with_incarnations(scene, safe)
                 found = _METHODS[method](scene).take()
                 if isinstance(found, Positions):
-                    completed = completion.complete(found)
+                    completed = Completion(scene, safe, seal_bytes).complete(found)
                     if isinstance(completed, Completed):
                         doubt = self._leader_doubt(began)
                         if not doubt:
@@ -234,6 +247,26 @@ class Recorder:
         raise RecoveryPointNotTakenError(
             application_id=self.application.application_id, reasons=reasons
         )
+
+    def _with_incarnations(self, scene: Scene, safe: Safe) -> Scene:
+        """Which logs still hold what the newest point saw; an election since would be noticed."""
+        topic_ids = {name: topic.topic_id for name, topic in scene.standing.described.items()}
+        known = {
+            cut.id: cut
+            for point in (safe.sealed, safe.newest)  # a topic may have been out of sight
+            for cut in (point.partitions if point else ())
+        }
+        logs = incarnations(self.cluster, topic_ids, known.values())
+        standing = replace(scene.standing, logs=logs)
+        exact = next(
+            (p for p in (safe.newest, safe.sealed) if p and p.guarantee is Guarantee.EXACT), None
+        )
+        ends = {
+            cut.id: cut.end
+            for cut in (exact.partitions if exact else ())
+            if cut.topic in topic_ids and cut.topic_id == standing.incarnation(cut.id)
+        }
+        return replace(scene, standing=standing, exact_ends=ends)
 
     def _leader_doubt(self, began: "_Beginning") -> str:
         """Why an answer may be a deposed leader's; asked after the last look of any method."""
@@ -250,10 +283,11 @@ class _Method(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Beginning:
-    """When a point was begun: wall clock in epoch milliseconds, and the monotonic clock."""
+    """When a point was begun: epoch milliseconds, the monotonic clock, version of the ledger."""
 
     wall_ms: int
     monotonic_s: float
+    ledger_version: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,12 +302,11 @@ class _Taken:
     began: _Beginning
     undeclared: tuple[str, ...] = ()
 
-    def point(self, closes_window_end_ms: int | None) -> RecoveryPoint:
-        """The point."""
+    def point(
+        self, closes_window_end_ms: int | None, newest: RecoveryPoint | None, taken_at_ms: int
+    ) -> RecoveryPoint:
+        """The point, behind the newest one."""
         positions, completed = self.positions, self.completed
-        # A clock that was set back must not let a later point sort before an earlier one.
-        newest_ms = completed.newest_ms
-        taken_at_ms = max(self.began.wall_ms, newest_ms + 1)
         point = RecoveryPoint(
             id=new_point_id(taken_at_ms),
             application_id=self.standing.application.application_id,
@@ -293,6 +326,8 @@ class _Taken:
             in_flight=completed.in_flight,
             undeclared_topics=self.undeclared,
             cut_guarantee=positions.guarantee,
+            sequence=1 + ((newest.sequence or 0) if newest else 0),
+            ledger_version=self.began.ledger_version,
         )
         lacking = [
             *(point.why_absent(topic) for topic in self.standing.needed_but_absent),
@@ -308,6 +343,8 @@ class _Taken:
         better = {m: r for m, r in self.reasons.items() if m is not self.positions.method}
         if better:
             parts.append(f"Not by better methods: {_joined(better)}.")
+        if self.standing.logs.truncated:
+            parts.append(f"Lost: {'; '.join(map(str, self.standing.logs.truncated))}.")
         if self.standing.absent_topics:
             parts.append(f"Not on the cluster: {', '.join(self.standing.absent_topics)}.")
         if lacking:
@@ -324,6 +361,27 @@ _OF_METHOD: Mapping[Method, str] = {
         " repeat up to one commit interval."
     ),
 }
+
+
+def _stamp(began: _Beginning, newest: RecoveryPoint | None, table: RecoveryPointTable) -> int:
+    """The time to note with a point: behind the newest one's, unless that lies in the future.
+
+    A clock that was set back must not let a later point look earlier. But one point of a clock that
+    was ahead must not drag all later ones into the future: if others were taken by now, it was the
+    one that was wrong. The sequence orders them all the same.
+    """
+    if newest is None or newest.taken_at_ms < began.wall_ms:
+        return began.wall_ms
+    if newest.taken_at_ms > began.wall_ms + CLOCK_STEP_MS:
+        instants = table.instants(newest.application_id)
+        if any(instant.taken_at_ms <= began.wall_ms for instant in instants):
+            _log.warning(
+                "Recovery point %s is stamped %s, which is in the future by this machine's clock.",
+                newest.id,
+                iso_time(newest.taken_at_ms),
+            )
+            return began.wall_ms
+    return newest.taken_at_ms + 1
 
 
 def _joined(reasons: Mapping[Method, str]) -> str:

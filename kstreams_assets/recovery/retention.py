@@ -8,7 +8,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterable, Sequence
 from typing import Protocol, TypeVar
 
-from kstreams_assets.recovery.point import in_force
+from kstreams_assets.recovery.point import in_force, in_order
 
 
 class RetainedPoint(Protocol):
@@ -16,6 +16,9 @@ class RetainedPoint(Protocol):
 
     @property
     def id(self) -> str: ...
+
+    @property
+    def sequence(self) -> int | None: ...
 
     @property
     def taken_at_ms(self) -> int: ...
@@ -57,7 +60,7 @@ def kept(
     chosen |= {p.id: p for p in points if p.taken_at_ms >= keep_all_from_ms or p.closes_window}
     chosen |= {p.id: p for p in points if p.id in named}
     for is_wanted in (_sealed, _exact):
-        newest = max(filter(is_wanted, points), key=lambda p: p.taken_at_ms, default=None)
+        newest = max(filter(is_wanted, points), key=in_order, default=None)
         chosen |= {newest.id: newest} if newest else {}
     return chosen.keys() | _suppressors(ordered, chosen.values())
 

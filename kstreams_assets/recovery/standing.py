@@ -1,13 +1,14 @@
 """What of an application stands on its cluster when a recovery point is taken."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from kstreams_assets.app.model import StreamsApplication, TopicRole
 from kstreams_assets.kafka.cluster_metadata import TopicIdentity
 from kstreams_assets.kafka.positions import TopicPartitionId
 from kstreams_assets.recovery.cut import Written
+from kstreams_assets.recovery.truncation import Incarnations
 
 _READ = frozenset({TopicRole.INPUT, TopicRole.REPARTITION})
 
@@ -24,6 +25,11 @@ class Standing:
     application: StreamsApplication
     described: Mapping[str, TopicIdentity]
     absent_topics: tuple[str, ...]
+    logs: Incarnations = field(default_factory=lambda: Incarnations({}))
+
+    def incarnation(self, partition: TopicPartitionId) -> str:
+        """The incarnation of the partition's log: the topic's id, unless it was truncated."""
+        return self.logs.now.get(partition) or self.described[partition.topic].topic_id
 
     @cached_property
     def partitions(self) -> Sequence[TopicPartitionId]:

@@ -2,7 +2,7 @@
 
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -19,6 +19,7 @@ from kstreams_assets.recovery.point import (
     PartitionCut,
     RecoveryPoint,
     in_force,
+    in_order,
 )
 from kstreams_assets.warehouse.control_table import ControlTable, StoredFile, one_of
 from kstreams_assets.warehouse.digest import value_digest
@@ -99,6 +100,7 @@ class PointInstant:
     sealed: bool = False
     exact: bool = False
     took_ms: int = 0
+    sequence: int | None = None
 
     @property
     def ended_at_ms(self) -> int:
@@ -111,20 +113,31 @@ class PointInstant:
         return self.effective_at_ms != self.taken_at_ms
 
 
-_INSTANT = ["id", "taken_at_ms", "closes_window_end_ms", "sealed", "guarantee", "took_ms"]
+_INSTANT = [
+    "id",
+    "taken_at_ms",
+    "closes_window_end_ms",
+    "sealed",
+    "guarantee",
+    "took_ms",
+    "sequence",
+]
+_STATISTICS = ("taken_at_ms", "id", "sequence")
 
 
 class RecoveryPointTable:
     """Recovery points of all applications, one row each."""
 
     def __init__(self, warehouse: Warehouse) -> None:
+        path = warehouse.control("recovery_points")
         self._table = ControlTable(
-            warehouse.control("recovery_points"),
+            path,
             SCHEMA,
             grows_along="taken_at_ms",
-            statistics=("taken_at_ms", "id"),
+            statistics=_STATISTICS,
             small_files=128,  # rounds of maintenance come before; this is for where there are none
         )
+        self._by_sequence = replace(self._table, grows_along="sequence")
 
     def append(self, point: RecoveryPoint) -> None:
         """Store a point."""
@@ -147,8 +160,9 @@ class RecoveryPointTable:
                 sealed=sealed,
                 exact=guarantee == exact,
                 took_ms=took_ms,
+                sequence=sequence,
             )
-            for point_id, taken_at_ms, closes_ms, sealed, guarantee, took_ms in zip(
+            for point_id, taken_at_ms, closes_ms, sealed, guarantee, took_ms, sequence in zip(
                 *(rows[name] for name in _INSTANT), strict=True
             )
         ]
@@ -169,7 +183,7 @@ class RecoveryPointTable:
         # The range lets the reader skip files and row groups, which a list of values does not.
         wanted = one_of("id", names) & (pc.field("id") >= names[0]) & (pc.field("id") <= names[-1])
         rows = self._table.read(application_id=application_id, where=wanted).to_pylist()
-        points = sorted((_point(row) for row in rows), key=lambda p: p.taken_at_ms)
+        points = sorted((_point(row) for row in rows), key=in_order)
         for point in points:
             if point.damaged and not damaged_too:
                 raise StoredDataError(
@@ -189,8 +203,11 @@ class RecoveryPointTable:
         """
         wanted = count
         while True:
-            rows = self._table.read_newest(application_id, wanted).to_pylist()
-            points = sorted(map(_point, rows), key=lambda p: (p.taken_at_ms, p.id), reverse=True)
+            found = self._by_sequence.read_newest(application_id, wanted).to_pylist()
+            if len(found) < wanted:  # points of earlier releases have no sequence
+                found += self._table.read_newest(application_id, wanted).to_pylist()
+            rows = {row["id"]: row for row in found}
+            points = sorted(map(_point, rows.values()), key=in_order, reverse=True)
             sound = [point for point in points if damaged_too or not point.damaged]
             if len(sound) >= count or len(rows) < wanted:
                 return sound[:count]
@@ -199,7 +216,7 @@ class RecoveryPointTable:
     def newest_sealed(self, application_id: str) -> RecoveryPoint | None:
         """The newest point that is sealed, None without one."""
         sealed = [i for i in self.instants(application_id) if i.sealed]
-        for newest in sorted(sealed, key=lambda i: (i.taken_at_ms, i.id), reverse=True):
+        for newest in sorted(sealed, key=in_order, reverse=True):
             where = (pc.field("taken_at_ms") == newest.taken_at_ms) & (pc.field("id") == newest.id)
             rows = self._table.read(application_id=application_id, where=where).to_pylist()
             for point in map(_point, rows):

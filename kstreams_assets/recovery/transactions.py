@@ -55,6 +55,7 @@ _CLOSING_S = 3.0
 _POLL_S = 0.02
 _HISTORY_MARGIN_S = 10.0
 _ROUNDS = 5
+_DATA_AND_MARKER = 2
 _FETCHED = (Wanted.PRODUCERS, Wanted.HISTORY, Wanted.ONGOING)
 
 
@@ -129,9 +130,10 @@ class TransactionsMethod:
         between("ends")
         watermarks = cluster.high_watermarks(written)
         between("raw logs")
+        read_from = self._read_from(first_stable, watermarks)
         batches = self._read(
             {
-                **{p: OffsetRange(first_stable[p], watermarks[p]) for p in written},
+                **{p: OffsetRange(read_from[p], watermarks[p]) for p in written},
                 group_partition: OffsetRange(early_end, group_end),
             }
         )
@@ -145,7 +147,12 @@ class TransactionsMethod:
                     stable=self._stable[partition],
                     early_high_watermark=early[partition],
                     high_watermark=watermarks[partition],
-                    batches=batches[partition],
+                    batches=[
+                        batch
+                        for batch in batches[partition]
+                        if batch.last_offset >= first_stable[partition]
+                        or not batch.is_transactional
+                    ],
                 )
                 for partition, by in written.items()
             ],
@@ -153,6 +160,23 @@ class TransactionsMethod:
             group=GroupLog(group_partition, start, group_end, applied, tuple(self._group_batches)),
         )
         return sample, watermarks
+
+    def _read_from(self, stable: Offsets, ends: Offsets) -> Offsets:
+        """From where on the logs are read, so that each internal one shows its newest data.
+
+        Where all is stable, the newest data (a marker may follow it) shows whether the application
+        still writes in transactions: as at_least_once it commits offsets long after its changelogs.
+        What an exact point has looked at is not looked at again.
+        """
+        seen = self.scene.exact_ends
+        quiet = [
+            p
+            for p in self.scene.standing.internal
+            if ends[p] - _DATA_AND_MARKER < stable[p] and seen.get(p, 0) < ends[p]
+        ]
+        starts = self.scene.cluster.log_start_offsets(quiet) if quiet else {}
+        newest = {p: max(starts[p], seen.get(p, 0), ends[p] - _DATA_AND_MARKER) for p in quiet}
+        return {**stable, **{p: min(stable[p], newest[p]) for p in quiet}}
 
     def _lookback(self, partition: TopicPartitionId) -> tuple[int, int]:
         """Where to begin in the offsets topic, and where it ends now.

@@ -25,7 +25,7 @@ from kstreams_assets.backup.stored_spans import COLUMNS, spans_of
 from kstreams_assets.errors import StoredDataError
 from kstreams_assets.kafka.positions import OffsetRange, TopicPartitionId
 from kstreams_assets.recovery.offset_ranges import within_ranges
-from kstreams_assets.recovery.point import RecoveryPoint
+from kstreams_assets.recovery.point import RecoveryPoint, topic_id_of
 from kstreams_assets.recovery.saved_records import SavedRecordsTable, by_partition
 from kstreams_assets.restore.observed import Holding, NotedFacts
 from kstreams_assets.restore.record_sizes import payload_bytes
@@ -98,7 +98,7 @@ class Inventory:
 
         Notes of the life that the point saw go before notes of another topic of the same name.
         """
-        lives = {topic.source: topic.partitions[0].cut.topic_id for topic in topics}
+        lives = {t.source: topic_id_of(t.partitions[0].cut.topic_id) for t in topics}
         rows = TopicFactsTable(self._warehouse, self._application_id).rows(lives)
         best: dict[str, tuple[bool, bool, int, int]] = {}
         names = ["topic", "topic_id", "window_end_ms"]

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from kstreams_assets.app.model import TopicRole
 from kstreams_assets.backup.point_judge import PointStatus, Restores
 from kstreams_assets.kafka.positions import TopicPartitionId
-from kstreams_assets.recovery.point import RecoveryPoint
+from kstreams_assets.recovery.point import RecoveryPoint, topic_id_of
 from kstreams_assets.restore.names import TargetNames
 from kstreams_assets.restore.observed import Holding, NotedFacts, TargetState, TargetTopic
 from kstreams_assets.restore.plan import (
@@ -206,7 +206,7 @@ def _source_configs(
         )
     if noted is None:
         return {}, (f"The configs of {topic} were never backed up: it gets the target's defaults.",)
-    if noted.facts.topic_id != wanted.partitions[0].cut.topic_id:
+    if noted.facts.topic_id != topic_id_of(wanted.partitions[0].cut.topic_id):
         note = f"The configs of {topic} are those of another topic of this name: it was recreated."
     else:
         note = ""

@@ -77,6 +77,15 @@ def refuse_newer_tables(warehouse: Warehouse) -> None:
         open_delta(warehouse.control(name), name)
 
 
+def table_version(path: Path) -> int:
+    """The version of a table, which grows with each commit; -1 while nobody has written it.
+
+    Of two looks, the one that saw the lower version came first: no clock tells that better.
+    """
+    table = open_delta(path, path.name)
+    return -1 if table is None else table.version()
+
+
 @dataclass(frozen=True, slots=True)
 class StoredFile:
     """One file of an application: lowest and highest value of the column its table grows along."""
@@ -127,12 +136,8 @@ class ControlTable:
         return open_delta(self.path, self.name)
 
     def version(self) -> int:
-        """The version of the table, which grows with each commit; -1 while nobody has written it.
-
-        Of two processes, the one that sees the lower version looked first: no clock says so better.
-        """
-        table = self.open()
-        return -1 if table is None else table.version()
+        """The version of the table (`table_version`)."""
+        return table_version(self.path)
 
     def append(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Add rows in one commit."""
@@ -212,10 +217,11 @@ class ControlTable:
         if rows is None or low is None or high is None:
             # Written by an earlier release, whose log says nothing of this column.
             values = self._column_of(path)
-            rows, low, high = len(values), min(values, default=None), max(values, default=None)
+            known = [value for value in values if value is not None]
+            rows, low, high = len(values), min(known, default=None), max(known, default=None)
         return None if low is None or high is None else StoredFile(path, rows, size, low, high)
 
-    def _column_of(self, path: str) -> list[Value]:
+    def _column_of(self, path: str) -> list[Value | None]:
         file = self.path / unquote(path)
         with storage_failures(file):
             return pq.ParquetFile(file).read(columns=[self.grows_along])[0].to_pylist()

@@ -23,6 +23,8 @@ _GAPS = {
     GapCause.RETENTION: "The log start offset has passed them: retention, or DeleteRecords.",
     GapCause.TOPIC_RECREATED: "They belonged to an earlier topic of the same name.",
     GapCause.TOPIC_DELETED: "The topic is gone.",
+    GapCause.LOG_TRUNCATED: "An unclean leader election truncated the log: a replica that lacked"
+    " them became the leader.",
     GapCause.UNEXPLAINED: "Kafka shows committed records that the backup does not hold.",
     GapCause.NOT_EXAMINED: "The log could not be looked at after the records were read (see"
     " `backup.scan_stall_seconds`); the next run looks again, and reads no record twice.",

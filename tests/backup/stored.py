@@ -19,9 +19,14 @@ def stored_span(
     log_start: int = 0,
     first_hole: int | None = None,
     recorded_at_ms: int | None = None,
+    ledger_version: int | None = None,
 ) -> StoredSpan:
-    """A span of the window of this number; read 5 ms after the window's end."""
+    """A span of the window of this number; read 5 ms after the window's end.
+
+    The ledger has a version for each ms: points taken later than the span was read know that.
+    """
     of = window(index)
+    recorded_at_ms = of.end_ms + 5 if recorded_at_ms is None else recorded_at_ms
     return StoredSpan(
         window=of,
         partition=TopicPartitionId(topic, partition),
@@ -33,5 +38,6 @@ def stored_span(
         complete=complete,
         log_start=log_start,
         first_hole=first_hole,
-        recorded_at_ms=of.end_ms + 5 if recorded_at_ms is None else recorded_at_ms,
+        recorded_at_ms=recorded_at_ms,
+        ledger_version=recorded_at_ms - 1 if ledger_version is None else ledger_version,
     )

@@ -165,7 +165,7 @@ class TestHoles:
             if s.first_hole is not None
             and s.first_hole < end
             and s.end > start
-            and s.recorded_at_ms > instant_ms
+            and s.recorded_at_ms > instant_ms  # the version is one less
         }
         found = Chain(spans).hole_read_after(start, end, instant_ms)
         assert (found in harmful) if harmful else found is None

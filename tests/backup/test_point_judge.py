@@ -57,6 +57,7 @@ def exact(
         guarantee=Guarantee.EXACT,
         sealed=sealed,
         unsealed_because="" if sealed else "too large",
+        ledger_version=at_ms,
     )
 
 
@@ -199,8 +200,24 @@ class TestProof:
     def test_spans_read_before_the_cut_do_no_harm(self) -> None:
         second = stored_span(100, 200, index=1)
         assert judged(exact(cut(150), at_ms=16), THINNED, second).gives is Restores.EXACT
-        late = replace(THINNED, recorded_at_ms=17)
+        late = replace(THINNED, ledger_version=16)
         assert judged(exact(cut(150), at_ms=16), late, second).gives is Restores.UNPROVEN
+
+    def test_clocks_do_not_decide_what_was_read_before_the_cut(self) -> None:
+        second = stored_span(100, 200, index=1)
+        taken = exact(cut(150), at_ms=16)
+        set_back = replace(THINNED, recorded_at_ms=1, ledger_version=16)
+        assert judged(taken, set_back, second).gives is Restores.UNPROVEN
+        ahead = replace(THINNED, recorded_at_ms=10**15)
+        assert judged(taken, ahead, second).gives is Restores.EXACT
+
+    def test_an_order_that_is_not_known_proves_nothing(self) -> None:
+        second = stored_span(100, 200, index=1)
+        taken = exact(cut(150), at_ms=16)
+        of_old = replace(THINNED, ledger_version=None)
+        assert judged(taken, of_old, second).gives is Restores.UNPROVEN
+        old_point = replace(taken, ledger_version=None)
+        assert judged(old_point, THINNED, second).gives is Restores.UNPROVEN
 
     def test_holes_of_inputs_and_outputs_say_nothing(self) -> None:
         for roles in (INPUT, OUTPUT):

@@ -19,7 +19,7 @@ def _point(
 ) -> RecoveryPoint:
     """The closing point of a window."""
     taken = point(window(index).end_ms - 1, *cuts, point_id=f"p{index}")
-    return replace(taken, sealed=sealed, guarantee=guarantee)
+    return replace(taken, sealed=sealed, guarantee=guarantee, ledger_version=taken.taken_at_ms)
 
 
 def _cut(

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from kstreams_assets.app.model import AppTopic, StreamsApplication, TopicRole
@@ -50,7 +50,14 @@ class Replicated:
         leader = self.await_leader(self.changelog)
         warm_up = transactional_producer(self.local.bootstrap_servers, unique_name("warm-up"))
         consumer = self._consumer(unique_name("warm-up"))
-        consumer.committed([TopicPartition(self.input.topic, 0)], 20)
+        deadline = time.monotonic() + LIMIT_S
+        while True:
+            try:  # the coordinator's topic is made by this very question
+                consumer.committed([TopicPartition(self.input.topic, 0)], 20)
+                break
+            except KafkaException:
+                assert time.monotonic() < deadline, "the group has no coordinator"
+                time.sleep(0.5)
         consumer.close()
         del warm_up
         self.group = self._name("app", CONSUMER_OFFSETS, leader)
@@ -122,15 +129,9 @@ class Replicated:
 
     def await_leader(self, partition: TopicPartitionId, without: Sequence[int] = ()) -> int:
         """The broker that leads a partition, once it is none of these, as the others say."""
-        admin = AdminClient({"bootstrap.servers": self.servers(without), "log_level": 0})
-        deadline = time.monotonic() + LIMIT_S
-        while True:
-            topics = admin.list_topics(partition.topic, timeout=10).topics
-            entry = topics[partition.topic].partitions.get(partition.partition)
-            if entry is not None and entry.leader > 0 and entry.leader not in without:
-                return entry.leader
-            assert time.monotonic() < deadline, f"{partition} has no leader"
-            time.sleep(0.1)
+        return await_leader(
+            self.servers(without), partition.topic, partition.partition, without=without
+        )
 
     def pause(self, broker: int) -> None:
         """Stop the process of a broker where it is."""
@@ -151,3 +152,29 @@ class Replicated:
 
     def _consumer(self, group: str) -> Consumer:
         return Consumer({"bootstrap.servers": self.servers(), "group.id": group, "log_level": 0})
+
+
+def await_leader(
+    servers: str, topic: str, partition: int = 0, *, without: Sequence[int] = ()
+) -> int:
+    """The broker that leads a partition, once it is none of these."""
+    admin = AdminClient({"bootstrap.servers": servers, "log_level": 0})
+    deadline = time.monotonic() + LIMIT_S
+    while True:
+        entry = admin.list_topics(topic, timeout=10).topics[topic].partitions.get(partition)
+        if entry is not None and entry.leader > 0 and entry.leader not in without:
+            return entry.leader
+        assert time.monotonic() < deadline, f"{topic}-{partition} has no leader"
+        time.sleep(0.1)
+
+
+def await_in_sync(servers: str, topic: str, replicas: int) -> list[int]:
+    """The leader of partition 0, then the other replicas, once that many are in sync."""
+    admin = AdminClient({"bootstrap.servers": servers, "log_level": 0})
+    deadline = time.monotonic() + LIMIT_S
+    while True:
+        entry = admin.list_topics(topic, timeout=10).topics[topic].partitions.get(0)
+        if entry is not None and entry.leader > 0 and len(entry.isrs) == replicas:
+            return [entry.leader, *(r for r in entry.replicas if r != entry.leader)]
+        assert time.monotonic() < deadline, f"{topic} has not {replicas} replicas in sync"
+        time.sleep(0.1)

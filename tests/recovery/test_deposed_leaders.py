@@ -42,7 +42,7 @@ def test_a_deposed_leader_does_not_tear_a_cut(three_brokers: LocalCluster, tmp_p
             with application.asking([leader]) as others:
                 newest = others.leader_epochs([application.changelog.topic])
             epoch = cluster.reported_epoch(application.changelog)
-            reported.append((epoch, newest[application.changelog]))
+            reported.append((-1 if epoch is None else epoch, newest[application.changelog]))
 
     with application.asking() as cluster:
         point = Recorder(

@@ -6,11 +6,12 @@ import tracemalloc
 from dataclasses import replace
 
 import pytest
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, Producer, TopicPartition
 
 from kstreams_assets.app.model import TopicRole
 from kstreams_assets.errors import ClusterUnavailableError, TopicNotFoundError
 from kstreams_assets.kafka.cluster import KafkaCluster
+from kstreams_assets.kafka.coordinator_partition import CONSUMER_OFFSETS, coordinator_partition
 from kstreams_assets.kafka.positions import CommittedOffset, TopicPartitionId
 from kstreams_assets.kafka.topics import TopicSpec
 from kstreams_assets.recovery import capture
@@ -20,6 +21,7 @@ from kstreams_assets.recovery.quiet import QuiescedMethod
 from kstreams_assets.recovery.recorder import Recorder, TopicChangedWhileReadingError
 from kstreams_assets.recovery.standing import Standing
 from tests.backup.writing import await_end, open_transaction, producer, send, write
+from tests.kafka.transacting import settled_end, transactional_producer
 from tests.streams.cluster import unique_name
 from tests.streams.workbench import NoSpark, Workbench
 
@@ -171,6 +173,56 @@ def test_points_are_ordered_even_if_the_clock_is_set_back(
     first = bench.take_point()
     monkeypatch.setattr(time, "time_ns", lambda: (first.taken_at_ms - 60_000) * 1_000_000)
     assert bench.take_point().taken_at_ms == first.taken_at_ms + 1
+
+
+def test_at_least_once_after_exactly_once_is_seen_below_the_last_stable_offset(
+    bench: Workbench,
+) -> None:
+    source, changelog = bench.topic("in"), bench.topic("changelog", role=TopicRole.CHANGELOG)
+    sender = transactional_producer(bench.bootstrap_servers, unique_name("tx"))
+    write(bench, source, 10)
+    _transact(bench, sender, source, changelog, 3)
+    assert bench.take_point().guarantee is Guarantee.EXACT
+    write(bench, changelog, 5)  # state ahead of the offsets, and all of it stable
+    point = bench.take_point()
+    assert point.guarantee is Guarantee.AT_LEAST_ONCE
+    assert f"{changelog}-0 has records outside of transactions" in point.reason
+    _transact(bench, sender, source, changelog, 8)
+    assert bench.take_point().guarantee is Guarantee.EXACT
+
+
+def _transact(bench: Workbench, sender: Producer, source: str, changelog: str, offset: int) -> None:
+    member = Consumer(
+        {"bootstrap.servers": bench.bootstrap_servers, "group.id": bench.application_id}
+    )
+    sender.begin_transaction()
+    sender.produce(changelog, b"state", key=b"k")
+    offsets = [TopicPartition(source, 0, offset)]
+    sender.send_offsets_to_transaction(offsets, member.consumer_group_metadata(), 20)
+    sender.commit_transaction(20)
+    member.close()
+    settled_end(bench.cluster, TopicPartitionId(changelog, 0))
+    group_log = coordinator_partition(
+        bench.application_id, bench.cluster.topics()[CONSUMER_OFFSETS]
+    )
+    settled_end(bench.cluster, TopicPartitionId(CONSUMER_OFFSETS, group_log))
+
+
+def test_a_point_of_a_clock_that_was_ahead_does_not_drag_later_ones_along(
+    bench: Workbench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.topic("t")
+    first = bench.take_point()
+    year_ns = 365 * 86_400 * 10**9
+    with monkeypatch.context() as ahead:
+        now = time.time_ns
+        ahead.setattr(time, "time_ns", lambda: now() + year_ns)
+        wrong = bench.take_point()
+    later = [bench.take_point(), bench.take_point()]
+    assert wrong.taken_at_ms > first.taken_at_ms + year_ns // 10**6
+    assert first.taken_at_ms < later[0].taken_at_ms < later[1].taken_at_ms < wrong.taken_at_ms
+    assert [p.sequence for p in (first, wrong, *later)] == [1, 2, 3, 4]
+    assert bench.points() == [first, wrong, *later]
 
 
 def test_a_topic_that_is_gone_is_noted_and_the_others_go_on(bench: Workbench) -> None:

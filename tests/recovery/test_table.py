@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from kstreams_assets.recovery.point import GroupOffset, Guarantee
+from kstreams_assets.recovery.point import GroupOffset, Guarantee, in_force
 from kstreams_assets.recovery.table import (
     SCHEMA,
     PointInstant,
@@ -96,6 +96,23 @@ def test_newest_goes_by_the_time_a_point_was_taken(table: RecoveryPointTable) ->
         table.append(taken)
     assert [p.taken_at_ms for p in table.newest(APPLICATION_ID, 2)] == [35, 25]
     assert [p.taken_at_ms for p in table.load(APPLICATION_ID, ["point-25", "point-5"])] == [5, 25]
+
+
+def test_a_point_stamped_in_the_future_stands_where_it_was_taken(table: RecoveryPointTable) -> None:
+    year_2030 = 1_900_000_000_000
+    for sequence, at_ms in ((1, 5), (2, year_2030), (3, 15), (4, 25)):
+        table.append(replace(point(at_ms), sequence=sequence, sealed=True))
+    assert [p.taken_at_ms for p in table.newest(APPLICATION_ID, 3)] == [25, 15, year_2030]
+    newest_sealed = table.newest_sealed(APPLICATION_ID)
+    assert newest_sealed is not None
+    assert newest_sealed.taken_at_ms == 25
+    instants = in_force(table.instants(APPLICATION_ID))
+    assert [i.taken_at_ms for i in instants] == [5, 15, 25]
+
+
+def test_points_of_an_earlier_release_come_before_numbered_ones(table: RecoveryPointTable) -> None:
+    table.append_many([point(50), replace(point(15), sequence=1)])
+    assert [p.taken_at_ms for p in table.newest(APPLICATION_ID, 2)] == [15, 50]
 
 
 def test_instants_say_what_keeps_a_point(table: RecoveryPointTable) -> None:
