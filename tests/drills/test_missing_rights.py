@@ -11,6 +11,8 @@ from confluent_kafka.admin import (
 )
 from pydantic import SecretStr
 
+from kstreams_assets.backup.coverage import Coverage
+from kstreams_assets.backup.from_settings import recorder_of
 from kstreams_assets.errors import KStreamsAssetsError, ProcessError
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
@@ -21,7 +23,7 @@ from tests.drills.applications import COUNTS, running_with
 from tests.drills.conftest import Record
 from tests.drills.seen import checks_of, plain, points_of, restored_and_compared, rules_of
 from tests.drills.stage import Stage, await_end, exceptions, running
-from tests.restore.trial import Source, connection_to
+from tests.restore.trial import connection_to
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.e2e, pytest.mark.drill]
 
@@ -55,11 +57,14 @@ def point_as_the_application(stage: Stage, servers: str) -> str:
     )
     with KafkaCluster(connection) as cluster:
         try:
-            Source(stage.settings, cluster).take()
+            point = recorder_of(stage.settings, cluster).take()
         except KStreamsAssetsError as error:
             named = "names the topic" if stage.changelog in str(error) else plain(stage, str(error))
             return f"refused ({type(error).__name__}, {named})"
-    return "taken"
+    (status,) = Coverage(stage.settings).statuses([point])
+    named = all(stage.changelog in reason for reason in (point.reason, status.reason))
+    what = f"taken as {point.guarantee.value}, a restore of it would give {status.gives.value}"
+    return f"{what}; names the topic" if named else what
 
 
 def test_the_right_to_an_internal_topic_is_missing(
