@@ -31,7 +31,7 @@ from tests.streams.workbench import Workbench
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
 _APART_S = 0.5
-_TIMEOUT_S = 300.0
+_TIMEOUT_S = 900.0
 _PLANNED = "Nothing stands against it."
 
 
