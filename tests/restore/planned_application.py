@@ -14,6 +14,7 @@ from confluent_kafka.admin import (
 from pydantic import SecretStr
 
 from kstreams_assets.app.model import TopicRole
+from kstreams_assets.backup.point_judge import Restores
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.kafka.local_cluster import LocalCluster
@@ -98,7 +99,11 @@ class PlannedApplication:
         )
 
     def request(self, **changes: Any) -> RestoreRequest:
-        """A request for the first point, which has nothing odd."""
+        """A request for the first point, which has nothing odd.
+
+        No log of this hand-made application shows exactly-once, so its points are at least once.
+        """
+        changes.setdefault("accept", Restores.AT_LEAST_ONCE)
         if not {"point_id", "as_of_ms"} & changes.keys():
             changes["as_of_ms"] = self.points[0].ended_at_ms
         return RestoreRequest(**changes)
@@ -107,6 +112,7 @@ class PlannedApplication:
         self, *, target: KafkaConnection | None = None, newest: bool = False, **changes: Any
     ) -> RestorePlan:
         """The plan; fails when anything was written, to the warehouse or to the target."""
+        changes.setdefault("accept", Restores.AT_LEAST_ONCE)
         request = RestoreRequest(**changes) if newest else self.request(**changes)
         before = self._everything()
         plan = plan_restore(self.settings, request, target or self.target)

@@ -91,7 +91,7 @@ class TestPlanned:
         plan = app.plan()
         assert plan.refusals == ()
         assert plan.point == app.points[0]
-        assert (plan.gives, plan.group) == (Restores.EXACT, app.bench.application_id)
+        assert (plan.gives, plan.group) == (Restores.AT_LEAST_ONCE, app.bench.application_id)
         counts = {name: _topic(app, plan, name).records for name in app.names}
         assert counts == {
             "orders": 20,

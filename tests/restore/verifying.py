@@ -94,6 +94,10 @@ class Workplace:
         self.cluster.create_topics([TopicSpec(target, len(backup), 1, CONFIGS)])
         earlier = {partition: [RawRecord(1, b"before")] * base for partition in backup}
         self.write(target, earlier)
+        if base:  # a restore begins behind other records only where these are deleted
+            self.cluster.delete_records(
+                {TopicPartitionId(target, partition): base for partition in backup}
+            )
         changed = {partition: list(rows) for partition, rows in backup.items()}
         tamper(changed)
         if raw:
