@@ -18,6 +18,7 @@ from kstreams_assets.ktables.as_text import as_text
 from spark_resources.backup_job import SparkJobError, innermost_cause
 from spark_resources.completeness_views import Views
 
+_INTERRUPT_EVERY_S: Final = 1.0
 SAMPLE_ROWS: Final = 20
 """How many rows in violation are shown."""
 
@@ -68,17 +69,22 @@ def run_rule(session: SparkSession, sql: str, timeout_s: float) -> ReturnedRows:
 @contextmanager
 def _limited(session: SparkSession, timeout_s: float) -> Iterator[None]:
     """End what the session runs in the block when its time is up, and say so."""
-    tag = f"rule-{uuid.uuid4().hex}"
-    over = threading.Event()
+    # Not by tags of the session: those of one made by newSession() do not reach its jobs.
+    group, context = f"rule-{uuid.uuid4().hex}", session.sparkContext
+    ended, over = threading.Event(), threading.Event()
 
     def end() -> None:
+        if ended.wait(timeout_s):
+            return
         over.set()
-        session.interruptTag(tag)
+        context.cancelJobGroup(group)
+        # A query that is still being planned has no job yet that could be ended.
+        while not ended.wait(_INTERRUPT_EVERY_S):
+            context.cancelJobGroup(group)
 
-    timer = threading.Timer(timeout_s, end)
-    timer.daemon = True
-    session.addTag(tag)
-    timer.start()
+    watch = threading.Thread(target=end, name=group, daemon=True)
+    context.setJobGroup(group, "completeness rule", interruptOnCancel=True)
+    watch.start()
     try:
         yield
     except (PySparkException, Py4JError) as error:
@@ -89,8 +95,9 @@ def _limited(session: SparkSession, timeout_s: float) -> Iterator[None]:
             ) from error
         raise
     finally:
-        timer.cancel()
-        session.removeTag(tag)
+        ended.set()
+        watch.join()
+        context.setLocalProperty("spark.jobGroup.id", None)  # pyright: ignore[reportArgumentType]
 
 
 @contextmanager

@@ -33,6 +33,7 @@ from kstreams_assets.errors import (
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.kafka.local_cluster import LocalCluster
+from kstreams_assets.recovery.point import Guarantee
 from kstreams_assets.settings import BackupSettings
 from kstreams_assets.warehouse.layout import (
     LAYOUT_PROPERTY,
@@ -157,9 +158,13 @@ class TestCluster:
         workbench.spark = NoSpark()
         missing = unique_name("never-there")
         workbench.roles[missing] = frozenset({TopicRole.INPUT})
-        for action in (workbench.back_up, workbench.take_point):
-            with refused(workbench, TopicNotFoundError, missing, within_s=15):
-                action()
+        with refused(workbench, TopicNotFoundError, missing, within_s=15):
+            workbench.back_up()
+        # A recorder goes on, with less of a guarantee.
+        point = workbench.take_point()
+        assert point.guarantee is Guarantee.AT_LEAST_ONCE
+        assert point.absent_topics == (missing,)
+        assert missing in point.reason
 
     def test_wrong_password(self, secured: Callable[..., Workbench]) -> None:
         bench = secured("alice", PASSWORD.replace('"', ""))
