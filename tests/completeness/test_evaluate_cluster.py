@@ -80,7 +80,9 @@ def restored(tmp_path: Path, kafka_cluster: LocalCluster, spark: SparkSessionRes
     connection = KafkaConnection(bootstrap_servers=kafka_cluster.bootstrap_servers)
     cluster = KafkaCluster(connection)
     names = {topic: unique_name(topic) for topic in ROLES}
-    cluster.create_topics([TopicSpec(name, 1, 1, {}) for name in names.values()])
+    # The records have times of long ago: the broker would delete them when it next looks.
+    kept = {"retention.ms": "-1"}
+    cluster.create_topics([TopicSpec(name, 1, 1, kept) for name in names.values()])
     for topic, records in HELD.items():
         made = [
             Record(0, -1, r.timestamp_ms, r.raw_key, json.dumps(r.value).encode()) for r in records
