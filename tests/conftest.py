@@ -2,6 +2,6 @@
 
 from tests.streams.cluster import kafka_cluster
 from tests.streams.spark import spark
-from tests.streams.workbench import workbench
+from tests.streams.workbench import closed_in_order, workbench
 
-__all__ = ["kafka_cluster", "spark", "workbench"]
+__all__ = ["closed_in_order", "kafka_cluster", "spark", "workbench"]

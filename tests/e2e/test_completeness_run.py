@@ -24,7 +24,12 @@ from tests.e2e.test_dagster_run import produce, run, settings_of, take_point_in
 from tests.e2e.test_restore_run import Application
 from tests.streams.workbench import Workbench
 
-pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.e2e]
+pytestmark = [
+    pytest.mark.kafka,
+    pytest.mark.spark,
+    pytest.mark.e2e,
+    pytest.mark.usefixtures("closed_in_order"),
+]
 
 
 @pytest.fixture

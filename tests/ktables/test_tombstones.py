@@ -27,7 +27,11 @@ from tests.ktables.stored_log import table_rows
 from tests.streams.cluster import unique_name
 from tests.streams.workbench import Workbench
 
-pytestmark = [pytest.mark.kafka, pytest.mark.spark]
+pytestmark = [
+    pytest.mark.kafka,
+    pytest.mark.spark,
+    pytest.mark.usefixtures("closed_in_order"),
+]
 
 TEXT = Format(Encoding.STRING)
 AGGRESSIVE = {
