@@ -533,4 +533,5 @@ def test_ten_thousand_points_of_twenty_partitions_over_a_month_of_windows() -> N
     assert found[Restores.UNPROVEN] > 1000
     assert found[Restores.EXACT] > 1000
     assert found[Restores.NOTHING] > 0
-    assert took_s < 2, took_s
+    # 2.0 to 2.6 s on a busy machine; what must not come back is a cost of minutes.
+    assert took_s < 5, took_s

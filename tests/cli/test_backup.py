@@ -43,7 +43,7 @@ def test_a_topic_that_could_not_be_read_is_red_beside_the_others(
     done = program("backup", "--app", app_file)
     assert done.exit_code == 1
     assert "RED: not backed up" in done.out
-    assert "w0000 shared every_offset_accounted: Not backed up. An open transaction" in done.err
+    assert "shared every_offset_accounted w0000: Not backed up. An open transaction" in done.err
 
 
 def test_a_script_sees_it_too(program: Program, app_file: Path) -> None:

@@ -143,7 +143,9 @@ def app_file(tmp_path: Path, warehouse: Warehouse) -> Path:
         (["--window", KEYS[0]], KEYS[0], [LOST, SMALL]),
         (["--rule", SMALL], KEYS[1], [SMALL]),
         (["--point", "point-2"], "point-2", [LOST, SMALL]),
-        (["--as-of", "2026-10-20T02:00:00Z"], "point-1", [LOST, SMALL]),
+        (["--as-of", "2026-10-20T02:00:01Z"], "point-1", [LOST, SMALL]),
+        # Begun by then, and complete a millisecond later.
+        (["--as-of", "2026-10-20T02:00:00Z"], "point-0", [LOST, SMALL]),
         (["--as-of", "2026-10-20T01:30:00Z"], "point-0", [LOST, SMALL]),
     ],
 )
