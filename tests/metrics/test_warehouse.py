@@ -170,7 +170,10 @@ def test_losses(settings: ApplicationSettings) -> None:
             found.one("kstreams_backup_losses", topic=topic, cause=cause),
         )
         for topic in ("in", "log")
-        for cause in ("retention", "topic_recreated", "topic_deleted", "unexplained")
+        for cause in (
+            *("retention", "topic_recreated", "topic_deleted", "log_truncated"),
+            *("unexplained", "not_examined"),
+        )
     }
     assert len(found.all("kstreams_backup_losses")) == len(told)
     assert {key: value for key, value in told.items() if any(value)} == {
