@@ -252,11 +252,13 @@ class KafkaConnection(_Settings):
         other = KafkaConnection.model_validate(
             {**dict(self), "bootstrap_servers": bootstrap_servers}
         )
-        known = {host.lower() for host in (*_hosts(self.bootstrap_servers), *self.credentials_for)}
+        known = {host.lower() for host in _hosts(self.bootstrap_servers)}
+        patterns = [pattern.lower() for pattern in self.credentials_for]
         strange = [
             host
             for host in _hosts(other.bootstrap_servers)
-            if not any(fnmatch.fnmatchcase(host.lower(), pattern) for pattern in known)
+            if host.lower() not in known  # not as a pattern: an IPv6 address has brackets
+            and not any(fnmatch.fnmatchcase(host.lower(), pattern) for pattern in patterns)
         ]
         extras = any(name.startswith("extra_") for name, _ in self.secrets())
         if strange and (self.sasl is not None or extras):

@@ -99,6 +99,17 @@ def test_credentials_go_only_where_they_belong(
         target_connection(settings, target)
 
 
+def test_an_ipv6_address_is_the_host_that_it_is(tmp_path: Path) -> None:
+    sasl = {"mechanism": "PLAIN", "username": "u", "password": Secret(env="X")}
+    settings = _with_target(
+        outcomes.settings(tmp_path),
+        bootstrap_servers="[::1]:1",
+        security_protocol="SASL_PLAINTEXT",
+        sasl=sasl,
+    )
+    assert target_connection(settings, "[::1]:2").bootstrap_servers == "[::1]:2"
+
+
 def test_settings_without_credentials_go_anywhere(tmp_path: Path) -> None:
     settings = _with_target(outcomes.settings(tmp_path))
     assert target_connection(settings, "other:1").request_timeout_seconds == 7
