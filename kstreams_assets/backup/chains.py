@@ -50,6 +50,9 @@ class StoredSpan:
     last: Window | None = None
     ledger_version: int | None = None
     """Version of the ledger when the span had been read; None: not known."""
+    closed_at_ms: int | None = None
+    """When the recovery point was begun that the span ends with (never after `recorded_at_ms`): no
+    record at or above `end` had been committed then. None: not known."""
 
     @property
     def last_window(self) -> Window:
@@ -113,6 +116,7 @@ def _joined(one: StoredSpan, other: StoredSpan) -> StoredSpan:
         last=other.last_window,
         first_hole=hole,
         recorded_at_ms=min(read, default=one.recorded_at_ms),
+        closed_at_ms=one.closed_at_ms if other.closed_at_ms is None else other.closed_at_ms,
     )
 
 
@@ -206,23 +210,33 @@ class Chain:
 
         Nothing takes the place of a deletion in the log, so a key that an earlier span holds would
         live on. Kafka keeps a deletion for `delete.retention.ms` from the first cleaning on, and
-        this cleaning removes the key's earlier records (KIP-534): only spans that were read further
-        apart than that can have missed one. Of that time half must be left, since a span is
-        recorded some time after it was read.
+        this cleaning removes the key's earlier records (KIP-534). It came after an earlier span was
+        read, else that span would not hold the key. It also came after the deletion was committed
+        (the cleaner stops at the last stable offset), so after the cut that closes the span before
+        the hole. A span that was read within `delete.retention.ms` of the later of the two has
+        missed none. Half of that time is left for clocks that differ, for cleanings that last,
+        and since a span is recorded some time after it was read.
         """
         if delete_retention_ms not in self._late:
             self._late[delete_retention_ms] = tuple(self._find_late(delete_retention_ms))
         return self._late[delete_retention_ms]
 
     def _find_late(self, delete_retention_ms: int) -> Iterator["LateHole"]:
-        read_at_ms: int | None = None
+        first_read_ms: int | None = None
+        closed: StoredSpan | None = None
         for span in self.spans:
-            hole = span.first_hole
-            apart_ms = 0 if read_at_ms is None else span.recorded_at_ms - read_at_ms
-            if hole is not None and read_at_ms is not None and 2 * apart_ms >= delete_retention_ms:
-                yield LateHole(hole, span.end, span.window.key)
+            hole, read_ms = span.first_hole, span.recorded_at_ms
+            if hole is not None and first_read_ms is not None:
+                cleaned_ms = first_read_ms
+                # A time behind the reading comes of a wrong clock.
+                if closed and closed.end <= hole and (closed.closed_at_ms or 0) <= read_ms:
+                    cleaned_ms = max(cleaned_ms, closed.closed_at_ms or 0)
+                if 2 * (read_ms - cleaned_ms) >= delete_retention_ms:
+                    yield LateHole(hole, span.end, span.window.key)
             if span.start < span.end:
-                read_at_ms = min(span.recorded_at_ms, read_at_ms or span.recorded_at_ms)
+                first_read_ms = min(read_ms, read_ms if first_read_ms is None else first_read_ms)
+            if span.closed_at_ms is not None:
+                closed = span
 
 
 @dataclass(frozen=True, slots=True)

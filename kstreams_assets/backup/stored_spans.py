@@ -10,6 +10,7 @@ from kstreams_assets.backup.damage import NOTHING_DAMAGED, DamagedSpans
 from kstreams_assets.backup.plan import UNKNOWN, GapCause
 from kstreams_assets.backup.windows import Window
 from kstreams_assets.kafka.positions import TopicPartitionId
+from kstreams_assets.recovery.point import taken_at_of
 from kstreams_assets.warehouse.control_table import one_of
 
 _VALUES = [
@@ -28,9 +29,12 @@ _VALUES = [
     "contiguity_known",
     "recorded_at_ms",
     "ledger_version",
+    "recovery_point_id",
 ]
 COLUMNS = [*_VALUES, "gaps"]
 """The columns of the ledger that `spans_of` needs."""
+_VANISHED = frozenset({GapCause.TOPIC_DELETED, GapCause.TOPIC_RECREATED, GapCause.LOG_TRUNCATED})
+"""With these the point that closes the window may not have seen the span's end."""
 
 
 def spans_of(rows: pa.Table, damaged: DamagedSpans = NOTHING_DAMAGED) -> list[StoredSpan]:
@@ -38,8 +42,11 @@ def spans_of(rows: pa.Table, damaged: DamagedSpans = NOTHING_DAMAGED) -> list[St
     complete = [True] * rows.num_rows
     for index in rows_with_gap(rows, UNKNOWN):
         complete[index] = False
+    seen_at_end = [True] * rows.num_rows
+    for index in rows_with_gap(rows, _VANISHED):
+        seen_at_end[index] = False
     columns = [rows.column(name).to_pylist() for name in _VALUES]
-    spans = list(map(_span, complete, *columns)) if rows.num_rows else []
+    spans = list(map(_span, complete, seen_at_end, *columns)) if rows.num_rows else []
     if not damaged:
         return spans
     return [
@@ -55,6 +62,7 @@ def _is_damaged(span: StoredSpan, damaged: DamagedSpans) -> bool:
 
 def _span(
     complete: bool,
+    seen_at_end: bool,
     window: str,
     window_start_ms: int,
     window_end_ms: int,
@@ -70,7 +78,11 @@ def _span(
     contiguity_known: bool | None,
     recorded_at_ms: int,
     ledger_version: int | None,
+    recovery_point_id: str | None,
 ) -> StoredSpan:
+    closed_at_ms = taken_at_of(recovery_point_id) if recovery_point_id and seen_at_end else None
+    if closed_at_ms is not None and closed_at_ms > recorded_at_ms:
+        closed_at_ms = None  # a clock was wrong
     return StoredSpan(
         window=Window(window_start_ms, window_end_ms, window),
         partition=TopicPartitionId(topic, partition),
@@ -84,6 +96,7 @@ def _span(
         first_hole=first_hole if contiguity_known or start == end else start,
         recorded_at_ms=recorded_at_ms,
         ledger_version=ledger_version,
+        closed_at_ms=closed_at_ms,
     )
 
 

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from enum import StrEnum
+from functools import lru_cache
 from typing import Protocol, TypeVar
 
 from kstreams_assets.app.model import TopicRole
@@ -261,6 +262,16 @@ def in_force(points: Iterable[P]) -> list[P]:
 def iso_time(epoch_ms: int) -> str:
     """ISO 8601 in UTC with milliseconds."""
     return datetime.fromtimestamp(epoch_ms / 1000, tz=UTC).isoformat(timespec="milliseconds")
+
+
+@lru_cache(maxsize=4096)
+def taken_at_of(point_id: str) -> int | None:
+    """When a point was taken (epoch milliseconds), by an id of `new_point_id`; else None."""
+    try:
+        moment = datetime.strptime(point_id.partition("Z-")[0], "%Y%m%dT%H%M%S.%f")
+    except ValueError:
+        return None
+    return round(moment.replace(tzinfo=UTC).timestamp() * 1000)
 
 
 def new_point_id(taken_at_ms: int) -> str:

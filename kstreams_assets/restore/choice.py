@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from kstreams_assets.backup.point_judge import PointStatus, Restores
-from kstreams_assets.recovery.point import iso_time
+from kstreams_assets.recovery.point import Taken as InSequence
+from kstreams_assets.recovery.point import in_order, iso_time
 from kstreams_assets.restore.plan import Refusal
 from kstreams_assets.restore.request import ChangelogSource, RestoreMode, RestoreRequest
 
@@ -29,14 +30,8 @@ _MEND = (
 _LIST = "kstreams-assets recovery-points list"
 
 
-class Taken(Protocol):
-    """A recovery point: its id, when its taking began and had ended (epoch milliseconds)."""
-
-    @property
-    def id(self) -> str: ...
-
-    @property
-    def taken_at_ms(self) -> int: ...
+class Taken(InSequence, Protocol):
+    """A recovery point: what orders it, and when its taking had ended (epoch milliseconds)."""
 
     @property
     def ended_at_ms(self) -> int: ...
@@ -90,12 +85,13 @@ def choose(
     It must be covered and give what is accepted. Without id and time the point of an unfinished
     restore is taken, so that a second run goes on with the first one's work. Record timestamps
     play no part: `as_of_ms` is compared with the end of the taking. Positions are read until then,
-    so a point that was only begun before `as_of_ms` may hold what came after it.
+    so a point that was only begun before `as_of_ms` may hold what came after it. Which of the
+    points that remain is the newest is decided by their sequence (`in_order`), not by clocks.
     """
     wrong = _contradictions(request)
     if wrong:
         return Choice(None, wrong)
-    ordered = sorted(points, key=lambda p: (p.taken_at_ms, p.id))
+    ordered = sorted(points, key=in_order)
     search = _Search(ordered, judge, request, snapshots)
     if request.point_id is not None:
         return search.by_id(request.point_id)
@@ -161,7 +157,7 @@ def _contradictions(request: RestoreRequest) -> tuple[Refusal, ...]:
 
 
 class _Search:
-    """Looks for points in order of time, judging no more than it must."""
+    """Looks for points in the order they were taken, judging no more than it must."""
 
     def __init__(
         self,
@@ -236,7 +232,7 @@ class _Search:
         return (self._snapshots.remedy(point_id) if self._snapshots else "") + nearest
 
     def _later(self, allowed: Sequence[Taken]) -> list[Taken]:
-        """All the others, in order of time."""
+        """All the others, in order."""
         ids = {point.id for point in allowed}
         return [point for point in self._points if point.id not in ids]
 
@@ -259,8 +255,9 @@ class _Search:
 
     def _older(self, status: PointStatus, allowed: Sequence[Taken], having: Sequence[Taken]) -> str:
         """That snapshots, not the log, decide how far the restore reaches."""
-        newer = [p for p in allowed if p.taken_at_ms > status.taken_at_ms]
-        without = len(newer) - sum(p.taken_at_ms > status.taken_at_ms for p in having)
+        chosen = next((i for i, p in enumerate(allowed) if p.id == status.id), len(allowed))
+        newer, has = allowed[chosen + 1 :], {p.id for p in having}
+        without = sum(p.id not in has for p in newer)
         if not without:
             return ""
         return (

@@ -20,6 +20,7 @@ def stored_span(
     first_hole: int | None = None,
     recorded_at_ms: int | None = None,
     ledger_version: int | None = None,
+    closed_at_ms: int | None = None,
 ) -> StoredSpan:
     """A span of the window of this number; read 5 ms after the window's end.
 
@@ -40,4 +41,5 @@ def stored_span(
         first_hole=first_hole,
         recorded_at_ms=recorded_at_ms,
         ledger_version=recorded_at_ms - 1 if ledger_version is None else ledger_version,
+        closed_at_ms=closed_at_ms,
     )

@@ -1,5 +1,8 @@
 """How far the spans of a partition reach, and where they were thinned out."""
 
+from dataclasses import replace
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -11,6 +14,10 @@ _RANGES = st.lists(
     st.tuples(st.integers(0, 20), st.integers(0, 6)).map(lambda p: OffsetRange(p[0], p[0] + p[1])),
     max_size=6,
 )
+
+
+HOUR_MS = 3_600_000
+DAY_MS = 24 * HOUR_MS
 
 
 class TestRanges:
@@ -71,6 +78,7 @@ _DRAWN = st.lists(
         st.sampled_from([0, 0, 0, 0, 1]),  # lost before it was read
         st.sampled_from([0, 0, 0, 0, 1]),  # windows that are not recorded
         st.integers(0, 60),  # recorded at
+        st.sampled_from([None, 0, 1, 30]),  # closed so long before
     ),
     max_size=12,
 )
@@ -79,10 +87,12 @@ _DRAWN = st.lists(
 class TestFolded:
     """Spans put together answer as the spans one by one."""
 
-    def _spans(self, drawn: list[tuple[int, int | None, bool, int, int, int]]) -> list[StoredSpan]:
+    def _spans(
+        self, drawn: list[tuple[int, int | None, bool, int, int, int, int | None]]
+    ) -> list[StoredSpan]:
         spans: list[StoredSpan] = []
         at = index = 0
-        for length, hole, complete, lost, skipped, recorded in drawn:
+        for length, hole, complete, lost, skipped, recorded, before in drawn:
             index += skipped
             spans.append(
                 stored_span(
@@ -93,7 +103,8 @@ class TestFolded:
                     complete=complete,
                     continues=bool(spans),
                     first_hole=None if hole is None or not length else at + skipped,
-                    recorded_at_ms=recorded * 3_600_000,
+                    recorded_at_ms=recorded * HOUR_MS,
+                    closed_at_ms=None if before is None else (recorded - before) * HOUR_MS,
                 )
             )
             at, index = at + skipped + length, index + 1
@@ -101,7 +112,7 @@ class TestFolded:
 
     @given(_DRAWN)
     def test_every_answer_is_the_same(
-        self, drawn: list[tuple[int, int | None, bool, int, int, int]]
+        self, drawn: list[tuple[int, int | None, bool, int, int, int, int | None]]
     ) -> None:
         spans = self._spans(drawn)
         if not spans:
@@ -114,11 +125,11 @@ class TestFolded:
             assert one.recorded.reach(offset) == other.recorded.reach(offset)
             assert one.stored.reach(offset) == other.stored.reach(offset)
             assert one.stored.next_start(offset) == other.stored.next_start(offset)
-            for instant_ms in (0, 30 * 3_600_000):
+            for instant_ms in (0, 30 * HOUR_MS):
                 assert one.hole_read_after(2, offset, instant_ms) == other.hole_read_after(
                     2, offset, instant_ms
                 )
-        assert one.late_holes(86_400_000) == other.late_holes(86_400_000)
+        assert one.late_holes(DAY_MS) == other.late_holes(DAY_MS)
 
     def test_a_year_of_windows_is_one_span(self) -> None:
         spans = [stored_span(n, n + 1, index=n) for n in range(9000)]
@@ -198,3 +209,115 @@ def test_neighbours_of_an_offset_that_no_span_holds() -> None:
     assert chain.neighbours(10) == (first, third)
     assert chain.neighbours(30) == (third, None)
     assert Chain([third]).neighbours(5) == (None, third)
+
+
+class TestLateHoles:
+    """Where a deletion may have gone before it was backed up."""
+
+    def _days(self, read_after_h: dict[int, int] | None = None) -> list[StoredSpan]:
+        """Five days of hourly windows with holes, read an hour, or as said, after their end."""
+        after = read_after_h or {}
+        return [
+            stored_span(
+                10 * hour,
+                10 * hour + 10,
+                index=hour,
+                continues=hour > 0,
+                first_hole=10 * hour,
+                recorded_at_ms=(hour + 1 + after.get(hour, 1)) * HOUR_MS,
+                closed_at_ms=(hour + 1) * HOUR_MS,
+            )
+            for hour in range(120)
+        ]
+
+    def test_regular_backups_stay_proved_for_days(self) -> None:
+        assert Chain(self._days()).late_holes(DAY_MS) == ()
+
+    def test_an_outage_of_the_backups_leaves_doubts_about_its_windows_alone(self) -> None:
+        """The windows of hours 40 to 79 are all read at hour 80."""
+        spans = self._days({hour: 79 - hour for hour in range(40, 80)})
+        late = [hole.start // 10 for hole in Chain(spans).late_holes(DAY_MS)]
+        assert late == [*range(40, 69)]  # the cut before hour 69 was made 11 hours before
+
+    @pytest.mark.parametrize("closed_at_ms", [None, 1000 * HOUR_MS])
+    def test_without_a_time_that_can_be_right_the_first_reading_counts(
+        self, closed_at_ms: int | None
+    ) -> None:
+        spans = [replace(span, closed_at_ms=closed_at_ms) for span in self._days()]
+        late = [hole.start // 10 for hole in Chain(spans).late_holes(DAY_MS)]
+        assert late == [*range(12, 120)]
+
+    def test_a_cut_above_the_hole_says_nothing_about_it(self) -> None:
+        first, second = self._days()[:2]
+        late = replace(second, start=5, first_hole=5, recorded_at_ms=DAY_MS, closed_at_ms=None)
+        early = replace(first, recorded_at_ms=0, closed_at_ms=None)
+        cut = replace(first, first_hole=None, recorded_at_ms=DAY_MS, closed_at_ms=DAY_MS)
+        assert len(Chain([early, cut, late]).late_holes(DAY_MS)) == 1
+
+    @given(
+        st.lists(st.tuples(st.integers(0, 40), st.integers(0, 1), st.booleans()), max_size=6),
+        st.integers(0, 20),
+        st.integers(21, 60),
+        st.lists(st.integers(0, 6), min_size=2, max_size=2),
+        st.lists(st.sampled_from([0, 1, 6, 20, 60]), min_size=11, max_size=11),
+    )
+    def test_no_deleted_key_comes_back_unnoticed(
+        self,
+        others: list[tuple[int, int, bool]],
+        written_h: int,
+        deleted_h: int,
+        cleaned_after_h: list[int],
+        waits: list[int],
+    ) -> None:
+        """A log that is cleaned as Kafka does it; windows of 6 h that are read some time later."""
+        first_h = deleted_h + cleaned_after_h[0]
+        writes = [*others, (written_h, 2, True), (deleted_h, 2, False)]
+        log = _CompactedLog(sorted(writes), [first_h, first_h + 24 + cleaned_after_h[1]])
+        spans, restored, start = [], {}, 0
+        for index, wait_h in enumerate(waits):
+            closed_h = 6 * (index + 1)
+            end = log.end(closed_h)
+            held = log.held(closed_h + wait_h, start, end)
+            hole = next((o for o in range(start, end) if o not in held), None)
+            spans.append(
+                stored_span(
+                    start,
+                    end,
+                    index=index,
+                    continues=index > 0,
+                    first_hole=hole,
+                    recorded_at_ms=(closed_h + wait_h) * HOUR_MS,
+                    closed_at_ms=closed_h * HOUR_MS,
+                )
+            )
+            restored |= {log.records[o][1]: log.records[o][2] for o in held}
+            start = end
+        state = {key: alive for _, key, alive in log.records}
+        back = [key for key, alive in restored.items() if alive and not state[key]]
+        assert not back or Chain(spans).late_holes(DAY_MS)
+
+
+class _CompactedLog:
+    """Records (hour, key, whether it is a value), written and then cleaned at these hours."""
+
+    def __init__(self, records: list[tuple[int, int, bool]], cleanings: list[int]) -> None:
+        self.records = records
+        self._removed_h: dict[int, int] = {}
+        horizon_h: dict[int, int] = {}
+        for now_h in cleanings:
+            newest = {key: o for o, (_, key, _) in enumerate(records[: self.end(now_h)])}
+            for offset in range(self.end(now_h)):
+                _, key, alive = records[offset]
+                gone = newest[key] != offset
+                if not alive and not gone:
+                    gone = now_h >= horizon_h.setdefault(offset, now_h + 24)
+                if gone:
+                    self._removed_h.setdefault(offset, now_h)
+
+    def end(self, hour: int) -> int:
+        """The end of the log at an hour."""
+        return sum(written_h <= hour for written_h, _, _ in self.records)
+
+    def held(self, hour: int, start: int, end: int) -> list[int]:
+        """The offsets that were still there."""
+        return [o for o in range(start, end) if self._removed_h.get(o, hour + 1) > hour]

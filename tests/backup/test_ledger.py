@@ -280,3 +280,28 @@ def test_many_runs_leave_few_files_and_a_window_can_be_backed_up_again(tmp_path:
     assert entries[3].result == again
     table = DeltaTable(Warehouse(tmp_path).control("windows"))
     assert table.get_add_actions().num_rows < 12
+
+
+class TestStoredSpans:
+    """What restores read of the ledger."""
+
+    TAKEN_MS = 1_763_812_803_250
+    ID = "20251122T120003.250Z-9f3a1c"
+
+    def _closed_at_ms(self, ledger: Ledger, point_id: str | None, *gaps: Gap) -> int | None:
+        result = SpanResult(span(10, 20, index=1), FULL.content, gaps)
+        ledger.record([replace(_one(1, result), recovery_point_id=point_id)], run_id="run-1")
+        (stored,) = ledger.folded_spans({"t"}, holes_matter={"t"})
+        return stored.closed_at_ms
+
+    def test_a_span_knows_when_the_cut_was_made_that_it_ends_with(self, ledger: Ledger) -> None:
+        assert self._closed_at_ms(ledger, self.ID) == self.TAKEN_MS
+
+    @pytest.mark.parametrize("point_id", [None, "point-15", "20991122T120003.250Z-9f3a1c"])
+    def test_not_known(self, ledger: Ledger, point_id: str | None) -> None:
+        """No point, an id that says nothing, a clock that was ahead of the backup's."""
+        assert self._closed_at_ms(ledger, point_id) is None
+
+    def test_not_where_the_partition_was_gone_at_the_cut(self, ledger: Ledger) -> None:
+        gone = Gap(GapCause.TOPIC_DELETED, 20, None, None)
+        assert self._closed_at_ms(ledger, self.ID, gone) is None

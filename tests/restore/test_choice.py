@@ -25,6 +25,8 @@ class Points:
     closing_late: Mapping[int, int] = field(default_factory=dict)
     took_ms: Mapping[int, int] = field(default_factory=dict)
     snapshots: "Made | None" = None
+    taken_s: Mapping[int, int] = field(default_factory=dict)
+    """What the clock said, where it was wrong."""
 
     def judge(self, ids: Sequence[str]) -> list[PointStatus]:
         """As the coverage would."""
@@ -38,9 +40,10 @@ class Points:
         instants = [
             PointInstant(
                 f"p{i}",
-                i * SECOND,
-                self.closing_late.get(i, i * SECOND),
+                self._taken_ms(i),
+                self.closing_late.get(i, self._taken_ms(i)),
                 took_ms=self.took_ms.get(i, 0),
+                sequence=i,
             )
             for i in range(len(self.gives))
         ]
@@ -54,11 +57,14 @@ class Points:
         assert (chosen.status is None) == bool(chosen.refusals)
         return chosen
 
+    def _taken_ms(self, index: int) -> int:
+        return self.taken_s.get(index, index) * SECOND
+
     def _status(self, index: int) -> PointStatus:
         gives = self.gives[index]
         return PointStatus(
             id=f"p{index}",
-            taken_at_ms=index * SECOND,
+            taken_at_ms=self._taken_ms(index),
             method=Method.TRANSACTIONS,
             guarantee=Guarantee.EXACT,
             sealed=False,
@@ -118,6 +124,15 @@ class TestNewest:
 
     def test_all_are_looked_through(self) -> None:
         assert _id(Points([E, *[N] * 500]).choose()) == "p0"
+
+    def test_the_number_decides_what_is_newest_not_the_clock(self) -> None:
+        """The clock was set back before p3; p1 was stamped in the future."""
+        assert _id(Points([E, E, E, E], taken_s={1: 900, 3: 1}).choose()) == "p3"
+        at = RestoreRequest(as_of_ms=2 * SECOND)
+        assert _id(Points([E, E, E, E], taken_s={1: 900, 3: 1}).choose(at)) == "p3"
+        chosen = Points([E, N, E, N], taken_s={1: 900, 3: 1}).choose()
+        assert _id(chosen) == "p2"
+        assert chosen.notes[0].startswith("1 newer point(s) cannot be restored")
 
     def test_without_points(self) -> None:
         assert "No recovery point is recorded" in _refusal(Points([]).choose())
