@@ -36,6 +36,8 @@ POINT_CHECKS: Mapping[str, str] = {
 _BATCH = 16
 """So many points are in memory at a time: one of 1,000 partitions takes 0.7 MB."""
 _NEWEST = 16
+LOOK_S = 1.0
+"""How long an evaluation looks at files; the next one in this process goes on from there."""
 _PER_DOUBLING = 8
 
 
@@ -66,8 +68,8 @@ class Recency:
 class Coverage:
     """The recovery points of one application, held against what is backed up now."""
 
-    def __init__(self, settings: ApplicationSettings, *, look_at_files: bool = False) -> None:
-        """`look_at_files`: that each file of the backups is there and has its size counts too."""
+    def __init__(self, settings: ApplicationSettings, *, look_s: float = LOOK_S) -> None:
+        """`look_s`: how long files of the backups are looked at, see `Ledger.damaged`."""
         self._settings = settings
         self._points = RecoveryPointTable(settings.warehouse)
         self._backed_up = {topic.name for topic in settings.topics}
@@ -77,7 +79,7 @@ class Coverage:
         # The ledger is read once: later backups do not show in this object.
         self._chains = self._read_chains()
         ledger = Ledger(settings.warehouse, settings.application_id)
-        self._damaged = ledger.damaged(self._topics, look_at_files=look_at_files)
+        self._damaged = ledger.damaged(self._topics, look_s=look_s)
         facts = TopicFactsTable(settings.warehouse, settings.application_id)
         self._delete_retention_ms = facts.delete_retention_ms(self._topics)
 
@@ -194,9 +196,9 @@ def _looked_at(points: int) -> list[int]:
     return numbers
 
 
-def newest_restorable(settings: ApplicationSettings, *, look_at_files: bool = False) -> Restorable:
+def newest_restorable(settings: ApplicationSettings, *, look_s: float = LOOK_S) -> Restorable:
     """The newest recovery points of an application that can be restored; see `Coverage`."""
-    return Coverage(settings, look_at_files=look_at_files).newest_restorable()
+    return Coverage(settings, look_s=look_s).newest_restorable()
 
 
 def recovery_point_age(status: PointStatus | None, now_ms: int) -> float | None:

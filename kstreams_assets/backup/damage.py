@@ -1,7 +1,9 @@
 """Compares the ledger with the files that should hold its records. No JVM."""
 
+import math
+import time
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -12,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from kstreams_assets.kafka.positions import OffsetRange
+from kstreams_assets.warehouse.control_table import one_of
 from kstreams_assets.warehouse.digest import file_problem
 
 COLUMNS = [
@@ -29,6 +32,8 @@ COLUMNS = [
 """The columns of the ledger that `damaged_spans` needs."""
 
 _SPAN = ["window", "topic", "partition"]
+_FILES_AT_ONCE: Final = 500
+_NO_FILES: Final = pa.table({"row": pa.array([], pa.int64()), "path": [], "size": []})
 
 _Life = tuple[str, int, str]
 """Topic, partition, topic id."""
@@ -104,17 +109,82 @@ def damaged_spans(
     as Delta's log has them (`actions`, see `file_actions`); with `look_at_files` also that each
     file is there and has its size.
     """
-    if rows.num_rows == 0:
-        return NOTHING_DAMAGED
-    numbered = rows.select(COLUMNS).append_column("row", pa.array(np.arange(rows.num_rows)))
-    problems = _counts(numbered, actions)
-    for row, problem in _files(path, numbered, actions, look_at_files=look_at_files):
-        problems.setdefault(row, problem)
-    spans = numbered.select(COLUMNS[:6])
-    return DamagedSpans(
-        SpanDamage(**spans.slice(row, 1).to_pylist()[0], problem=problem)
-        for row, problem in problems.items()
-    )
+    compared = Comparison(path, rows, actions)
+    if look_at_files:
+        compared.look_at_files(math.inf)
+    return compared.damaged()
+
+
+class Comparison:
+    """The ledger compared with Delta's log once, and with the files as far as they are looked at.
+
+    Arguments as of `damaged_spans`. What is known of files goes on from an earlier comparison.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        rows: pa.Table,
+        actions: pa.Table,
+        earlier: "Comparison | None" = None,
+    ) -> None:
+        self._path = path
+        self._spans = rows.select(COLUMNS[:6])
+        self._problems: dict[int, str] = {}
+        self._files = _NO_FILES
+        self._next = 0
+        self.bad: dict[str, tuple[int, str]] = {}
+        """By path, the span's row and what is wrong with the file."""
+        if rows.num_rows:
+            numbered = rows.select(COLUMNS).append_column("row", pa.array(np.arange(rows.num_rows)))
+            self._problems, self._files = _counts(numbered, actions), _stored(numbered, actions)
+            for row, problem in _names(numbered, self._files):
+                self._problems.setdefault(row, problem)
+        if earlier is not None and self._files.num_rows:
+            bad = self._files.filter(one_of("path", earlier.bad))
+            for file in bad.to_pylist():
+                self._look(file)
+            above = self._files.filter(pc.field("path") > earlier.reached)
+            self._next = above.num_rows % self._files.num_rows
+
+    @property
+    def reached(self) -> str:
+        """The path of the file that is looked at next; files come by path, the highest first."""
+        return self._files["path"][self._next].as_py() if self._files.num_rows else ""
+
+    def look_at_files(self, seconds: float) -> None:
+        """See whether each file is there and has its size; goes on where the last call stopped.
+
+        It stops after so many seconds, and when every file was looked at once.
+        """
+        left = self._files.num_rows
+        if left == 0 or seconds <= 0:
+            return
+        deadline = time.monotonic() + seconds
+        while left > 0 and time.monotonic() < deadline:
+            lot = self._files.slice(self._next, min(_FILES_AT_ONCE, left))
+            for file in lot.to_pylist():
+                self._look(file)
+            left -= lot.num_rows
+            self._next = (self._next + lot.num_rows) % self._files.num_rows
+
+    def _look(self, file: Mapping[str, Any]) -> None:
+        problem = file_problem(self._path / unquote(file["path"]), file["size"])
+        if problem:
+            self.bad[file["path"]] = (file["row"], problem)
+        else:
+            self.bad.pop(file["path"], None)
+
+    def damaged(self, topics: Collection[str] | None = None) -> DamagedSpans:
+        """What was found so far, of all topics or of these."""
+        problems = dict(self._problems)
+        for row, problem in self.bad.values():
+            problems.setdefault(row, problem)
+        found = (
+            SpanDamage(**self._spans.slice(row, 1).to_pylist()[0], problem=problem)
+            for row, problem in problems.items()
+        )
+        return DamagedSpans(s for s in found if topics is None or s.topic in topics)
 
 
 def _counts(rows: pa.Table, actions: pa.Table) -> dict[int, str]:
@@ -146,22 +216,34 @@ def _records(count: int, first: int | None, last: int | None) -> str:
     return f"{count:,} records" + ("" if first is None else f" ({first} to {last})")
 
 
-def _files(
-    path: Path, rows: pa.Table, actions: pa.Table, *, look_at_files: bool
-) -> list[tuple[int, str]]:
-    """Other files than were written, with the number of their span's row."""
+def _stored(rows: pa.Table, actions: pa.Table) -> pa.Table:
+    """Columns `row, path, size` of every file; the size as its backup noted it, else the log's."""
+    noted = _noted(rows).select(["path", "size"])
+    stored = actions.select([*_SPAN, "path", "size_bytes"]).join(
+        rows.select([*_SPAN, "row"]), _SPAN, join_type="inner"
+    )
+    sized = stored.join(noted, "path", join_type="left outer")
+    size = pc.coalesce(sized["size"], sized["size_bytes"])  # pyright: ignore[reportAttributeAccessIssue]
+    files = pa.table({"row": sized["row"], "path": sized["path"], "size": size})
+    return files.sort_by([("path", "descending")])
+
+
+def _noted(rows: pa.Table) -> pa.Table:
+    """Columns `row, path, size` of the files that were written, as far as they were noted."""
     written = rows["written"].combine_chunks()
     files = written.flatten()
-    noted = pa.table(
+    return pa.table(
         {
             "row": rows["row"].combine_chunks().take(written.value_parent_indices()),
             "path": files.field("path"),
             "size": files.field("size"),
         }
     )
-    stored = actions.select([*_SPAN, "path", "size_bytes"]).join(
-        rows.select([*_SPAN, "row"]), _SPAN, join_type="inner"
-    )
+
+
+def _names(rows: pa.Table, stored: pa.Table) -> list[tuple[int, str]]:
+    """Other files than were written, with the number of their span's row."""
+    noted = _noted(rows)
     lacking = noted.join(stored.select(["path"]), "path", join_type="left anti")
     foreign = stored.filter(pc.field("row").isin(noted["row"].unique())).join(
         noted.select(["path"]), "path", join_type="left anti"
@@ -174,13 +256,6 @@ def _files(
         (row["row"], f"its file {_name(row['path'])} was not written by its backup")
         for row in foreign.to_pylist()
     ]
-    if look_at_files:
-        sizes = stored.join(noted.select(["path", "size"]), "path", join_type="left outer")
-        for row in sizes.to_pylist():
-            size = row["size_bytes"] if row["size"] is None else row["size"]
-            problem = file_problem(path / unquote(row["path"]), size)
-            if problem:
-                problems.append((row["row"], problem))
     return problems
 
 

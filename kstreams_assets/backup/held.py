@@ -25,7 +25,7 @@ def held_positions(
         other = newest.get(partition)
         if other is None or _last_window(other) < _last_window(chain):
             newest[partition] = chain
-    damaged = ledger.damaged(topics, look_at_files=False)
+    damaged = ledger.damaged(topics, look_s=0)
     return {
         partition: HeldPosition(chain.spans[0].topic_id, _sound_end(chain, end, damaged))
         for partition, chain in newest.items()
@@ -50,7 +50,7 @@ def proven_ranges(
     """
     topics = {topic.name for topic in application.with_role(TopicRole.CHANGELOG)}
     found: dict[TopicPartitionId, list[tuple[str, int, int]]] = {}
-    damaged = ledger.damaged(topics, look_at_files=False)
+    damaged = ledger.damaged(topics, look_s=0)
     for span in ledger.folded_spans(topics, holes_matter=topics):
         end = span.end if span.first_hole is None else span.first_hole
         if span.complete and span.read_start < end:

@@ -1,24 +1,28 @@
 """The ledger: the table `windows`, one row for each window and partition that is backed up."""
 
+import math
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.dataset as ds
 
 from kstreams_assets.backup.chains import StoredSpan, folded
 from kstreams_assets.backup.content import file_actions
 from kstreams_assets.backup.damage import COLUMNS as DAMAGE_COLUMNS
-from kstreams_assets.backup.damage import DamagedSpans, damaged_spans
+from kstreams_assets.backup.damage import Comparison, DamagedSpans, damaged_spans
 from kstreams_assets.backup.plan import Gap, GapCause, SpanPlan
 from kstreams_assets.backup.result import SpanContent, SpanResult, TopicBackup
 from kstreams_assets.backup.stored_spans import COLUMNS, rows_with_gap, spans_of
 from kstreams_assets.backup.windows import Position, RecordedSpan, Window
 from kstreams_assets.kafka.positions import TopicPartitionId
 from kstreams_assets.warehouse.control_table import ControlTable, one_of
+from kstreams_assets.warehouse.delta import LogState, log_state
 from kstreams_assets.warehouse.digest import WRITTEN_FILES, files_in
 from kstreams_assets.warehouse.layout import Warehouse
 from kstreams_assets.warehouse.predicate import WindowTopic, sql_string, windows_and_topics
@@ -81,6 +85,9 @@ _EDGE_COLUMNS = [
     "continues",
 ]
 
+
+_comparisons: dict[Path, tuple[tuple[LogState, LogState], Comparison]] = {}
+"""By records table, how it compared with the ledger when both were in this state."""
 
 _NO_PARTITION = -1
 """A topic that had no partition when the window closed has one row: it says the window is done."""
@@ -237,20 +244,41 @@ class Ledger:
         topics: Collection[str] | None = None,
         *,
         windows: Collection[str] | None = None,
-        look_at_files: bool = True,
+        look_s: float = math.inf,
     ) -> DamagedSpans:
         """The spans whose files do not match the ledger, see `damaged_spans`.
+
+        The files themselves are looked at for `look_s` seconds at most, beginning where the last
+        call in this process stopped: with 0 not at all, by default all of them. Ledger and log are
+        only compared again when one of them changed.
+
+        Args:
+            topics: Only spans of these.
+            windows: Only spans of these; ledger and log are compared anew.
+            look_s: See above.
 
         Raises:
             WarehouseError: The records table cannot be read.
         """
+        compared = self._compared() if windows is None else self._compare(_chosen(windows, topics))
+        compared.look_at_files(look_s)
+        return compared.damaged(topics)
+
+    def _compared(self) -> Comparison:
+        # Looked at before the tables are read: what changes meanwhile is seen by the next call.
+        state = log_state(self._table.path), log_state(self._records)
+        known, earlier = _comparisons.get(self._records, (None, None))
+        if earlier is not None and known == state:
+            return earlier
+        compared = self._compare(_chosen(None, None), earlier)
+        _comparisons[self._records] = (state, compared)
+        return compared
+
+    def _compare(self, where: ds.Expression, earlier: Comparison | None = None) -> Comparison:
         rows = self._table.read(
-            application_id=self._application_id,
-            columns=DAMAGE_COLUMNS,
-            where=_chosen(windows, topics),
+            application_id=self._application_id, columns=DAMAGE_COLUMNS, where=where
         )
-        actions = file_actions(self._records)
-        return damaged_spans(self._records, rows, actions, look_at_files=look_at_files)
+        return Comparison(self._records, rows, file_actions(self._records), earlier)
 
     def folded_spans(
         self, topics: Collection[str], *, holes_matter: Collection[str]

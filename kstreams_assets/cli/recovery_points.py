@@ -1,5 +1,6 @@
 """`kstreams-assets recovery-points`: take, list and show cuts of an application."""
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -130,7 +131,7 @@ def _sealing(point: RecoveryPoint) -> str:
 def _statuses(
     settings: ApplicationSettings, points: Sequence[RecoveryPoint]
 ) -> Sequence[PointStatus]:
-    return Coverage(settings, look_at_files=True).statuses(points) if points else []
+    return Coverage(settings, look_s=math.inf).statuses(points) if points else []
 
 
 def _document(point: RecoveryPoint, status: PointStatus) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """What the warehouse says of how an application stands; needs neither a broker nor a JVM."""
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -32,7 +33,7 @@ class Evidence:
     @cached_property
     def restorable(self) -> Restorable:
         """The newest recovery points that backups cover."""
-        return newest_restorable(self.settings, look_at_files=True)
+        return newest_restorable(self.settings, look_s=math.inf)
 
     @cached_property
     def damaged(self) -> DamagedSpans:

@@ -1,5 +1,6 @@
 """Plans a restore from the warehouse and the target cluster; writes nothing anywhere."""
 
+import math
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 
@@ -219,7 +220,7 @@ class _Planner:
 
     def _judge(self) -> Callable[[Sequence[str]], Sequence[PointStatus]]:
         """Judges points by what this mode needs of them."""
-        coverage = Coverage(self._settings, look_at_files=True)
+        coverage = Coverage(self._settings, look_s=math.inf)
 
         def judge(ids: Sequence[str]) -> list[PointStatus]:
             loaded = {

@@ -1,17 +1,22 @@
 """Backups whose files do not hold what the ledger says: each is named, and nothing counts on it."""
 
+import itertools
+import math
 import re
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from kstreams_assets.app.model import AppTopic, TopicRole
+from kstreams_assets.backup import damage as damage_module
+from kstreams_assets.backup import ledger as ledger_module
 from kstreams_assets.backup.content import SpanId, span_files
-from kstreams_assets.backup.coverage import Coverage
+from kstreams_assets.backup.coverage import Coverage, recovery_point_is_recent
 from kstreams_assets.backup.held import held_positions, proven_ranges
 from kstreams_assets.backup.ledger import Ledger
 from kstreams_assets.backup.point_judge import PointStatus, Restores
@@ -160,7 +165,7 @@ class TestDamage:
         assert _gives(settings) == [Restores.EXACT] * 3
         damage(_records(settings))
         assert _gives(settings)[-1] is Restores.NOTHING
-        (status,) = Coverage(settings, look_at_files=True).statuses([_point(2)])
+        (status,) = Coverage(settings, look_s=math.inf).statuses([_point(2)])
         assert re.search(r"window w000\d, log-0, offsets \d+ to \d*9: ", status.reason)
         assert status.damaged
 
@@ -169,7 +174,7 @@ class TestDamage:
     ) -> None:
         damage(_records(settings))
         points = [_point(index) for index in range(WINDOWS)]
-        coverage = Coverage(settings, look_at_files=True)
+        coverage = Coverage(settings, look_s=math.inf)
 
         def judge(ids: Sequence[str]) -> Sequence[PointStatus]:
             return coverage.statuses([one for id_ in ids for one in points if one.id == id_])
@@ -191,6 +196,61 @@ class TestDamage:
         assert ([found.window for found in held.damaged], held.files) == ([window(2).key], ())
         with pytest.raises(StoredDataError, match=rf"{window(2).key}, log-0, offsets 20 to 29"):
             inventory.files(wanted)
+
+
+@pytest.mark.parametrize("window_of", [0, WINDOWS - 1])
+def test_a_file_that_is_gone_is_not_green(settings: ApplicationSettings, window_of: int) -> None:
+    """Also one of an older window, which no run reads any more."""
+    soon_ms = _point(WINDOWS - 1).taken_at_ms + 1000
+    assert recovery_point_is_recent(settings, now_ms=soon_ms).passed
+    (file,) = span_files(_records(settings), SpanId(window(window_of).key, LOG))
+    content = file.path.read_bytes()
+    file.path.unlink()
+    recency = recovery_point_is_recent(settings, now_ms=soon_ms)
+    newest = recency.restorable.exact
+    assert (newest.id if newest else None) == (f"p{window_of - 1}" if window_of else None)
+    assert window_of or not recency.passed
+    file.path.write_bytes(content)
+    assert recovery_point_is_recent(settings, now_ms=soon_ms).passed
+
+
+def test_files_are_looked_at_in_turns(
+    settings: ApplicationSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many there are, a call looks at some, and the next ones at the others."""
+    monkeypatch.setattr(damage_module, "_FILES_AT_ONCE", 1)
+    clock = itertools.count()
+    monkeypatch.setattr(damage_module, "time", SimpleNamespace(monotonic=clock.__next__))
+    ledger = Ledger(settings.warehouse, APPLICATION_ID)
+    for index in range(WINDOWS):
+        for file in span_files(_records(settings), SpanId(window(index).key, LOG)):
+            file.path.unlink()
+    for found in range(1, WINDOWS + 1):
+        assert len(list(ledger.damaged(look_s=1.5))) == found
+    # Another backup: what was found stays, and the looks go on.
+    _back_up(settings.warehouse, WINDOWS, range(EACH * WINDOWS, EACH * WINDOWS + EACH))
+    assert len(list(ledger.damaged(look_s=0))) == WINDOWS
+    assert len(list(ledger.damaged())) == WINDOWS
+
+
+def test_ledger_and_log_are_compared_again_only_when_one_changed(
+    settings: ApplicationSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger = Ledger(settings.warehouse, APPLICATION_ID)
+    reads: list[Path] = []
+    counted = ledger_module.file_actions
+    monkeypatch.setattr(
+        ledger_module, "file_actions", lambda path: (reads.append(path), counted(path))[1]
+    )
+    for _ in range(5):
+        assert list(ledger.damaged(look_s=0)) == []
+    assert len(reads) == 1
+    _back_up(settings.warehouse, WINDOWS, range(EACH * WINDOWS, EACH * WINDOWS + EACH))
+    assert list(ledger.damaged(look_s=0)) == []
+    assert len(reads) == 2
+    _last_commit(_records(settings))
+    assert [one.window for one in ledger.damaged(look_s=0)] == [window(WINDOWS).key]
+    assert len(reads) == 3
 
 
 @pytest.mark.parametrize("damage", IN_THE_LOG.values(), ids=IN_THE_LOG)
@@ -236,5 +296,5 @@ def test_a_ledger_of_an_earlier_release(settings: ApplicationSettings) -> None:
 
 
 def _gives(settings: ApplicationSettings) -> list[Restores]:
-    coverage = Coverage(settings, look_at_files=True)
+    coverage = Coverage(settings, look_s=math.inf)
     return [status.gives for status in coverage.statuses([_point(i) for i in range(WINDOWS)])]

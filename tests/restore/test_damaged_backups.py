@@ -1,0 +1,170 @@
+"""A backup that was damaged after it was made: no restore of it begins, or gives a record of it."""
+
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from confluent_kafka import Producer
+
+from kstreams_assets.app.model import TopicRole
+from kstreams_assets.errors import KStreamsAssetsError
+from kstreams_assets.kafka.positions import CommittedOffset, TopicPartitionId
+from kstreams_assets.restore.from_settings import plan_restore, run_restore
+from kstreams_assets.restore.request import RestoreRequest
+from kstreams_assets.restore.restores_table import RestoreState
+from kstreams_assets.settings import ApplicationSettings, WindowSchedule
+from kstreams_assets.warehouse.layout import Warehouse
+from tests.restore.trial import own_names
+from tests.streams.cluster import unique_name
+from tests.streams.workbench import Workbench
+
+pytestmark = [pytest.mark.kafka, pytest.mark.spark]
+
+COUNT = 200
+
+
+class _Records:
+    """The records table of a copy of the warehouse."""
+
+    def __init__(self, path: Path, orders: str, totals: str) -> None:
+        self.path = path
+        self.orders, self.totals = self._file(orders), self._file(totals)
+
+    def _file(self, topic: str) -> Path:
+        """That of the newer window."""
+        return max(self.path.glob(f"window=*/topic={topic}/*.parquet"))
+
+
+def _last_commit(records: _Records) -> None:
+    """As in a copy that was made while a backup ran."""
+    log = records.path / "_delta_log"
+    last = max(log.glob("*.json"))
+    for file in (last, last.with_suffix(".crc"), log / f".{last.name}.crc"):
+        file.unlink(missing_ok=True)
+
+
+def _no_table(records: _Records) -> None:
+    shutil.rmtree(records.path)
+
+
+def _no_file(records: _Records) -> None:
+    records.orders.unlink()
+
+
+def _cut_off(records: _Records) -> None:
+    records.totals.write_bytes(records.totals.read_bytes()[:-5])
+
+
+def _flipped(records: _Records) -> None:
+    content = bytearray(records.orders.read_bytes())
+    content[len(content) // 3] ^= 1
+    records.orders.write_bytes(bytes(content))
+
+
+def _swapped(records: _Records) -> None:
+    """They have the same number of records and the same offsets, and are of the same size."""
+    orders, totals = records.orders.read_bytes(), records.totals.read_bytes()
+    records.orders.write_bytes(totals)
+    records.totals.write_bytes(orders)
+
+
+def _neighbour(records: _Records) -> None:
+    rows = pq.ParquetFile(records.orders).read()
+    values = rows["value"].to_pylist()
+    values[7] = values[8]
+    index = rows.schema.get_field_index("value")
+    column = pa.array(values, rows.schema.field(index).type)
+    pq.write_table(rows.set_column(index, rows.schema.field(index), column), records.orders)
+
+
+FAULTS: dict[str, Callable[[_Records], None]] = {
+    "last commit": _last_commit,
+    "records/ gone": _no_table,
+    "file gone": _no_file,
+    "cut off": _cut_off,
+    "flipped": _flipped,
+    "swapped": _swapped,
+    "neighbour": _neighbour,
+}
+
+
+@pytest.fixture
+def settings(workbench: Workbench) -> ApplicationSettings:
+    """A stopped application with an input and a changelog of as many records, in two windows."""
+    orders = workbench.topic("orders")
+    totals = workbench.topic(
+        f"{workbench.application_id}-totals-changelog", role=TopicRole.CHANGELOG
+    )
+    producer = Producer({"bootstrap.servers": workbench.bootstrap_servers})
+    for begin in range(0, COUNT, COUNT // 2):
+        end = begin + COUNT // 2
+        for number in range(begin, end):
+            producer.produce(orders, b"order %03d" % number, b"key %03d" % number)
+            producer.produce(totals, b"total %03d" % number, b"key %03d" % number)
+        assert producer.flush(20) == 0
+        workbench.cluster.commit_group_offsets(
+            workbench.application_id, {TopicPartitionId(orders, 0): CommittedOffset(end, "AgAB")}
+        )
+        workbench.back_up(workbench.close_window())
+    return ApplicationSettings(
+        application=workbench.application,
+        topics=workbench.application.topics,
+        connection=workbench.cluster.connection,
+        warehouse=workbench.warehouse,
+        windows=WindowSchedule.every("minute", start="2026-01-01"),
+    )
+
+
+@pytest.mark.usefixtures("closed_in_order")
+def test_every_damage_is_noticed(
+    workbench: Workbench, settings: ApplicationSettings, tmp_path: Path
+) -> None:
+    point = workbench.points()[-1]
+    request = own_names("copy", point)
+    plan = plan_restore(settings, request, settings.connection)
+    assert [str(refusal) for refusal in plan.refusals] == []
+    targets = {topic.target for topic in plan.topics}
+    orders, totals = (
+        next(t.name for t in settings.topics if t.has_role(role))
+        for role in (TopicRole.INPUT, TopicRole.CHANGELOG)
+    )
+    said: dict[str, str] = {}
+    for name, damage in FAULTS.items():
+        copy = Warehouse(tmp_path / name.replace("/", ""))
+        shutil.copytree(settings.warehouse.root, copy.root)
+        damage(_Records(copy.records(settings.application_id), orders, totals))
+        try:
+            state = _restore(workbench, replace(settings, warehouse=copy), request)
+            said[name] = f"{state}, without an error"
+        except KStreamsAssetsError as error:
+            said[name] = str(error)
+        assert not workbench.cluster.group_offsets(plan.group), name
+        left = targets & set(workbench.cluster.topics())
+        if left:
+            workbench.cluster.delete_topics(sorted(left))
+    wrong = {
+        name: text
+        for name, text in said.items()
+        if "from a copy" not in text or (f"{orders}-0" not in text and f"{totals}-0" not in text)
+    }
+    assert wrong == {}
+    assert _restore(workbench, settings, request) is RestoreState.VERIFIED
+
+
+def _restore(
+    workbench: Workbench, settings: ApplicationSettings, request: RestoreRequest
+) -> RestoreState:
+    plan = plan_restore(settings, request, settings.connection)
+    run = run_restore(
+        settings,
+        plan,
+        settings.connection,
+        spark=workbench.spark,
+        run_id=unique_name("restore"),
+        log=lambda _line: None,
+    )
+    return run.restore.state
