@@ -3,9 +3,11 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
+from pathlib import Path
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -36,6 +38,7 @@ from kstreams_assets.recovery.saved_records import SavedRecordsTable, by_partiti
 from kstreams_assets.restore.inventory import Inventory
 from kstreams_assets.restore.selection import WantedPartition
 from kstreams_assets.settings import ApplicationSettings
+from kstreams_assets.warehouse.delta import storage_failures
 
 _KEPT_BYTES: Final = 256 * 1024**2
 """A topic of which not more is backed up is read and decoded once for all that is evaluated."""
@@ -187,12 +190,7 @@ class MomentPlanner:
             return saved
         low, high = saved["offset"][0].as_py(), saved["offset"][-1].as_py()
         near = replace(one, ranges=(OffsetRange(low, high + 1),))
-        stored = [
-            pq.ParquetFile(file.path, page_checksum_verification=True)
-            .read(columns=["offset"])["offset"]
-            .to_numpy()
-            for file, _ in self._shared.inventory.files(near)
-        ]
+        stored = [_offsets(file.path) for file, _ in self._shared.inventory.files(near)]
         if not stored:
             return saved
         rest = saved.filter(pa.array(~np.isin(saved["offset"].to_numpy(), np.concatenate(stored))))
@@ -203,3 +201,9 @@ class MomentPlanner:
         if (point.id, topic) not in self._saved:
             self._saved[point.id, topic] = self._shared.saved(point, topic)
         return self._saved[point.id, topic]
+
+
+def _offsets(file: Path) -> npt.NDArray[np.int64]:
+    with storage_failures(file):
+        parquet = pq.ParquetFile(file, page_checksum_verification=True)
+        return parquet.read(columns=["offset"])["offset"].to_numpy()

@@ -13,7 +13,7 @@ from deltalake import DeltaTable
 from kstreams_assets.errors import StoredDataError
 from kstreams_assets.ktables.snapshot import RowProblem, Snapshot
 from kstreams_assets.ktables.work import PartitionContent
-from kstreams_assets.warehouse.delta import open_delta
+from kstreams_assets.warehouse.delta import open_delta, storage_failures
 from kstreams_assets.warehouse.digest import (
     WrittenFile,
     file_digest,
@@ -27,6 +27,10 @@ FEW_PROBLEMS = 20
 _PAYLOAD_COLUMNS = ("key", "value", "headers")
 
 
+WindowFiles = dict[str, list[tuple[Path, int]]]
+"""By window, the files of a KTable and how many rows they have."""
+
+
 def open_table(path: Path) -> DeltaTable | None:
     """The table of a store as deltalake reads it, None while nothing was written.
 
@@ -37,12 +41,12 @@ def open_table(path: Path) -> DeltaTable | None:
     return open_delta(path, f"ktables/{path.parent.name}/{path.name}")
 
 
-def window_files(table: DeltaTable | None, path: Path) -> dict[str, list[tuple[Path, int]]]:
+def window_files(table: DeltaTable | None, path: Path) -> WindowFiles:
     """The files of each window, with how many rows they have."""
     if table is None:
         return {}
     added = pa.table(table.get_add_actions(flatten=True))
-    found: dict[str, list[tuple[Path, int]]] = {}
+    found: WindowFiles = {}
     if added.num_rows == 0:
         return found
     columns = added.select(["partition.window", "path", "num_records"]).to_pylist()
@@ -59,15 +63,18 @@ def snapshot_written(path: Path, window: str) -> tuple[WrittenFile, ...]:
     return tuple(written_files(path, relative))
 
 
-def snapshot_problem(path: Path, snapshot: Snapshot, *, read: bool) -> str:
+def snapshot_problem(
+    path: Path, snapshot: Snapshot, *, read: bool, files: WindowFiles | None = None
+) -> str:
     """How the files of a snapshot differ from those that were written; else empty.
 
     By name, existence and size; with `read` by their digests, too. Of snapshots of earlier releases
-    nothing is known.
+    nothing is known. `files` is what `window_files` gives; looked up when left out.
     """
     if not snapshot.written:
         return ""
-    there = {f for f, _ in window_files(open_table(path), path).get(snapshot.window.key, [])}
+    files = window_files(open_table(path), path) if files is None else files
+    there = {file for file, _ in files.get(snapshot.window.key, [])}
     noted = {path / unquote(file.path): file for file in snapshot.written}
     if there != noted.keys():
         return "the table has other files than were written"
@@ -80,20 +87,27 @@ def snapshot_problem(path: Path, snapshot: Snapshot, *, read: bool) -> str:
     return ""
 
 
-def require_snapshot(path: Path, snapshot: Snapshot) -> None:
+def require_snapshot(path: Path, snapshot: Snapshot, files: WindowFiles | None = None) -> None:
     """Before a row of a snapshot is used: its files are those that were written, byte for byte.
+
+    `files` is what `window_files` gives; looked up when left out.
 
     Raises:
         StoredDataError: They are not.
     """
-    problem = snapshot_problem(path, snapshot, read=True)
+    problem = snapshot_problem(path, snapshot, read=True, files=files)
     if problem:
-        raise StoredDataError(
-            subject=f"The KTable snapshot of store {snapshot.store}, window {snapshot.window.key},",
-            problem=problem,
-            remedy="Make it again from the backups (kstreams-assets ktables make --window"
-            f" {snapshot.window.key}), or bring the file back from a copy of the warehouse.",
-        )
+        raise snapshot_error(snapshot.store, snapshot.window.key, problem)
+
+
+def snapshot_error(store: str, window: str, problem: str) -> StoredDataError:
+    """That a snapshot cannot be used, and what to do."""
+    return StoredDataError(
+        subject=f"The KTable snapshot of store {store}, window {window},",
+        problem=problem,
+        remedy=f"Make it again from the backups (kstreams-assets ktables make --window {window}),"
+        " or bring the file back from a copy of the warehouse.",
+    )
 
 
 def rows_by_partition(files: list[Path]) -> Mapping[int, PartitionContent]:
@@ -104,7 +118,7 @@ def rows_by_partition(files: list[Path]) -> Mapping[int, PartitionContent]:
     rows: dict[int, int] = {}
     sizes: dict[int, float] = {}
     for path in files:
-        with pq.ParquetFile(path, page_checksum_verification=True) as file:
+        with storage_failures(path), pq.ParquetFile(path, page_checksum_verification=True) as file:
             for number in range(file.num_row_groups):
                 group = file.metadata.row_group(number)
                 partitions = file.read_row_group(number, columns=["partition"])["partition"]
@@ -121,7 +135,7 @@ def problems_in(files: list[Path]) -> tuple[int, tuple[RowProblem, ...]]:
     count = 0
     found: list[RowProblem] = []
     for path in files:
-        with pq.ParquetFile(path, page_checksum_verification=True) as file:
+        with storage_failures(path), pq.ParquetFile(path, page_checksum_verification=True) as file:
             for number in range(file.num_row_groups):
                 errors = file.read_row_group(number, columns=["decode_error"])["decode_error"]
                 if errors.null_count == len(errors):

@@ -19,7 +19,7 @@ from kstreams_assets.errors import (
     UnknownStoreError,
 )
 from kstreams_assets.ktables.as_text import as_text
-from kstreams_assets.ktables.content import open_table, window_files
+from kstreams_assets.ktables.content import open_table, require_snapshot, window_files
 from kstreams_assets.ktables.declared import format_of
 from kstreams_assets.ktables.snapshot import Snapshot
 from kstreams_assets.ktables.snapshots_table import SnapshotsTable
@@ -27,6 +27,7 @@ from kstreams_assets.ktables.store_format import StoreKind
 from kstreams_assets.recovery.point import iso_time
 from kstreams_assets.recovery.table import RecoveryPointTable
 from kstreams_assets.settings import ApplicationSettings
+from kstreams_assets.warehouse.delta import storage_failures
 
 _PLAIN = ("partition", "offset", "timestamp_ms", "decode_error", "key", "value")
 _DECODED = ("decoded_key", "decoded_value")
@@ -86,6 +87,7 @@ def state_at(
         NoSnapshotError: No snapshot is that old; it tells which there are.
         KeyNotUnderstoodError: The text is no key of the store's type.
         KeyNotInStoreError: The store did not hold the key then.
+        StoredDataError: The files of the snapshot are not those that were written.
     """
     snapshot = _snapshots(settings, store, as_of_ms)[-1]
     files = _Files(settings.warehouse.ktable(settings.application_id, store))
@@ -187,32 +189,54 @@ def _not_there(
 
 
 class _Files:
-    """The files of a KTable by window; each is read by itself, whatever its columns."""
+    """The files of a KTable by window; each is read by itself, whatever its columns.
+
+    A snapshot is compared with its digests before the first row of it is used.
+    """
 
     def __init__(self, path: Path) -> None:
+        self._path = path
         self._by_window = window_files(open_table(path), path)
+        self._required: set[str] = set()
+
+    def _files(self, snapshot: Snapshot) -> list[Path]:
+        window = snapshot.window.key
+        if window not in self._required:
+            require_snapshot(self._path, snapshot, self._by_window)
+            self._required.add(window)
+        return [file for file, _ in self._by_window.get(window, ())]
 
     def rows(self, snapshot: Snapshot, key: Key, kind: StoreKind) -> tuple[StateRow, ...]:
         """The rows of a key, in order of window, session or validity."""
         found: list[StateRow] = []
-        for file, _ in self._by_window.get(snapshot.window.key, ()):
-            schema = pq.read_schema(file)
-            where = _filter(schema, key, kind)
-            parts = [name for name in schema.names if name not in _ASIDE]
-            columns = [*_PLAIN, *_DECODED, *parts]
-            table = ds.dataset(file, schema=schema).to_table(columns=columns, filter=where)
+        for file in self._files(snapshot):
+            with storage_failures(file):
+                schema = pq.read_schema(file)
+                where = _filter(schema, key, kind)
+                parts = [name for name in schema.names if name not in _ASIDE]
+                columns = [*_PLAIN, *_DECODED, *parts]
+                rows = ds.dataset(file, schema=schema, format=_checked())
+                table = rows.to_table(columns=columns, filter=where)
             found += [_row(row, parts) for row in table.to_pylist()]
         return tuple(sorted(found, key=lambda row: (_order(row), row.partition, row.offset)))
 
     def some_keys(self, snapshot: Snapshot) -> list[str]:
         """A few keys as they are written in `--key`."""
         found: list[str] = []
-        for file, _ in self._by_window.get(snapshot.window.key, ()):
-            table = ds.dataset(file).head(_FEW, columns=["decoded_key"])
+        for file in self._files(snapshot):
+            with storage_failures(file):
+                rows = ds.dataset(file, format=_checked())
+                table = rows.head(_FEW, columns=["decoded_key"])
             found += [as_text(row["decoded_key"]) for row in table.to_pylist()]
             if len(found) >= _FEW:
                 break
         return found[:_FEW]
+
+
+def _checked() -> ds.ParquetFileFormat:
+    """Compares the checksums of pages."""
+    options = ds.ParquetFragmentScanOptions(page_checksum_verification=True)
+    return ds.ParquetFileFormat(default_fragment_scan_options=options)
 
 
 def written_fields(path: Path) -> list[pa.Field]:

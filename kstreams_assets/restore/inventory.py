@@ -30,6 +30,7 @@ from kstreams_assets.recovery.saved_records import SavedRecordsTable, by_partiti
 from kstreams_assets.restore.observed import Holding, NotedFacts
 from kstreams_assets.restore.record_sizes import payload_bytes
 from kstreams_assets.restore.selection import WantedPartition, WantedTopic
+from kstreams_assets.warehouse.delta import storage_failures
 from kstreams_assets.warehouse.digest import WrittenFile
 from kstreams_assets.warehouse.layout import Warehouse
 
@@ -171,9 +172,9 @@ class _Count:
         if whole and not len(near) and not found.may_be_odd:
             return
         columns = ["offset", "timestamp_ms"] if found.may_be_odd else ["offset"]
-        rows = _inside(
-            pq.ParquetFile(file.path, page_checksum_verification=True).read(columns=columns), ranges
-        )
+        with storage_failures(file.path):
+            parquet = pq.ParquetFile(file.path, page_checksum_verification=True)
+            rows = _inside(parquet.read(columns=columns), ranges)
         self.records = rows.num_rows
         self.saved_too = near[np.isin(near, rows["offset"].to_numpy())]
         if found.may_be_odd:

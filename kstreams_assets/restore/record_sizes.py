@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 from kstreams_assets.backup.content import SpanFile
 from kstreams_assets.kafka.positions import OffsetRange
 from kstreams_assets.recovery.offset_ranges import within_ranges
+from kstreams_assets.warehouse.delta import storage_failures
 
 _Sizes = npt.NDArray[np.int64]
 _PAYLOAD = ["key", "value", "headers"]
@@ -53,18 +54,19 @@ def largest_batch(
     """
     largest = above
     for file in files:
-        parquet = pq.ParquetFile(file.path, page_checksum_verification=True)
-        groups = [
-            index
-            for index in range(parquet.num_row_groups)
-            if _group_bytes(parquet, index) + _BATCH_HEADER > largest
-        ]
-        for batch in parquet.iter_batches(
-            batch_size=4096, row_groups=groups, columns=["offset", *_PAYLOAD]
-        ):
-            inside = within_ranges(batch["offset"].to_numpy(), ranges)
-            sizes = batch_bytes(batch)[inside]
-            largest = max(largest, int(sizes.max(initial=0)))
+        with storage_failures(file.path):
+            parquet = pq.ParquetFile(file.path, page_checksum_verification=True)
+            groups = [
+                index
+                for index in range(parquet.num_row_groups)
+                if _group_bytes(parquet, index) + _BATCH_HEADER > largest
+            ]
+            for batch in parquet.iter_batches(
+                batch_size=4096, row_groups=groups, columns=["offset", *_PAYLOAD]
+            ):
+                inside = within_ranges(batch["offset"].to_numpy(), ranges)
+                sizes = batch_bytes(batch)[inside]
+                largest = max(largest, int(sizes.max(initial=0)))
     return largest if largest > above else None
 
 

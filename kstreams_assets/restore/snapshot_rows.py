@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 
 from kstreams_assets.backup.content import SpanFile
 from kstreams_assets.ktables.content import open_table
+from kstreams_assets.warehouse.delta import storage_failures
 
 _BATCH = 65_536
 
@@ -50,7 +51,10 @@ def _count(
 ) -> Mapping[int, int]:
     found: Counter[int] = Counter()
     for file in files:
-        with pq.ParquetFile(file.path, page_checksum_verification=True) as parquet:
+        with (
+            storage_failures(file.path),
+            pq.ParquetFile(file.path, page_checksum_verification=True) as parquet,
+        ):
             wanted = ["partition", *columns]
             for batch in parquet.iter_batches(batch_size=_BATCH, columns=wanted):
                 rows = pa.Table.from_batches([batch]).filter(where)

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from kstreams_assets.errors import RestoreRecordsError
 from kstreams_assets.kafka.positions import TopicPartitionId
-from kstreams_assets.ktables.content import require_snapshot
+from kstreams_assets.ktables.content import require_snapshot, snapshot_error
 from kstreams_assets.ktables.snapshots_table import SnapshotsTable
 from kstreams_assets.recovery.point import RecoveryPoint
 from kstreams_assets.recovery.saved_records import SavedRecordsTable, by_partition
@@ -59,8 +59,8 @@ def stage_snapshots(
 
     Raises:
         RestoreRecordsError: A snapshot has other rows than were planned; nothing was produced.
-        StoredDataError: Its files are not those that were written; nothing was produced.
-        SparkJobError: One could not be read.
+        StoredDataError: Its files are not those that were written, or cannot be read; nothing was
+            produced.
     """
     folder = _folder(warehouse, plan.restore_id) / "snapshots"
     files: dict[TopicPartitionId, Path] = {}
@@ -69,16 +69,22 @@ def stage_snapshots(
         for one in noted:
             if (one.store, one.window.key) == (snapshot.store, snapshot.window):
                 require_snapshot(warehouse.ktable(plan.application_id, one.store), one)
+        from spark_resources.backup_job import SparkJobError
         from spark_resources.snapshot_staging import stage_snapshot
 
-        by_number = stage_snapshot(
-            spark,
-            warehouse.ktable(plan.application_id, snapshot.store),
-            snapshot.window,
-            folder / str(number),
-            partitions=len(topic.partitions),
-            keeps_deletions=snapshot.keeps_deletions,
-        )
+        try:
+            by_number = stage_snapshot(
+                spark,
+                warehouse.ktable(plan.application_id, snapshot.store),
+                snapshot.window,
+                folder / str(number),
+                partitions=len(topic.partitions),
+                keeps_deletions=snapshot.keeps_deletions,
+            )
+        except SparkJobError as error:
+            raise snapshot_error(
+                snapshot.store, snapshot.window, f"it cannot be read ({error})"
+            ) from error
         _require_planned(topic, by_number)
         files |= {TopicPartitionId(topic.source, p): path for p, path in by_number.items()}
     return files
