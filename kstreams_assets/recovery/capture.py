@@ -38,9 +38,13 @@ class Stretch:
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """Why a capture is not whole."""
+    """Why a capture is not whole.
+
+    `unread`: it was given up, for the number of bytes or the time; all may still be there.
+    """
 
     reason: str
+    unread: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +90,10 @@ class Capture:
         try:
             return self._committed(stretches, self._read(ranges))
         except RawReadLimitError:
-            return Missing(f"there are more than {self.limit_bytes} bytes to save")
-        except (CorruptBatchError, OffsetOutOfRangeError, RawReadTimeoutError) as error:
+            return Missing(f"there are more than {self.limit_bytes} bytes to save", unread=True)
+        except RawReadTimeoutError as error:
+            return Missing(error.problem.rstrip("."), unread=True)
+        except (CorruptBatchError, OffsetOutOfRangeError) as error:
             return Missing(error.problem.rstrip("."))
 
     def _read(

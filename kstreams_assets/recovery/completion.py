@@ -12,10 +12,16 @@ from kstreams_assets.recovery.point import GroupOffset, PartitionCut
 from kstreams_assets.recovery.saved_records import SavedTail
 from kstreams_assets.recovery.sealing import Safe, Saving
 
+_IN_FLIGHT_BYTES = 64 * 1024**2
+"""How much in flight may be saved, or as much as of the changelogs where that is more."""
+
 
 @dataclass(frozen=True, slots=True)
 class Completed:
-    """What a point consists of beyond its method; `tails` are the records to save with it."""
+    """What a point consists of beyond its method; `tails` are the records to save with it.
+
+    `left_in_kafka` says why the records in flight were not saved; empty if they were.
+    """
 
     cluster_id: str
     partitions: tuple[PartitionCut, ...]
@@ -23,6 +29,7 @@ class Completed:
     tails: tuple[SavedTail, ...]
     in_flight: int
     unsealed_because: str
+    left_in_kafka: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,20 +41,29 @@ class Completion:
     seal_bytes: int
 
     def complete(self, positions: Positions) -> Completed | NotTaken:
-        """The rest of the point; NotTaken when records in flight could not be read whole.
+        """The rest of the point; NotTaken when records in flight were purged meanwhile.
 
-        That is so when they were purged meanwhile.
+        A backlog that is too long or too slow to read is left to the backup: what the application
+        has not processed it does not purge. Such a point is not sealed.
         """
         cluster, standing = self.scene.cluster, self.scene.standing
         in_flight = self._in_flight(positions)
-        capture = Capture(self.scene.reader)
+        capture = Capture(self.scene.reader, max(_IN_FLIGHT_BYTES, self.seal_bytes))
         found = capture.records(_stretches(positions, in_flight))
+        left_in_kafka = ""
         if isinstance(found, Missing):
-            return NotTaken(f"records in flight could not be saved: {found.reason}", again=True)
+            problem = f"records in flight could not be saved: {found.reason}"
+            if not found.unread:
+                return NotTaken(problem, again=True)
+            left_in_kafka, found = problem, {}
         starts = cluster.log_start_offsets(standing.partitions)
         changelogs = self._changelogs(positions, starts)
         tails = self._tails(positions, changelogs, starts)
-        savings = {**in_flight, **({} if isinstance(tails, Missing) else changelogs)}
+        savings = {
+            **({} if left_in_kafka else in_flight),
+            **({} if isinstance(tails, Missing) else changelogs),
+        }
+        unsealed = tails.reason if isinstance(tails, Missing) else tails.hole
         ends = self._ends(positions)
         saved = {**found, **({} if isinstance(tails, Missing) else tails.records)}
         return Completed(
@@ -78,7 +94,8 @@ class Completion:
                 if records
             ),
             in_flight=self._count(found, in_flight, positions),
-            unsealed_because=tails.reason if isinstance(tails, Missing) else tails.hole,
+            unsealed_because="; ".join(filter(None, [left_in_kafka, unsealed])),
+            left_in_kafka=left_in_kafka,
         )
 
     def _in_flight(self, positions: Positions) -> dict[TopicPartitionId, Saving]:
@@ -160,11 +177,15 @@ class Completion:
         savings: Mapping[TopicPartitionId, Saving],
         positions: Positions,
     ) -> int:
-        """Records in flight, with those that an earlier point has saved (markers among them)."""
+        """Records in flight, with those that this point has not read (markers among them)."""
         count = 0
         for partition, saving in savings.items():
-            count += len(found[partition])
-            count += max(0, min(saving.read_from, positions.ends[partition]) - saving.saved_from)
+            end = positions.ends[partition]
+            records = found.get(partition)
+            count += max(
+                0, (end if records is None else min(saving.read_from, end)) - saving.saved_from
+            )
+            count += len(records or ())
         return count
 
 

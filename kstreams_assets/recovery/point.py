@@ -100,7 +100,8 @@ class RecoveryPoint:
     `undeclared_topics` were there, but not declared, so that the point has nothing of them:
     internal topics of the application by their names, and topics that the group had committed
     offsets of; None in points of earlier releases, which did not look. A point that lacks a topic
-    like these is taken as `at_least_once`; `cut_guarantee` is the guarantee of what it has.
+    like these, or whose records in flight were too many to be saved, is taken as `at_least_once`;
+    `cut_guarantee` is the guarantee of what it has, once backups hold it.
     `closes_window_end_ms` is set on a point that was taken late, on
     behalf of a window that had closed without one: it then bounds that window (exclusive end).
     `sealed`: the changelog records up to its ends were saved with it or lay in backups that were

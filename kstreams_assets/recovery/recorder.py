@@ -333,7 +333,7 @@ class _Taken:
             *(point.why_absent(topic) for topic in self.standing.needed_but_absent),
             *(point.why_unknown(topic) for topic in self.undeclared),
         ]
-        if lacking:
+        if lacking or completed.left_in_kafka:
             point = replace(point, guarantee=Guarantee.AT_LEAST_ONCE)
         return replace(point, reason=self._reason(lacking))
 
@@ -347,6 +347,12 @@ class _Taken:
             parts.append(f"Lost: {'; '.join(map(str, self.standing.logs.truncated))}.")
         if self.standing.absent_topics:
             parts.append(f"Not on the cluster: {', '.join(self.standing.absent_topics)}.")
+        if self.completed.left_in_kafka:
+            parts.append(
+                f"Not called exact, as {self.completed.left_in_kafka}. It can be restored, exactly,"
+                " if the backup of its window still finds them in Kafka: back up soon, and see why"
+                " the application does not process them."
+            )
         if lacking:
             parts.append(f"The point lacks topics of the application: {'; '.join(lacking)}.")
         return " ".join(part for part in parts if part)

@@ -14,7 +14,7 @@ from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.coordinator_partition import CONSUMER_OFFSETS, coordinator_partition
 from kstreams_assets.kafka.positions import CommittedOffset, TopicPartitionId
 from kstreams_assets.kafka.topics import TopicSpec
-from kstreams_assets.recovery import capture
+from kstreams_assets.recovery import capture, completion
 from kstreams_assets.recovery.method import Positions, Scene
 from kstreams_assets.recovery.point import GroupOffset, Guarantee, Method
 from kstreams_assets.recovery.quiet import QuiescedMethod
@@ -164,6 +164,37 @@ def test_a_changelog_that_takes_too_long_to_read_leaves_the_point_unsealed(
     assert f"{topic}-0 was read up to offset 0 of 5" in point.unsealed_because
     monkeypatch.undo()
     assert bench.take_point().sealed
+
+
+def test_a_backlog_too_long_to_be_saved_is_left_to_the_backup(
+    bench: Workbench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The application does not process its 8 MB, so they stay in Kafka."""
+    topic = bench.topic("app-by-key-repartition", partitions=2, role=TopicRole.REPARTITION)
+    sender = transactional_producer(bench.bootstrap_servers, unique_name("tx"))
+    sender.begin_transaction()
+    for number in range(2_000):
+        sender.produce(topic, bytes(4_000), key=b"%d" % number, partition=number % 2)
+    sender.commit_transaction(20)
+    recorder = Recorder(bench.application, bench.cluster, bench.warehouse)
+    monkeypatch.setattr(completion, "_IN_FLIGHT_BYTES", 500_000)
+    recorder.take(seal_bytes=400_000)  # connections and classes are there from now on
+    tracemalloc.start()
+    try:
+        left = recorder.take(seal_bytes=400_000)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 5_000_000
+    assert (left.guarantee, left.guarantee_of_cut) == (Guarantee.AT_LEAST_ONCE, Guarantee.EXACT)
+    assert not left.sealed
+    assert "there are more than 500000 bytes to save" in left.unsealed_because
+    assert "still finds them in Kafka" in left.reason
+    assert left.in_flight >= 2_000
+    assert [cut.saved_from for cut in left.partitions] == [None, None]
+    monkeypatch.undo()
+    saved = recorder.take()
+    assert (saved.guarantee, saved.sealed, saved.in_flight) == (Guarantee.EXACT, True, 2_000)
 
 
 def test_points_are_ordered_even_if_the_clock_is_set_back(
