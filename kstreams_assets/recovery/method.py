@@ -3,6 +3,14 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from kstreams_assets.errors import (
+    AuthorizationFailedError,
+    CoordinatorRecordError,
+    CorruptBatchError,
+    OffsetOutOfRangeError,
+    RawReadLimitError,
+    RawReadTimeoutError,
+)
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.positions import CommittedOffset, OffsetRange, TopicPartitionId
 from kstreams_assets.kafka.raw_log import RawLogReader
@@ -10,6 +18,16 @@ from kstreams_assets.recovery.point import Guarantee, Method
 from kstreams_assets.recovery.standing import Standing
 
 Offsets = Mapping[TopicPartitionId, int]
+
+UNREADABLE = (
+    AuthorizationFailedError,
+    CoordinatorRecordError,
+    CorruptBatchError,
+    OffsetOutOfRangeError,
+    RawReadLimitError,
+    RawReadTimeoutError,
+)
+"""Why the raw log of a partition could not be read as a method needs it."""
 
 
 def _go_on(_step: str) -> None:

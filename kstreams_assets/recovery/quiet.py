@@ -4,19 +4,12 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from kstreams_assets.errors import (
-    AuthorizationFailedError,
-    CoordinatorRecordError,
-    CorruptBatchError,
-    OffsetOutOfRangeError,
-    RawReadLimitError,
-    RawReadTimeoutError,
-)
 from kstreams_assets.kafka.coordinator_partition import CONSUMER_OFFSETS, coordinator_partition
 from kstreams_assets.kafka.group_log import group_commits
 from kstreams_assets.kafka.positions import CommittedOffset, OffsetRange, TopicPartitionId
 from kstreams_assets.kafka.raw_range import LoadedBatch
 from kstreams_assets.recovery.method import (
+    UNREADABLE,
     NotTaken,
     Offsets,
     Positions,
@@ -35,14 +28,6 @@ _MOST = 5
 _FIRST_STEP = 10_000
 _COMMITS_BYTES = 32 * 1024**2
 """How much of the offsets topic is looked through for the newest commits of a stopped group."""
-_UNREADABLE = (
-    AuthorizationFailedError,
-    CoordinatorRecordError,
-    CorruptBatchError,
-    OffsetOutOfRangeError,
-    RawReadLimitError,
-    RawReadTimeoutError,
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +197,7 @@ def why_not_exactly_once(scene: Scene, ends: Offsets) -> str:
         return _NO_INTERNAL
     try:
         raw = scene.reader.read(newest, deadline_s=_READ_S)
-    except _UNREADABLE as error:
+    except UNREADABLE as error:
         return error.problem.rstrip(".")
     batches = {p: one.batches[-1].header for p, one in raw.items() if one.batches}
     if not batches:
@@ -254,7 +239,7 @@ def newest_commits(
                 search.look_at(batch)
             left -= sum(len(batch.data) for batch in raw.batches)
             end, step = start, 2 * step
-    except _UNREADABLE:
+    except UNREADABLE:
         return search.found
     return search.found
 

@@ -7,10 +7,8 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from kstreams_assets.app.model import TopicRole
 from kstreams_assets.errors import (
-    AuthorizationFailedError,
-    CoordinatorRecordError,
-    CorruptBatchError,
     OffsetOutOfRangeError,
     RawReadLimitError,
     RawReadTimeoutError,
@@ -27,6 +25,7 @@ from kstreams_assets.recovery.cut import Cut, decide
 from kstreams_assets.recovery.group_commits import GroupBatch, GroupLog, batches_of_group
 from kstreams_assets.recovery.identity import ProducerEpoch
 from kstreams_assets.recovery.method import (
+    UNREADABLE,
     NotTaken,
     Offsets,
     Positions,
@@ -56,6 +55,10 @@ _POLL_S = 0.02
 _HISTORY_MARGIN_S = 10.0
 _ROUNDS = 5
 _DATA_AND_MARKER = 2
+_PASSING = (OffsetOutOfRangeError, RawReadTimeoutError)
+_OUTPUTS_READ_S = 5.0
+_WRITTEN_ONLY = frozenset({TopicRole.OUTPUT})
+_MOST = 5
 _FETCHED = (Wanted.PRODUCERS, Wanted.HISTORY, Wanted.ONGOING)
 
 
@@ -71,17 +74,18 @@ class TransactionsMethod:
     scene: Scene
     _group_batches: list[GroupBatch] = field(init=False, default_factory=list)
     _stable: Offsets = field(init=False, default_factory=dict)
+    _isolated: Offsets = field(init=False, default_factory=dict)
+    """Ends of outputs that could not be read from their last stable offset on."""
 
     def take(self) -> Positions | NotTaken:
         """Positions of the application now, or why not."""
         try:
             return self._take()
-        except (AuthorizationFailedError, CoordinatorRecordError, CorruptBatchError) as error:
-            return NotTaken(error.problem.rstrip("."))
-        except RawReadLimitError as error:
-            return NotTaken(f"a transaction is open for very long: {error.problem.rstrip('.')}")
-        except (OffsetOutOfRangeError, RawReadTimeoutError) as error:
-            return NotTaken(error.problem.rstrip("."), again=True)
+        except UNREADABLE as error:
+            problem = error.problem.rstrip(".")
+            if isinstance(error, RawReadLimitError):
+                problem = f"a transaction is open for very long: {problem}"
+            return NotTaken(problem, again=isinstance(error, _PASSING))
 
     def _take(self) -> Positions | NotTaken:
         topics = self.scene.cluster.metadata().topics
@@ -100,10 +104,25 @@ class TransactionsMethod:
         return Positions(
             method=Method.TRANSACTIONS,
             guarantee=Guarantee.EXACT,
-            ends=cut.ends,
+            ends={**cut.ends, **self._isolated},
             committed=cut.committed,
             high_watermarks=watermarks,
             excluded=cut.excluded,
+            note=self._note(),
+        )
+
+    def _note(self) -> str:
+        """What the isolated outputs are, and what a restore makes of them."""
+        if not self._isolated:
+            return ""
+        names = sorted(map(str, self._isolated))
+        more = f" and {len(names) - _MOST} more" if len(names) > _MOST else ""
+        return (
+            f"A transaction has been open for very long in {', '.join(names[:_MOST])}{more}, with"
+            " more behind it than could be read: state, records in flight and offsets are exact,"
+            " but of these outputs a restore loses nothing and may repeat up to one commit"
+            " interval. Find its producer (kafka-transactions.sh --find-hanging) and abort it; the"
+            " backup of these topics waits until it has ended."
         )
 
     def _look(self, offsets_partitions: int) -> tuple[Sample, Offsets]:
@@ -131,12 +150,15 @@ class TransactionsMethod:
         watermarks = cluster.high_watermarks(written)
         between("raw logs")
         read_from = self._read_from(first_stable, watermarks)
+        ranges = {p: OffsetRange(read_from[p], watermarks[p]) for p in written}
+        outputs = {p for p in written if self.scene.standing.roles(p) == _WRITTEN_ONLY}
         batches = self._read(
             {
-                **{p: OffsetRange(read_from[p], watermarks[p]) for p in written},
+                **{p: wanted for p, wanted in ranges.items() if p not in outputs},
                 group_partition: OffsetRange(early_end, group_end),
             }
         )
+        batches |= self._read_outputs({p: ranges[p] for p in outputs}, first_stable)
         sample = Sample(
             partitions=[
                 PartitionSample(
@@ -155,6 +177,7 @@ class TransactionsMethod:
                     ],
                 )
                 for partition, by in written.items()
+                if partition not in self._isolated
             ],
             committed=committed,
             group=GroupLog(group_partition, start, group_end, applied, tuple(self._group_batches)),
@@ -201,12 +224,35 @@ class TransactionsMethod:
         self._read({partition: OffsetRange(start, end)})
         time.sleep(max(0.0, until - time.monotonic()))
 
+    def _read_outputs(
+        self, ranges: Mapping[TopicPartitionId, OffsetRange], first_stable: Offsets
+    ) -> dict[TopicPartitionId, list[RawBatch]]:
+        """As `_read`, without the outputs that a transaction holds up for too long to be read.
+
+        Such a transaction is somebody else's: the application's own would hold up its changelogs
+        or offsets too. No state is in these outputs, so the cut is decided without them; each ends
+        at its high watermark, lest a record of the cut be missing.
+        """
+        try:
+            return self._read(ranges, deadline_s=_OUTPUTS_READ_S)
+        except (RawReadLimitError, RawReadTimeoutError):
+            held_up = {
+                p: wanted.end
+                for p, wanted in ranges.items()
+                if self._stable[p] == first_stable[p] < wanted.end
+            }
+            if not held_up:
+                raise
+            self._isolated = held_up
+            rest = {p: wanted for p, wanted in ranges.items() if p not in held_up}
+            return self._read(rest, deadline_s=_OUTPUTS_READ_S)
+
     def _read(
-        self, ranges: Mapping[TopicPartitionId, OffsetRange]
+        self, ranges: Mapping[TopicPartitionId, OffsetRange], *, deadline_s: float = _READ_S
     ) -> dict[TopicPartitionId, list[RawBatch]]:
         """Batch headers of data partitions; those of the offsets topic go to the group's."""
         found: dict[TopicPartitionId, list[RawBatch]] = {}
-        read = self.scene.reader.read(ranges, deadline_s=_READ_S, limit_bytes=_READ_BYTES)
+        read = self.scene.reader.read(ranges, deadline_s=deadline_s, limit_bytes=_READ_BYTES)
         for partition, raw in read.items():
             if partition.topic == CONSUMER_OFFSETS:
                 known = self._group_batches[-1].header.last_offset if self._group_batches else -1

@@ -1,5 +1,6 @@
 """What is not exact says so, and why; what is labelled at_least_once loses nothing."""
 
+import os
 import time
 from pathlib import Path
 
@@ -9,12 +10,13 @@ from confluent_kafka.admin import AdminClient
 from kstreams_assets.app.model import TopicRole
 from kstreams_assets.kafka.local_cluster import LocalCluster
 from kstreams_assets.kafka.positions import TopicPartitionId
+from kstreams_assets.recovery import transactions
 from kstreams_assets.recovery.method import Positions, Scene
 from kstreams_assets.recovery.point import Guarantee, Method
 from kstreams_assets.recovery.quiet import QuiescedMethod, newest_commits
 from kstreams_assets.recovery.standing import Standing
 from tests.backup.writing import producer, send
-from tests.recovery.oracle import violations
+from tests.recovery.oracle import Check, violations
 from tests.recovery.trial import (
     NO_PURGE,
     QUICK_SESSIONS,
@@ -148,6 +150,47 @@ def test_somebody_elses_open_transaction_in_an_output(
     assert wrong_points(trial, history, points) == {}
     if not exact:
         assert all(f"A transaction is open in {trial.topics.totals}-0" in p.reason for p in points)
+
+
+def test_somebody_elses_tail_too_long_to_be_read_isolates_that_output_alone(
+    kafka_cluster: LocalCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A hanging transaction: what lies behind it grows until no point could look through it."""
+    trial = new_trial(kafka_cluster.bootstrap_servers, tmp_path)
+    trial.create_topics()
+    sender = producer(
+        kafka_cluster.bootstrap_servers,
+        transactional_id=unique_name("foreign"),
+        transaction_timeout_ms=900_000,
+    )
+    sender.init_transactions(20)
+    load = trial.load(rate=500)
+    with running([trial.app("i0", threads=2, config=CONFIG)]), load:
+        time.sleep(3)
+        trial.take(1)
+        sender.begin_transaction()
+        for number in range(40):
+            sender.produce(trial.topics.totals, os.urandom(250_000), key=b"%d" % number)
+        assert sender.flush(20) == 0
+        monkeypatch.setattr(transactions, "_READ_BYTES", 4_000_000)
+        trial.take(5, every_s=0.5)
+        load.stop()
+        sender.abort_transaction(20)
+        time.sleep(2)
+        trial.take(1)
+    points, history = trial.points(), trial.history()
+    assert [point.guarantee for point in points] == [Guarantee.EXACT] * 7
+    assert methods(points) == {Method.TRANSACTIONS: 7}
+    held_up = [f"open for very long in {trial.topics.totals}-" in p.reason for p in points]
+    assert held_up == [False, *[True] * 5, False]
+    # state, records in flight and offsets belong together; outputs may be ahead, as is said
+    assert wrong_points(trial, history, [points[0], points[-1]]) == {}
+    for point in points[1:-1]:
+        wrong = violations(history, trial.cut(point))
+        assert {one.check for one in wrong} <= {
+            Check.OUTPUT_IS_STATE,
+            Check.OUTPUTS_ARE_CHANGES,
+        }
 
 
 def test_resting_application_is_exact(kafka_cluster: LocalCluster, tmp_path: Path) -> None:
