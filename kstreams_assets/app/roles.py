@@ -42,13 +42,15 @@ def application_from_topology(
     *,
     declarations: Declarations = NOTHING_DECLARED,
     cluster_topics: Mapping[str, int] | None = None,
+    hidden_topics: Collection[str] = (),
     other_application_ids: Collection[str] = (),
 ) -> StreamsApplication:
     """Roles, stores and edges from the topology text.
 
     With `cluster_topics` (name -> number of partitions) the classification is exact, apart from
     what findings ask to confirm. Without, so that definitions load without a broker, internal
-    topics are told by name and each store is taken to have its changelog.
+    topics are told by name and each store is taken to have its changelog. So is a store whose
+    changelog is among `hidden_topics`, which the user may not describe: it may well be there.
 
     Raises DeclaredNotFoundError for a declared topic or store that is neither in the text nor on
     the cluster. A topic of the text that the cluster lacks is a finding.
@@ -57,7 +59,8 @@ def application_from_topology(
     ids = {application_id, *other_application_ids}
     resolution = resolve(draft, topology, declarations, cluster_topics, ids)
     _add_read_and_written(draft, resolution)
-    classify_stores(draft, resolution, declarations, cluster_topics)
+    visible = None if cluster_topics is None else cluster_topics.keys() | {*hidden_topics}
+    classify_stores(draft, resolution, declarations, visible)
     _check_declarations(draft, resolution, declarations, cluster_topics)
     _tell_dynamic_sinks(draft, topology, declarations, resolution)
     _tell_collisions(draft, resolution, ids)

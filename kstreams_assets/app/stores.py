@@ -1,7 +1,7 @@
 """What can rebuild each store of a topology, and which processors write it."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection
 
 from kstreams_assets.app.declarations import Declarations
 from kstreams_assets.app.draft import ApplicationDraft
@@ -43,7 +43,7 @@ def classify_stores(
     draft: ApplicationDraft,
     resolution: Resolution,
     declarations: Declarations,
-    cluster_topics: Mapping[str, int] | None,
+    cluster_topics: Collection[str] | None,
 ) -> None:
     """Add every store of the topology to `draft`, with what can rebuild it.
 
@@ -60,7 +60,7 @@ def _changelog(
     draft: ApplicationDraft,
     resolution: Resolution,
     declarations: Declarations,
-    cluster_topics: Mapping[str, int] | None,
+    cluster_topics: Collection[str] | None,
     block: SubTopology,
     store: str,
 ) -> str | None:

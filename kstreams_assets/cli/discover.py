@@ -164,10 +164,14 @@ def _discover(
         others = set(cluster.group_ids()) - {application_id}
         read = _read_by_group(cluster, application_id)
         if topology_file is not None:
+            topology = parse_topology(topology_file.read_text(encoding="utf-8"))
+            topics = cluster.topics()
+            by_text = {t.name for t in application_from_topology(application_id, topology).topics}
             application = application_from_topology(
                 application_id,
-                parse_topology(topology_file.read_text(encoding="utf-8")),
-                cluster_topics=cluster.topics(),
+                topology,
+                cluster_topics=topics,
+                hidden_topics=cluster.hidden_topics(by_text - topics.keys()),
                 other_application_ids=others,
             )
             return application, read

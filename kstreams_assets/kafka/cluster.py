@@ -6,7 +6,12 @@ from kstreams_assets.closing import Closing
 from kstreams_assets.errors import AuthorizationFailedError, KStreamsAssetsError
 from kstreams_assets.kafka import group_commit, groups, offsets, replicas, topics, transactions
 from kstreams_assets.kafka.broker_retention import broker_retention_ms
-from kstreams_assets.kafka.cluster_metadata import ClusterMetadata, broker_ids, cluster_metadata
+from kstreams_assets.kafka.cluster_metadata import (
+    ClusterMetadata,
+    broker_ids,
+    cluster_metadata,
+    hidden_topics,
+)
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.kafka.groups import GroupState
 from kstreams_assets.kafka.leader_epochs import epoch_ends, leader_doubt, leader_epochs
@@ -109,6 +114,10 @@ class KafkaCluster(Closing):
     def topics(self) -> Mapping[str, int]:
         """Number of partitions of every topic this user may describe, internal ones too."""
         return {name: topic.partitions for name, topic in self.metadata().topics.items()}
+
+    def hidden_topics(self, names: Iterable[str]) -> frozenset[str]:
+        """Those of these topics that this user may not describe, whether they exist or not."""
+        return hidden_topics(self._wire, names)
 
     def describe_topics(self, names: Iterable[str]) -> Mapping[str, TopicDescription]:
         """Ids, partitions, configs and this user's rights; one TopicNotFoundError for all missing.

@@ -5,11 +5,12 @@ others could answer.
 """
 
 import base64
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
+from kafka.errors import TopicAuthorizationFailedError
 from kafka.protocol.metadata import MetadataRequest
 
 from kstreams_assets.kafka.wire import WireClient
@@ -46,6 +47,19 @@ def cluster_metadata(wire: WireClient) -> ClusterMetadata:
         if topic.partitions
     }
     return ClusterMetadata(str(response.cluster_id), topics)
+
+
+def hidden_topics(wire: WireClient, names: Iterable[str]) -> frozenset[str]:
+    """Those of these topics that this user may not describe, whether they exist or not.
+
+    Left out of a list of all topics they look absent; asked for by name, the broker says that it
+    does not say (`KafkaApis.handleTopicMetadataRequest`). Raises ClusterUnavailableError.
+    """
+    wanted = [MetadataRequest.MetadataRequestTopic(name=name) for name in sorted(set(names))]
+    if not wanted:
+        return frozenset()
+    denied = TopicAuthorizationFailedError.errno
+    return frozenset(t.name for t in _ask(wire, wanted).topics if t.error_code == denied)
 
 
 def broker_ids(wire: WireClient) -> tuple[int, ...]:

@@ -174,6 +174,21 @@ def test_source_topic_as_changelog(topology: Topologies) -> None:
     assert "needs confirmation" in _findings(app)[LEFT]
 
 
+def test_a_changelog_that_the_user_may_not_describe_is_not_taken_for_absent(
+    topology: Topologies,
+) -> None:
+    """Else the table's source would be saved as its changelog, and points be called exact."""
+    hidden = f"app-{LEFT}-changelog"
+    cluster = {"left": 2, "right": 2, "joined": 2, f"app-{RIGHT}-changelog": 2}
+    app = application_from_topology(
+        "app", topology("table_join"), cluster_topics=cluster, hidden_topics={hidden}
+    )
+    assert app.topic("left").roles == {IN}
+    assert app.topic(hidden).roles == {LOG}
+    assert Store(LEFT, hidden) in app.stores
+    assert "not visible to this user" in _findings(app)[hidden]
+
+
 def test_what_the_text_does_not_name_can_be_denied_without_a_cluster(topology: Topologies) -> None:
     """The changelog of an optimised table, one that is left over, a topic no longer read."""
     denied = frozenset({f"app-{LEFT}-changelog", "app-old-changelog", "formerly-read"})

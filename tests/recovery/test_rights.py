@@ -11,9 +11,11 @@ from confluent_kafka.admin import (
 )
 from pydantic import SecretStr
 
+from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.kafka.coordinator_partition import TRANSACTION_STATE
 from kstreams_assets.kafka.local_cluster import LocalCluster
+from kstreams_assets.kafka.topics import TopicSpec
 from kstreams_assets.recovery.point import Method, RecoveryPoint
 from tests.backup.acls import Acls
 from tests.recovery.trial import (
@@ -25,6 +27,7 @@ from tests.recovery.trial import (
     running,
     wrong_points,
 )
+from tests.streams.cluster import unique_name
 
 pytestmark = [pytest.mark.kafka, pytest.mark.drill]
 
@@ -111,3 +114,18 @@ def test_rights_on_internal_topics(
     history = trial.history()
     assert wrong_points(trial, history, every) == {}
     assert losing_points(trial, history, every) == {}
+
+
+def test_topics_that_may_not_be_described_are_told_from_absent_ones(
+    secure_cluster: LocalCluster, tmp_path: Path
+) -> None:
+    """Both are missing in what bob may list."""
+    trial = trial_of_bob(secure_cluster, tmp_path)
+    hidden, absent = unique_name("hidden"), f"{trial.topics.prefix}absent"
+    with KafkaCluster(KafkaConnection(bootstrap_servers=trial.bootstrap_servers)) as cluster:
+        cluster.create_topics([TopicSpec(hidden, 1)])
+    assert trial.connection is not None
+    with KafkaCluster(trial.connection) as cluster:
+        assert not {hidden, absent} & cluster.topics().keys()
+        assert cluster.hidden_topics([hidden, absent, trial.topics.orders]) == {hidden}
+        assert cluster.hidden_topics([]) == frozenset()
