@@ -16,6 +16,7 @@ from kstreams_assets.backup.check_events import (
 from kstreams_assets.backup.columns import record_columns
 from kstreams_assets.backup.failures import TopicsNotReadError
 from kstreams_assets.backup.from_settings import back_up
+from kstreams_assets.backup.ledger import Ledger
 from kstreams_assets.backup.partitions import WindowCalendar
 from kstreams_assets.backup.request_runs import PARTLY_DONE_TAG
 from kstreams_assets.backup.result import TopicBackup, WindowBackup
@@ -37,6 +38,8 @@ from spark_resources.session import SparkSessionResource
 
 _REPORT_S: Final = 20.0
 """A tick of a sensor may take a minute."""
+_COMPARED_WINDOWS: Final = 500
+"""How many of the newest windows are compared with Dagster's events after an upgrade."""
 
 
 def build_backup_assets(settings: ApplicationSettings) -> dg.AssetsDefinition:
@@ -103,10 +106,12 @@ def report_left_behind(
     """Report the windows that runs of Dagster recorded and, killed or failed, did not report.
 
     They get the events and checks that their run would have given them, without a run. After
-    `limit_s` seconds the rest is left to the next call.
+    `limit_s` seconds the rest is left to the next call. The first call for a warehouse also looks
+    for such runs of earlier releases, which left no marks, among the newest windows.
     """
     deadline = time.monotonic() + limit_s
     marks = ReportMarks(settings.warehouse, settings.application_id)
+    _mark_runs_of_earlier_releases(settings, instance, marks)
     for run_id in marks.run_ids():
         if run_id.startswith(COMMAND_RUN):
             continue
@@ -126,6 +131,31 @@ def report_left_behind(
                 reported += 1
             if reported:
                 log(f"Run {run_id} ended before it could report: {reported} windows reported now.")
+
+
+def _mark_runs_of_earlier_releases(
+    settings: ApplicationSettings, instance: dg.DagsterInstance, marks: ReportMarks
+) -> None:
+    """Mark runs of this instance that have ended and recorded windows without events, once."""
+    if marks.compared.exists() or not settings.warehouse.control("windows").exists():
+        return
+    present = {
+        topic.name: instance.get_materialized_partitions(
+            backup_key(settings.application_id, topic.name)
+        )
+        for topic in settings.topics
+    }
+    ledger = Ledger(settings.warehouse, settings.application_id)
+    for run_id, recorded in ledger.newest_by_run(_COMPARED_WINDOWS).items():
+        missing = {
+            window for window, topic in recorded if window not in present.get(topic, {window})
+        }
+        if missing and run_id not in marks.run_ids():
+            run = instance.get_run_by_id(run_id)
+            if run is not None and run.is_finished:
+                marks.add(run_id, {window for window, _ in recorded} - missing)
+    marks.compared.parent.mkdir(parents=True, exist_ok=True)
+    marks.compared.touch()
 
 
 def _runless_events(

@@ -218,6 +218,17 @@ class Ledger:
             found.setdefault(row["topic"], {})[_window(row)] = row["recovery_point_id"]
         return found
 
+    def newest_by_run(self, count: int) -> dict[str, set[tuple[str, str]]]:
+        """The newest windows (key, topic), `count` of them, by the run that recorded them."""
+        keys = ["window_start_ms", "window", "topic", "run_id"]
+        rows = self._table.read(application_id=self._application_id, columns=keys)
+        rows = rows.group_by(keys).aggregate([])
+        newest = sorted(set(rows["window_start_ms"].to_pylist()))[-count:]
+        found: dict[str, set[tuple[str, str]]] = {}
+        for row in rows.filter(pc.field("window_start_ms").isin(newest)).to_pylist():
+            found.setdefault(row["run_id"], set()).add((row["window"], row["topic"]))
+        return found
+
     def closing_point_ids(self) -> set[str]:
         """Ids of the points that recorded windows end with."""
         rows = self._table.read(

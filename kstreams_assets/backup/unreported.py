@@ -4,12 +4,15 @@ A run marks itself before it records its first window, and takes the mark away o
 terminal, has the checks of its last one. A mark that no process holds is of a run that was killed
 or failed in between: the next run, or the next tick of the sensor, reports what the ledger has of
 it. Windows that were backed up again since belong to the later run.
+
+Earlier releases left no marks. Their runs are compared with Dagster's events once, see
+`report_left_behind`.
 """
 
 import contextlib
 import fcntl
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from operator import itemgetter
 from pathlib import Path
@@ -83,6 +86,18 @@ class ReportMarks:
             if mark is not None and not mark.stays:
                 self._path(run_id).unlink(missing_ok=True)
 
+    @property
+    def compared(self) -> Path:
+        """Is there once runs of earlier releases, which left no marks, were looked for."""
+        return self.warehouse.lock_file(f"backup-reports/{self.application_id}")
+
+    def add(self, run_id: str, reported: Iterable[str]) -> None:
+        """Mark a run that has ended and left no mark; `reported` are keys of windows to skip."""
+        with self._held(run_id) as mark:
+            if mark is not None:
+                for window in sorted(reported):
+                    mark.note(window)
+
     def run_ids(self) -> list[str]:
         """Runs that have a mark: those that go on, and those that were left behind."""
         try:
@@ -92,7 +107,7 @@ class ReportMarks:
 
     @property
     def _folder(self) -> Path:
-        return self.warehouse.lock_file(f"backup-reports/{self.application_id}").with_suffix("")
+        return self.compared.with_suffix("")
 
     def _path(self, run_id: str) -> Path:
         return self._folder / run_id

@@ -14,6 +14,7 @@ from pathlib import Path
 import dagster as dg
 import pytest
 import yaml
+from dagster._core.test_utils import create_run_for_test
 
 from kstreams_assets.app.model import TopicRole
 from kstreams_assets.backup.assets import report_left_behind
@@ -163,6 +164,28 @@ class TestAfterAKill:
                         instance, backup_key(APPLICATION_ID, topic), "no_source_loss"
                     )
                     assert losses == {key(0): passed, key(1): passed}
+
+    def test_runs_of_earlier_releases_left_no_mark(self, tmp_path: Path) -> None:
+        """One died before its second event, one goes on, one is of another Dagster."""
+        with dg.DagsterInstance.ephemeral() as instance:
+            bench = Bench(tmp_path / "warehouse", instance, minutes=4.5)
+            minute, ledger = timedelta(minutes=1), Ledger(Warehouse(bench.root), APPLICATION_ID)
+            died, alive = (
+                create_run_for_test(instance, status=status)
+                for status in (dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.STARTED)
+            )
+            for index, run_id in enumerate([died.run_id, died.run_id, alive.run_id, "elsewhere"]):
+                stored = _stored(key(index), requesting.FIRST + index * minute, minute)
+                ledger.record(stored.topics, run_id=run_id)
+            for topic in "tu":
+                instance.report_runless_asset_event(
+                    dg.AssetMaterialization(backup_key(APPLICATION_ID, topic), partition=key(0))
+                )
+            for _ in range(2):
+                bench.tick()
+                for topic in "tu":
+                    found = _materialised(instance, backup_key(APPLICATION_ID, topic))
+                    assert found == {key(0): 1, key(1): 1}
 
     def test_the_next_command_shows_its_checks_once(self, tmp_path: Path, program: Program) -> None:
         root = tmp_path / "warehouse"
