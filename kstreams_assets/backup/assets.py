@@ -136,7 +136,10 @@ def report_left_behind(
 def _mark_runs_of_earlier_releases(
     settings: ApplicationSettings, instance: dg.DagsterInstance, marks: ReportMarks
 ) -> None:
-    """Mark runs of this instance that have ended and recorded windows without events, once."""
+    """Mark runs of this instance that have ended and recorded windows without events.
+
+    Done once there is none left that goes on.
+    """
     if marks.compared.exists() or not settings.warehouse.control("windows").exists():
         return
     present = {
@@ -146,16 +149,16 @@ def _mark_runs_of_earlier_releases(
         for topic in settings.topics
     }
     ledger = Ledger(settings.warehouse, settings.application_id)
+    marked, goes_on = {*marks.run_ids()}, False
     for run_id, recorded in ledger.newest_by_run(_COMPARED_WINDOWS).items():
-        missing = {
-            window for window, topic in recorded if window not in present.get(topic, {window})
-        }
-        if missing and run_id not in marks.run_ids():
-            run = instance.get_run_by_id(run_id)
-            if run is not None and run.is_finished:
-                marks.add(run_id, {window for window, _ in recorded} - missing)
-    marks.compared.parent.mkdir(parents=True, exist_ok=True)
-    marks.compared.touch()
+        missing = {w for w, topic in recorded if topic in present and w not in present[topic]}
+        run = instance.get_run_by_id(run_id) if missing and run_id not in marked else None
+        if run is not None and run.is_finished:
+            marks.add(run_id, {window for window, _ in recorded} - missing)
+        goes_on |= run is not None and not run.is_finished
+    if not goes_on:
+        marks.compared.parent.mkdir(parents=True, exist_ok=True)
+        marks.compared.touch()
 
 
 def _runless_events(
