@@ -12,6 +12,7 @@ from pydantic import Field, PrivateAttr
 from pyspark.sql import SparkSession
 
 from kstreams_assets.errors import ConfigurationError
+from kstreams_assets.warehouse.layout import keep_private
 from spark_resources.jars import class_path
 from spark_resources.java import find_java
 from spark_resources.jvm import launch_jvm
@@ -93,6 +94,7 @@ class SparkSessionResource(LazyPySparkResource):
         if active is not None:
             self._apply_to(active)
             return active
+        keep_private()  # The JVM and the Python workers inherit it.
         # pyspark's launcher and its workers take these from the environment only.
         os.environ["JAVA_HOME"] = str(find_java().home)
         os.environ["PYSPARK_PYTHON"] = sys.executable
@@ -128,6 +130,8 @@ class SparkSessionResource(LazyPySparkResource):
             "spark.driver.memory": self.driver_memory,
             "spark.driver.extraClassPath": class_path("spark"),
             "spark.driver.extraJavaOptions": " ".join(options),
+            # Hadoop sets the modes of files and folders itself, whatever the umask of the JVM is.
+            "spark.hadoop.fs.permissions.umask-mode": "077",
             "spark.driver.host": "127.0.0.1",
             "spark.driver.bindAddress": "127.0.0.1",
             "spark.ui.enabled": "false",

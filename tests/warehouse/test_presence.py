@@ -14,6 +14,7 @@ from kstreams_assets.recovery.table import RecoveryPointTable
 from kstreams_assets.warehouse.layout import NewerLayoutError, Warehouse, open_to_others
 from kstreams_assets.warehouse.lock import warehouse_lock
 from kstreams_assets.warehouse.presence import MARKER, absence, is_warehouse, make_warehouse
+from spark_resources.session import SparkSessionResource
 from tests.backup.samples import cut, point
 
 
@@ -107,3 +108,14 @@ def test_a_wider_folder_is_reported(tmp_path: Path) -> None:
     assert open_to_others(tmp_path / "missing") is None
     tmp_path.chmod(0o750)
     assert open_to_others(tmp_path) == "0750"
+
+
+@pytest.mark.spark
+@pytest.mark.usefixtures("lax_umask")
+def test_only_the_owner_may_read_what_spark_writes(
+    spark: SparkSessionResource, tmp_path: Path
+) -> None:
+    path = tmp_path / "warehouse" / "records"
+    spark.spark_session.range(10).write.format("delta").save(str(path))
+    assert list(path.rglob("*.parquet"))
+    assert _modes(path) == {"folder 0700", "file 0600"}
