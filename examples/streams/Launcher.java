@@ -4,10 +4,13 @@ import com.sun.net.httpserver.HttpExchange;
 import com.sun.net.httpserver.HttpServer;
 import java.io.IOException;
 import java.io.OutputStream;
+import java.io.Reader;
 import java.net.InetAddress;
 import java.net.InetSocketAddress;
 import java.net.URLDecoder;
 import java.nio.charset.StandardCharsets;
+import java.nio.file.Files;
+import java.nio.file.Path;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.LinkedHashMap;
@@ -268,10 +271,12 @@ public final class Launcher {
     /** The command line. */
     private static final class Options {
         static final String USAGE = """
-                Options: --bootstrap <host:port,...> [--application-id <id>]
+                Options: --bootstrap <host:port,...> [--properties <file>] [--application-id <id>]
                     [--guarantee exactly_once_v2|at_least_once] [--state-dir <folder>]
                     [--commit-interval-ms <n>] [--threads <n>] [--topic-prefix <text>]
                     [--http-port <n>] [--config <key>=<value>]...
+                    (--properties has settings of Kafka clients, such as a password; bootstrap.servers
+                    may be among them)
                 or: --describe [--topic-prefix <text>] [--config <key>=<value>]...""";
         private static final Map<String, String> SETTINGS = Map.of(
                 "--bootstrap", StreamsConfig.BOOTSTRAP_SERVERS_CONFIG,
@@ -286,7 +291,7 @@ public final class Launcher {
         Integer httpPort;
         boolean describe;
 
-        static Options parse(String[] arguments, String applicationId) {
+        static Options parse(String[] arguments, String applicationId) throws IOException {
             Options options = new Options();
             options.settings.put(StreamsConfig.APPLICATION_ID_CONFIG, applicationId);
             options.settings.put(StreamsConfig.PROCESSING_GUARANTEE_CONFIG, StreamsConfig.EXACTLY_ONCE_V2);
@@ -307,9 +312,13 @@ public final class Launcher {
             return options;
         }
 
-        private void take(String name, String value) {
+        private void take(String name, String value) throws IOException {
             if (SETTINGS.containsKey(name)) {
                 settings.put(SETTINGS.get(name), value);
+            } else if (name.equals("--properties")) {
+                try (Reader file = Files.newBufferedReader(Path.of(value))) {
+                    settings.load(file);
+                }
             } else if (name.equals("--topic-prefix")) {
                 topicPrefix = value;
             } else if (name.equals("--http-port")) {

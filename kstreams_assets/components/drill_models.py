@@ -20,11 +20,15 @@ class DrillModel(dg.Resolvable, dg.Model):
     command: list[str] = Field(
         default=[],
         description="Program and arguments that start the application in a drill;"
-        " {bootstrap_servers}, {application_id}, {state_dir} and {python} are filled in.",
-        examples=[["java", "-jar", "shop.jar", "--bootstrap", "{bootstrap_servers}"]],
+        " {client_properties} (a file with bootstrap.servers, the password and all else a client of"
+        " the drill's cluster needs), {bootstrap_servers}, {application_id}, {state_dir} and"
+        " {python} are filled in.",
+        examples=[["java", "-jar", "shop.jar", "--properties", "{client_properties}"]],
     )
     environment: dict[str, str] = Field(
-        default={}, description="Environment of the application; the same is filled in."
+        default={},
+        description="Environment of the application; the same is filled in, and"
+        " {sasl_jaas_config} (with security.protocol SASL_PLAINTEXT and sasl.mechanism PLAIN).",
     )
     pass_on: list[str] = Field(
         default=[],
@@ -34,6 +38,11 @@ class DrillModel(dg.Resolvable, dg.Model):
     )
     working_directory: str | None = Field(
         default=None, description="Where it runs, relative to this file; without it, as the drill."
+    )
+    open_cluster: bool = Field(
+        default=False,
+        description="The drill's cluster listens without a password, for an application that cannot"
+        " take one. Every user of the machine can read the restored records during the drill.",
     )
     running_line: str = Field(
         default=_DEFAULTS.running_line,
@@ -76,6 +85,7 @@ class DrillModel(dg.Resolvable, dg.Model):
             environment=dict(self.environment),
             pass_on=tuple(self.pass_on),
             working_directory=self._directory(folder),
+            open_cluster=self.open_cluster,
             running_line=self.running_line,
             start_timeout_s=self.start_timeout_seconds,
             catch_up_timeout_s=self.catch_up_timeout_seconds,

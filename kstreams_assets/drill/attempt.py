@@ -168,7 +168,8 @@ class DrillAttempt:
         """Start it, wait until it has caught up, stop it."""
         command = drill_command(
             self.settings,
-            bootstrap_servers=place.connection.bootstrap_servers,
+            connection=place.connection,
+            client_properties=place.client_properties,
             state_dir=place.state_dir,
         )
         follower = Follower(self.settings, restore, cluster, self.log)

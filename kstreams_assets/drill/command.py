@@ -5,7 +5,7 @@ import re
 import shutil
 import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -15,22 +15,26 @@ from kstreams_assets.errors import (
     DrillCommandNotFoundError,
     DrillNotDeclaredError,
 )
+from kstreams_assets.kafka.connection import KafkaConnection
+from kstreams_assets.kafka.java_client import java_config
 from kstreams_assets.settings import ApplicationSettings
 from spark_resources.jars import verify_jars
 from spark_resources.java import find_java
 
 PLACEHOLDERS: Final = {
+    "client_properties": "a file with bootstrap.servers, the password and all else a Kafka client"
+    " of the drill's cluster needs, as Java properties",
     "bootstrap_servers": "host:port of the drill's cluster",
+    "sasl_jaas_config": "the cluster's sasl.jaas.config, in environment only; security.protocol is"
+    " SASL_PLAINTEXT, sasl.mechanism PLAIN",
     "application_id": "the application.id",
     "state_dir": "an empty folder for state.dir",
     "python": "the Python that runs the drill",
 }
 """What stands in braces in a command or an environment, and what it becomes."""
 
-_NEEDED: Final = {
-    "bootstrap_servers": "or the application would start on its own cluster",
-    "state_dir": "or it may find old state",
-}
+_CLUSTER: Final = ("bootstrap_servers", "client_properties")
+_PASSWORD: Final = ("client_properties", "sasl_jaas_config")
 _PLACEHOLDER: Final = re.compile(r"\{([A-Za-z_]+)\}")
 
 
@@ -46,7 +50,7 @@ class DrillCommand:
     """Program and arguments, the whole environment, and where it runs."""
 
     arguments: tuple[str, ...]
-    environment: Mapping[str, str]
+    environment: Mapping[str, str] = field(repr=False)
     working_directory: Path | None
 
 
@@ -54,8 +58,8 @@ def check_placeholders(settings: DrillSettings) -> None:
     """Refuse a command that does not get what it must.
 
     Raises:
-        ConfigurationError: A placeholder is not known, or the drill's cluster or its empty state
-            directory is not handed over.
+        ConfigurationError: A placeholder is not known or is where it must not be, or the drill's
+            cluster, its password or its empty state directory is not handed over.
     """
     used = set(_used([*settings.command, *settings.environment.values()]))
     unknown = sorted(used - PLACEHOLDERS.keys())
@@ -64,12 +68,30 @@ def check_placeholders(settings: DrillSettings) -> None:
         raise ConfigurationError(
             f"drill.command has {{{unknown[0]}}}, which is not known.", remedy=f"Known are {known}."
         )
-    for name, why in _NEEDED.items():
-        if name not in used:
-            raise ConfigurationError(
-                f"Neither drill.command nor drill.environment has {{{name}}}.",
-                remedy=f"Hand it to the application, {why}.",
-            )
+    if "sasl_jaas_config" in _used(settings.command):
+        raise ConfigurationError(
+            "drill.command has {sasl_jaas_config}: every user of the machine could read it.",
+            remedy="Hand it over in drill.environment, or use {client_properties}.",
+        )
+    _require_one(("state_dir",), used, "or it may find old state")
+    _require_one(_CLUSTER, used, "or it would start on its own cluster")
+    if not settings.open_cluster:
+        _require_one(
+            _PASSWORD,
+            used,
+            "whose cluster listens with a password. Where it cannot take one, set"
+            " drill.open_cluster: any user of this machine can then read the restored records while"
+            " the drill runs",
+        )
+
+
+def _require_one(names: tuple[str, ...], used: set[str], why: str) -> None:
+    if used.isdisjoint(names):
+        texts = " or ".join(f"{{{name}}}" for name in names)
+        raise ConfigurationError(
+            f"Neither drill.command nor drill.environment has {texts}.",
+            remedy=f"Hand it to the application, {why}.",
+        )
 
 
 def require_command(settings: ApplicationSettings) -> None:
@@ -83,7 +105,12 @@ def require_command(settings: ApplicationSettings) -> None:
     if not settings.drill.command:
         raise DrillNotDeclaredError(application_id=settings.application_id)
     check_placeholders(settings.drill)
-    command = drill_command(settings, bootstrap_servers="", state_dir=Path())
+    command = drill_command(
+        settings,
+        connection=KafkaConnection(bootstrap_servers="127.0.0.1:1"),
+        client_properties=Path(),
+        state_dir=Path(),
+    )
     program = command.arguments[0]
     folder = command.working_directory
     if folder is not None and not folder.is_dir():
@@ -108,11 +135,17 @@ def require_machine() -> None:
 
 
 def drill_command(
-    settings: ApplicationSettings, *, bootstrap_servers: str, state_dir: Path
+    settings: ApplicationSettings,
+    *,
+    connection: KafkaConnection,
+    client_properties: Path,
+    state_dir: Path,
 ) -> DrillCommand:
-    """The command for one drill."""
+    """The command for one drill, on the cluster of `connection`."""
     values = {
-        "bootstrap_servers": bootstrap_servers,
+        "client_properties": str(client_properties.absolute()),
+        "bootstrap_servers": connection.bootstrap_servers,
+        "sasl_jaas_config": java_config(connection).get("sasl.jaas.config", ""),
         "application_id": settings.application_id,
         "state_dir": str(state_dir.absolute()),
         "python": sys.executable,

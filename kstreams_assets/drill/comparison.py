@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 from kstreams_assets.app.model import Store, TopicRole
 from kstreams_assets.drill.report import StoreComparison
 from kstreams_assets.kafka.cluster import KafkaCluster
+from kstreams_assets.kafka.java_client import spark_options
 from kstreams_assets.kafka.positions import TopicPartitionId
 from kstreams_assets.restore.own_target import partitions_of, roles_of
 from kstreams_assets.restore.restores_table import StoredRestore, StoredTopic
@@ -96,7 +97,7 @@ def _records(
 
     return (
         spark.read.format("kafka")
-        .option("kafka.bootstrap.servers", cluster.connection.bootstrap_servers)
+        .options(**spark_options(cluster.connection))
         .option("kafka.isolation.level", "read_committed")
         .option("assign", json.dumps({topic: sorted(id_.partition for id_ in starts)}))
         .option("startingOffsets", offsets(starts))

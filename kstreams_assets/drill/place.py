@@ -33,6 +33,7 @@ class DrillPlace:
 
     name: str
     connection: KafkaConnection
+    client_properties: Path
     state_dir: Path
     log_file: Path
 
@@ -54,11 +55,14 @@ def drill_place(
     _remove_leftovers(settings)
     name = f"{_KEPT if keep else _DRILL}{drill_id}"
     try:
-        with local_target(settings, name) as connection:
-            folder = require_local_target(settings, name).directory / _APPLICATION
+        protected = not settings.drill.open_cluster
+        with local_target(settings, name, protected=protected) as connection:
+            target = require_local_target(settings, name)
+            folder = target.directory / _APPLICATION
             state_dir = folder / "state"
             state_dir.mkdir(parents=True)
-            yield DrillPlace(name, connection, state_dir, folder / "application.log")
+            log_file = folder / "application.log"
+            yield DrillPlace(name, connection, target.client_properties, state_dir, log_file)
     finally:
         if not keep:
             _remove_leftovers(settings)

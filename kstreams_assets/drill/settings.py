@@ -8,18 +8,20 @@ from dataclasses import dataclass, field
 class DrillSettings:
     """How the application is started on the drill's cluster, and what is expected of it.
 
-    `command` are program and arguments; `{bootstrap_servers}`, `{application_id}`, `{state_dir}`
-    are filled in, and each topic's name is as it was. Its environment is `environment`, the
-    variables named in `pass_on` as the drill has them, and a few that hold no secret (PATH, HOME,
-    JAVA_HOME, ...). `running_line` is a regular expression of the line by which it says that it is
-    RUNNING. `objective_s` is the declared recovery time objective: from the begin of the restore
-    to the application having caught up. Times in seconds.
+    `command` are program and arguments; `{client_properties}`, `{application_id}`, `{state_dir}`
+    are filled in, and each topic's name is as it was. The cluster listens with a password, which
+    the file `{client_properties}` holds, unless `open_cluster` is set. The application's
+    environment is `environment`, the variables named in `pass_on` as the drill has them, and a few
+    that hold no secret (PATH, HOME, JAVA_HOME, ...). `running_line` is a regular expression of the
+    line by which it says that it is RUNNING. `objective_s` is the declared recovery time
+    objective: from the begin of the restore to the application having caught up. Times in seconds.
     """
 
     command: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
     pass_on: tuple[str, ...] = ()
     working_directory: str | None = None
+    open_cluster: bool = False
     running_line: str = r"State transition from REBALANCING to RUNNING"
     start_timeout_s: float = 300.0
     catch_up_timeout_s: float = 900.0

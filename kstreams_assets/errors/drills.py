@@ -14,7 +14,7 @@ class DrillNotDeclaredError(DrillError):
         super().__init__(
             f"Nothing says how {application_id} is started in a drill.",
             remedy="Give drill.command in the YAML: program and arguments, with"
-            " {bootstrap_servers} and {state_dir} where they belong.",
+            " {client_properties} and {state_dir} where they belong.",
         )
         self.application_id = application_id
 

@@ -11,6 +11,8 @@ ClientProtocol = Literal["PLAINTEXT", "SASL_PLAINTEXT", "SSL", "SASL_SSL"]
 
 HOST: Final = "127.0.0.1"
 SCRAM_MECHANISMS: Final = ("SCRAM-SHA-256", "SCRAM-SHA-512")
+USER: Final = "kstreams-assets"
+_PLAIN_LOGIN: Final = "org.apache.kafka.common.security.plain.PlainLoginModule required"
 _SCRAM_LOGIN: Final = "org.apache.kafka.common.security.scram.ScramLoginModule required;"
 
 # Below every system's range for outgoing connections, so that no client takes the port of a broker
@@ -73,13 +75,15 @@ def broker_properties(
     log_directory: Path,
     client_protocol: ClientProtocol,
     scram: bool,
+    password: str | None,
     overrides: Mapping[str, str],
 ) -> dict[str, str]:
     """Return all properties of one node (numbered from 0; its node.id is one higher).
 
-    Listener CLIENT has the client protocol; INTERNAL is always PLAINTEXT and serves the brokers
-    among themselves and administration. With an authorizer (by `overrides`) User:ANONYMOUS is a
-    super user, which includes clients that SSL alone does not identify.
+    Listener CLIENT has the client protocol; INTERNAL is PLAINTEXT and serves the brokers among
+    themselves and administration. With `password` every listener, the controller's included, wants
+    it of the user kstreams-assets (SASL_PLAINTEXT, PLAIN). With an authorizer (by `overrides`)
+    User:ANONYMOUS is a super user, which includes clients that SSL alone does not identify.
     """
     own = ports[node]
     replicas = str(min(len(ports), 3))
@@ -111,6 +115,18 @@ def broker_properties(
         for mechanism in SCRAM_MECHANISMS:
             key = f"listener.name.client.{mechanism.lower()}.sasl.jaas.config"
             properties[key] = _SCRAM_LOGIN
+    if password is not None:
+        login = f'{_PLAIN_LOGIN} username="{USER}" password="{password}" user_{USER}="{password}";'
+        listeners = ("client", "internal", "controller")
+        properties |= {
+            "listener.security.protocol.map": ",".join(
+                f"{listener.upper()}:SASL_PLAINTEXT" for listener in listeners
+            ),
+            "sasl.enabled.mechanisms": "PLAIN",
+            "sasl.mechanism.inter.broker.protocol": "PLAIN",
+            "sasl.mechanism.controller.protocol": "PLAIN",
+            **{f"listener.name.{name}.plain.sasl.jaas.config": login for name in listeners},
+        }
     if "authorizer.class.name" in overrides:
         properties["super.users"] = "User:ANONYMOUS"
     return properties | dict(overrides)

@@ -20,15 +20,23 @@ from kstreams_assets.errors import ConfigurationError, LocalClusterError
 from kstreams_assets.kafka.broker_properties import (
     HOST,
     SCRAM_MECHANISMS,
+    USER,
     ClientProtocol,
     NodePorts,
     broker_properties,
     choose_ports,
     properties_text,
 )
+from kstreams_assets.kafka.connection import KafkaConnection, PasswordSasl, SecurityProtocol
 from kstreams_assets.kafka.guarded_process import GuardedProcess
+from kstreams_assets.kafka.java_client import java_config
+from kstreams_assets.kafka.librdkafka import librdkafka_config
+from kstreams_assets.kafka.secret import Secret
 from spark_resources.jars import verify_jars
 from spark_resources.java import find_java
+
+CLIENT_PROPERTIES: Final = "client.properties"
+"""In the folder of a protected cluster: what a Java client needs, the password too (mode 0600)."""
 
 _FORMAT_TIMEOUT_S: Final = 60.0
 _START_TIMEOUT_S: Final = 60.0
@@ -53,7 +61,9 @@ class LocalCluster:
 
     Nodes are numbered from 0. `properties` are broker properties that override the small-machine
     settings; SSL and its kin take their `ssl.*` properties from there. `scram_users` maps names
-    to passwords (SCRAM-SHA-256 and -512). `data_dir` may be used again by a later cluster of the
+    to passwords (SCRAM-SHA-256 and -512). With `protected` no listener lets anyone in without the
+    password that is made at the first start and kept in `data_dir` (mode 0600), for the owner of
+    the folder alone; `connection` has it. `data_dir` may be used again by a later cluster of the
     same number of nodes, which then has the earlier data. `jars` is the folder of the Kafka jars,
     by default the fetched ones. Raises JarsMissingError, JavaNotFoundError, LocalClusterError.
     """
@@ -66,6 +76,7 @@ class LocalCluster:
         properties: Mapping[str, str] = {},
         client_protocol: ClientProtocol = "PLAINTEXT",
         scram_users: Mapping[str, str] = {},
+        protected: bool = False,
         heap_mb: int = 512,
         jars: Path | None = None,
     ) -> None:
@@ -79,6 +90,7 @@ class LocalCluster:
         self._properties = dict(properties)
         self._client_protocol: ClientProtocol = client_protocol
         self._scram_users = dict(scram_users)
+        self._protected = protected
         self._heap_mb = heap_mb
         self._jars = jars
         self._ports: tuple[NodePorts, ...] = ()
@@ -101,6 +113,16 @@ class LocalCluster:
         """Addresses of the PLAINTEXT listener of every node, for administration in tests."""
         return ",".join(f"{HOST}:{ports.internal}" for ports in self._ports)
 
+    @property
+    def connection(self) -> KafkaConnection:
+        """How to reach the cluster; with a password if it is protected."""
+        return self._connection(self.bootstrap_servers)
+
+    @property
+    def client_properties(self) -> Path:
+        """Settings of a Java client of a protected cluster, password included (mode 0600)."""
+        return self.data_dir / CLIENT_PROPERTIES
+
     def log_file(self, node: int) -> Path:
         """Return the log of one node."""
         return self.data_dir / f"node-{node}.log"
@@ -117,6 +139,8 @@ class LocalCluster:
         """
         self.data_dir.mkdir(parents=True, exist_ok=True)
         cluster_id = self._cluster_id()
+        if self._protected and not self._password_file.exists():
+            self._write_private(self._password_file, secrets.token_urlsafe(24))
         for attempt in range(1, _PORT_ATTEMPTS + 1):
             nodes = [node for node in range(self._size) if self.pid(node) is None]
             if not nodes:
@@ -130,6 +154,9 @@ class LocalCluster:
                 for node in nodes:
                     self._launch(node)
                 self._await_ready(nodes)
+                if self._protected:
+                    settings = java_config(self.connection)
+                    self._write_private(self.client_properties, properties_text(settings.items()))
                 return
             except LocalClusterError as error:
                 self.stop(timeout_s=0.0)
@@ -181,12 +208,39 @@ class LocalCluster:
             log_directory=self._node_dir(node),
             client_protocol=self._client_protocol,
             scram=bool(self._scram_users),
+            password=self._password_file.read_text("ascii") if self._protected else None,
             overrides=self._properties,
         )
-        self._properties_file(node).write_text(properties_text(properties.items()), "ascii")
+        self._write_private(self._properties_file(node), properties_text(properties.items()))
 
     def _properties_file(self, node: int) -> Path:
         return self.data_dir / f"node-{node}.properties"
+
+    @property
+    def _password_file(self) -> Path:
+        return self.data_dir / "password"
+
+    def _connection(self, bootstrap_servers: str) -> KafkaConnection:
+        if not self._protected:
+            return KafkaConnection(bootstrap_servers=bootstrap_servers)
+        return KafkaConnection(
+            bootstrap_servers=bootstrap_servers,
+            security_protocol=SecurityProtocol.SASL_PLAINTEXT,
+            sasl=PasswordSasl(
+                mechanism="PLAIN",
+                username=USER,
+                password=Secret(file=str(self._password_file)),
+            ),
+        )
+
+    @staticmethod
+    def _write_private(file: Path, text: str) -> None:
+        """Write it under another name first: nobody reads half a password, or with wider rights."""
+        written = file.with_name(f".{file.name}")
+        written.unlink(missing_ok=True)
+        written.touch(mode=0o600, exist_ok=False)
+        written.write_text(text, "ascii")
+        written.replace(file)
 
     @functools.cached_property
     def _java(self) -> tuple[str, ...]:
@@ -249,7 +303,7 @@ class LocalCluster:
 
     def _await_metadata(self, node: int, nodes: Sequence[int], deadline: float) -> None:
         address = f"{HOST}:{self._ports[node].internal}"
-        admin = AdminClient({"bootstrap.servers": address, "log_level": 0})
+        admin = AdminClient({**librdkafka_config(self._connection(address)), "log_level": 0})
         while True:
             try:
                 known = admin.list_topics(timeout=2.0).brokers

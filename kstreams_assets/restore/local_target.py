@@ -14,7 +14,7 @@ from typing import Final
 
 from kstreams_assets.errors import ConfigurationError, LocalClusterError, LocalTargetNotFoundError
 from kstreams_assets.kafka.connection import KafkaConnection
-from kstreams_assets.kafka.local_cluster import LocalCluster
+from kstreams_assets.kafka.local_cluster import CLIENT_PROPERTIES, LocalCluster
 from kstreams_assets.settings import ApplicationSettings
 from kstreams_assets.warehouse.lock import warehouse_lock
 
@@ -39,21 +39,31 @@ class LocalTarget:
     directory: Path
     bytes: int
 
+    @property
+    def client_properties(self) -> Path:
+        """Settings of a Java client of the cluster while it runs, its password included."""
+        return self.directory / CLIENT_PROPERTIES
+
 
 @contextmanager
 def local_target(
-    settings: ApplicationSettings, name: str, *, wait_s: float = _SETTLE_S
+    settings: ApplicationSettings,
+    name: str,
+    *,
+    wait_s: float = _SETTLE_S,
+    protected: bool = True,
 ) -> Iterator[KafkaConnection]:
     """Start the application's local cluster of this name, made at its first use, for the block.
 
     One broker, on free ports of 127.0.0.1 that differ from start to start; the data and the
-    cluster's id stay. So topics are created with one replica and no more than one in sync. Stopped
-    at the end of the block, and when this process dies. Raises ConfigurationError for a name that
+    cluster's id stay. So topics are created with one replica and no more than one in sync. Whoever
+    connects needs the password in the cluster's folder, unless `protected` is False. Stopped at the
+    end of the block, and when this process dies. Raises ConfigurationError for a name that
     is no folder's, WarehouseLockedError when another process runs it for longer than `wait_s`,
     LocalClusterError, JarsMissingError, JavaNotFoundError.
     """
-    with _running(settings, name, wait_s=wait_s) as cluster:
-        yield KafkaConnection(bootstrap_servers=cluster.bootstrap_servers)
+    with _running(settings, name, wait_s=wait_s, protected=protected) as cluster:
+        yield cluster.connection
 
 
 def serve(
@@ -70,7 +80,7 @@ def serve(
     """
     require_local_target(settings, name)
     try:
-        with _running(settings, name, wait_s=_SETTLE_S) as cluster:
+        with _running(settings, name, wait_s=_SETTLE_S, protected=True) as cluster:
             for line in _how_to_connect(settings, name, cluster):
                 announce(line)
             while not until.wait(_LOOK_S):
@@ -115,7 +125,9 @@ def remove_local_target(settings: ApplicationSettings, name: str) -> LocalTarget
 
 
 @contextmanager
-def _running(settings: ApplicationSettings, name: str, *, wait_s: float) -> Iterator[LocalCluster]:
+def _running(
+    settings: ApplicationSettings, name: str, *, wait_s: float, protected: bool
+) -> Iterator[LocalCluster]:
     if not _NAME.fullmatch(name):
         raise ConfigurationError(
             f"A local cluster cannot be called {name!r}.",
@@ -124,7 +136,9 @@ def _running(settings: ApplicationSettings, name: str, *, wait_s: float) -> Iter
     purpose = f"local cluster {name} of {settings.application_id}"
     with (
         warehouse_lock(_lock_file(settings, name), purpose=purpose, wait_s=wait_s) as lock,
-        LocalCluster(_home(settings) / name, properties=_PROPERTIES, heap_mb=_HEAP_MB) as cluster,
+        LocalCluster(
+            _home(settings) / name, properties=_PROPERTIES, protected=protected, heap_mb=_HEAP_MB
+        ) as cluster,
     ):
         lock.note_writer(cluster.pid(0))
         yield cluster
@@ -136,9 +150,12 @@ def _how_to_connect(
     return (
         f"Local cluster {name} of {settings.application_id} runs; data in {cluster.data_dir}.",
         f"bootstrap.servers={cluster.bootstrap_servers}",
-        "security.protocol=PLAINTEXT, reachable from this machine only.",
-        "To look at state, start the application with these bootstrap.servers and an empty"
-        " state.dir, or read its changelogs with any Kafka client.",
+        f"Its password and all a client needs: {cluster.client_properties} (readable by you alone);"
+        " the cluster is reachable from this machine only.",
+        "To look at state, start the application with these properties and an empty state.dir, or"
+        " read its changelogs with any Kafka client, for example kafka-console-consumer.sh"
+        f" --bootstrap-server {cluster.bootstrap_servers} --consumer.config"
+        f" {cluster.client_properties} --from-beginning --topic ...",
         "Ctrl-C stops it; the data stays.",
     )
 

@@ -16,7 +16,7 @@ from kstreams_assets.drill.request import DrillRequest
 from tests.cli.application import Program, document, nothing_written, write
 from tests.drill.reports import REPORT
 
-COMMAND = ["{python}", "-c", "pass", "{bootstrap_servers}", "{state_dir}"]
+COMMAND = ["{python}", "-c", "pass", "{client_properties}", "{state_dir}"]
 
 
 @pytest.fixture
@@ -109,7 +109,7 @@ def test_a_machine_that_cannot_drill_is_no_failed_drill(
     [
         ({"command": []}, [], "Nothing says how shop is started in a drill. Give drill.command"),
         (
-            {"command": ["no-such", "{bootstrap_servers}", "{state_dir}"]},
+            {"command": ["no-such", "{client_properties}", "{state_dir}"]},
             [],
             "The drill cannot start 'no-such': there is no such program",
         ),

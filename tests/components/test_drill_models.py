@@ -13,7 +13,7 @@ from kstreams_assets.errors import ConfigurationError
 from kstreams_assets.settings import ApplicationSettings
 from tests.components.project import attributes, specs_of
 
-COMMAND = ["run", "{bootstrap_servers}", "{state_dir}"]
+COMMAND = ["run", "{client_properties}", "{state_dir}"]
 
 
 def _settings(folder: Path = Path("/yaml"), **block: Any) -> ApplicationSettings:
@@ -58,7 +58,7 @@ def test_everything() -> None:
         ({"running_line": "("}, "drill.running_line is '('"),
         ({"command": COMMAND, "every": "weekly"}, "drill.every is 'weekly'."),
         ({"every": "0 4 * * 0"}, "drill.every is given, but no drill.command."),
-        ({"command": ["run", "{state_dir}"]}, "has {bootstrap_servers}"),
+        ({"command": ["run", "{state_dir}"]}, "has {bootstrap_servers} or {client_properties}"),
         ({"command": [*COMMAND, "{port}"]}, "{port}, which is not known"),
     ],
 )

@@ -12,6 +12,7 @@ from examples.order_processor.orders import CustomerTotal, OrderGenerator, custo
 from kstreams_assets.backup.run import Spark
 from kstreams_assets.cli.app_file import load_settings
 from kstreams_assets.kafka.cluster import KafkaCluster
+from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.kafka.local_cluster import LocalCluster
 from kstreams_assets.recovery.point import RecoveryPoint
 from kstreams_assets.settings import ApplicationSettings
@@ -80,9 +81,9 @@ def make_order_source(
     )
 
 
-def totals_on(bootstrap_servers: str, topics: OrderTopics) -> dict[str, CustomerTotal]:
+def totals_on(connection: KafkaConnection, topics: OrderTopics) -> dict[str, CustomerTotal]:
     """What the changelog of the store says of every customer."""
-    records = read(bootstrap_servers, [topics.changelog])[topics.changelog]
+    records = read(connection, [topics.changelog])[topics.changelog]
     return {
         (key or b"").decode(): CustomerTotal(**json.loads(written.value or b""))
         for key, written in newest(records).items()

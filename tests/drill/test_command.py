@@ -6,15 +6,22 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from pydantic import SecretStr
 
-from kstreams_assets.drill.command import check_placeholders, drill_command, require_command
+from kstreams_assets.drill.command import (
+    DrillCommand,
+    check_placeholders,
+    drill_command,
+    require_command,
+)
 from kstreams_assets.drill.settings import DrillSettings
 from kstreams_assets.errors import (
     ConfigurationError,
     DrillCommandNotFoundError,
     DrillNotDeclaredError,
 )
-from kstreams_assets.kafka.connection import KafkaConnection
+from kstreams_assets.kafka.connection import KafkaConnection, PasswordSasl, SecurityProtocol
+from kstreams_assets.kafka.secret import Secret
 from kstreams_assets.settings import ApplicationSettings
 from tests.restore.after_commit import settings_of
 
@@ -24,17 +31,40 @@ def _settings(tmp_path: Path, drill: DrillSettings) -> ApplicationSettings:
     return replace(settings_of("shop", connection, tmp_path), drill=drill)
 
 
+def _command(settings: ApplicationSettings, state_dir: Path) -> DrillCommand:
+    sasl = PasswordSasl(mechanism="PLAIN", username="u", password=Secret.of(SecretStr("pw1")))
+    connection = KafkaConnection(
+        bootstrap_servers="h:9", security_protocol=SecurityProtocol.SASL_PLAINTEXT, sasl=sasl
+    )
+    file = Path("/client.properties")
+    return drill_command(
+        settings, connection=connection, client_properties=file, state_dir=state_dir
+    )
+
+
 def test_placeholders_are_filled_in(tmp_path: Path) -> None:
     drill = DrillSettings(
-        command=("{python}", "-c", "print({})", "--on={bootstrap_servers}", "{application_id}"),
-        environment={"STATE_DIR": "{state_dir}/x"},
+        command=(
+            *("{python}", "-c", "print({})", "--on={bootstrap_servers}", "{application_id}"),
+            "{client_properties}",
+        ),
+        environment={"STATE_DIR": "{state_dir}/x", "JAAS": "{sasl_jaas_config}"},
         working_directory=str(tmp_path),
     )
     settings = _settings(tmp_path, drill)
     require_command(settings)
-    found = drill_command(settings, bootstrap_servers="h:9", state_dir=tmp_path / "state")
-    assert found.arguments == (sys.executable, "-c", "print({})", "--on=h:9", "shop")
+    found = _command(settings, tmp_path / "state")
+    assert found.arguments == (
+        sys.executable,
+        "-c",
+        "print({})",
+        "--on=h:9",
+        "shop",
+        "/client.properties",
+    )
     assert found.environment["STATE_DIR"] == f"{tmp_path}/state/x"
+    assert 'password="pw1"' in found.environment["JAAS"]
+    assert "pw1" not in repr(found)
     assert found.environment["PATH"] == os.environ["PATH"]
     assert found.working_directory == tmp_path
 
@@ -45,12 +75,12 @@ def test_only_what_it_is_told_to_pass_reaches_the_application(
     monkeypatch.setenv("KAFKA_PASSWORD", "hunter2")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "hunter3")
     drill = DrillSettings(
-        command=("run", "{bootstrap_servers}", "{state_dir}"),
+        command=("run", "{client_properties}", "{state_dir}"),
         environment={"MODE": "drill"},
         pass_on=("KAFKA_PASSWORD", "NOT_THERE"),
     )
     settings = _settings(tmp_path, drill)
-    found = drill_command(settings, bootstrap_servers="h:9", state_dir=tmp_path).environment
+    found = _command(settings, tmp_path).environment
     assert found["KAFKA_PASSWORD"] == "hunter2"
     assert found["MODE"] == "drill"
     assert "hunter3" not in found.values()
@@ -62,8 +92,10 @@ def test_only_what_it_is_told_to_pass_reaches_the_application(
     ("command", "told"),
     [
         (("run", "{state_dir}"), "start on its own cluster"),
-        (("run", "{bootstrap_servers}"), "may find old state"),
-        (("run", "{bootstrap_servers}", "{state_dir}", "{bootstrap}"), "{bootstrap}, which is not"),
+        (("run", "{client_properties}"), "may find old state"),
+        (("run", "{client_properties}", "{state_dir}", "{bootstrap}"), "{bootstrap}, which is not"),
+        (("run", "{bootstrap_servers}", "{state_dir}"), "listens with a password"),
+        (("run", "{sasl_jaas_config}", "{client_properties}", "{state_dir}"), "every user of the"),
     ],
 )
 def test_what_a_command_must_get(command: tuple[str, ...], told: str) -> None:
@@ -72,13 +104,19 @@ def test_what_a_command_must_get(command: tuple[str, ...], told: str) -> None:
     assert told in str(caught.value)
 
 
+def test_a_password_may_come_by_environment_or_be_left_out() -> None:
+    command = ("run", "{bootstrap_servers}", "{state_dir}")
+    check_placeholders(DrillSettings(command, environment={"JAAS": "{sasl_jaas_config}"}))
+    check_placeholders(DrillSettings(command, open_cluster=True))
+
+
 def test_not_declared(tmp_path: Path) -> None:
     with pytest.raises(DrillNotDeclaredError, match=r"drill\.command"):
         require_command(_settings(tmp_path, DrillSettings()))
 
 
 def test_a_program_that_is_not_there(tmp_path: Path) -> None:
-    arguments = ("{bootstrap_servers}", "{state_dir}")
+    arguments = ("{client_properties}", "{state_dir}")
     here = str(tmp_path)
     program = tmp_path / "run.sh"
     for name in ("no-such-program", "./run.sh"):

@@ -62,7 +62,7 @@ def test_the_application_comes_back(source: OrderSource, spark: SparkSessionReso
     report = drill(settings, spark, DrillRequest(point_id=source.waiting.id, keep=True))
     assert report.kept is not None
     with local_target(settings, report.kept) as connection:
-        found = totals_on(connection.bootstrap_servers, source.topics)
+        found = totals_on(connection, source.topics)
     folder = remove_local_target(settings, report.kept).directory
     assert not folder.exists()
     assert (report.failure, report.problems) == (None, ())
@@ -185,7 +185,7 @@ def test_a_point_that_is_not_there(source: OrderSource, spark: SparkSessionResou
 
 
 def test_a_command_that_is_not_there(source: OrderSource, spark: SparkSessionResource) -> None:
-    command = ("no-such-program", "{bootstrap_servers}", "{state_dir}")
+    command = ("no-such-program", "{client_properties}", "{state_dir}")
     settings = source.with_drill(command=command)
     before = DrillsTable(settings.warehouse).of(settings.application_id)
     with pytest.raises(DrillCommandNotFoundError, match="no such program"):
@@ -195,4 +195,4 @@ def test_a_command_that_is_not_there(source: OrderSource, spark: SparkSessionRes
 
 def _python(text: str) -> tuple[str, ...]:
     """A command that runs a line of Python, and gets what a drill has to hand over."""
-    return (sys.executable, "-c", text, "{bootstrap_servers}", "{state_dir}")
+    return (sys.executable, "-c", text, "{client_properties}", "{state_dir}")

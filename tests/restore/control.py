@@ -9,6 +9,7 @@ from confluent_kafka import Consumer, KafkaError, TopicPartition
 
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
+from kstreams_assets.kafka.librdkafka import librdkafka_config
 from kstreams_assets.kafka.positions import TopicPartitionId
 from tests.streams.feed import Record
 
@@ -32,16 +33,21 @@ Sequences = Mapping[bytes | None, Sequence[Written]]
 
 
 def read(
-    bootstrap_servers: str,
+    cluster: str | KafkaConnection,
     topics: Sequence[str],
     *,
     uncommitted: bool = False,
     timeout_s: float = 120.0,
 ) -> dict[str, list[Record]]:
-    """Every record of these topics, from offset 0 on; those of a partition are in order."""
+    """Every record of these topics, from offset 0 on; those of a partition are in order.
+
+    `cluster` are bootstrap servers, or a connection with what else it takes.
+    """
+    if isinstance(cluster, str):
+        cluster = KafkaConnection(bootstrap_servers=cluster)
     consumer = Consumer(
         {
-            "bootstrap.servers": bootstrap_servers,
+            **librdkafka_config(cluster),
             "group.id": "control",
             "enable.auto.commit": False,
             "enable.partition.eof": True,

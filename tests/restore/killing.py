@@ -13,6 +13,7 @@ from confluent_kafka import Producer
 
 from kstreams_assets.app.model import AppTopic, Store, StreamsApplication, TopicRole
 from kstreams_assets.backup.from_settings import back_up, recorder_of
+from kstreams_assets.backup.point_judge import Restores
 from kstreams_assets.backup.run import Spark
 from kstreams_assets.backup.windows import Window
 from kstreams_assets.kafka.cluster import KafkaCluster
@@ -44,8 +45,15 @@ class KillSource:
     window: Window
 
     def request(self, application_id: str) -> RestoreRequest:
-        """A restore of everything under other names."""
-        return RestoreRequest(application_id=application_id, prefix=f"{application_id}.")
+        """A restore of everything under other names.
+
+        Nobody ever ran as this application, so nothing shows that it was closed in an orderly way.
+        """
+        return RestoreRequest(
+            application_id=application_id,
+            prefix=f"{application_id}.",
+            accept=Restores.AT_LEAST_ONCE,
+        )
 
 
 def make_source(bootstrap_servers: str, folder: Path, spark: Spark) -> KillSource:
@@ -124,6 +132,10 @@ class Restoring:
                 stderr=log,
                 start_new_session=True,
             )
+
+    def log_tail(self) -> str:
+        """What the processes said last."""
+        return (self.folder / "process.log").read_text(errors="replace")[-3_000:]
 
     def run(self, spark: Spark) -> StoredRestore:
         """The same in this process."""

@@ -137,7 +137,9 @@ def test_run_killed_at_ten_moments(
         finally:
             if not _has_ended(process):
                 os.killpg(process.pid, signal.SIGKILL)
-        attempts.note(struck=came and process.returncode == -signal.SIGKILL, target=target)
+        struck = came and process.returncode == -signal.SIGKILL
+        assert struck or process.returncode == 0, restoring.log_tail()
+        attempts.note(struck=struck, target=target)
 
     attempts.current.run(spark)
 

@@ -1,14 +1,24 @@
 """restore/local_target.py: a throwaway cluster that keeps its data."""
 
+import stat
 import threading
 from pathlib import Path
 
+import psutil
 import pytest
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+from pydantic import SecretStr
 
-from kstreams_assets.errors import ConfigurationError, LocalTargetNotFoundError
+from kstreams_assets.errors import (
+    AuthenticationFailedError,
+    ConfigurationError,
+    LocalTargetNotFoundError,
+)
 from kstreams_assets.kafka.cluster import KafkaCluster
-from kstreams_assets.kafka.connection import KafkaConnection
+from kstreams_assets.kafka.connection import KafkaConnection, PasswordSasl
 from kstreams_assets.kafka.positions import CommittedOffset, TopicPartitionId
+from kstreams_assets.kafka.secret import Secret
 from kstreams_assets.kafka.topics import TopicSpec
 from kstreams_assets.restore.local_target import (
     local_target,
@@ -48,7 +58,7 @@ def test_data_stays_until_it_is_removed(settings: ApplicationSettings) -> None:
     def announce(line: str) -> None:
         if line.startswith("bootstrap.servers="):
             _, _, servers = line.partition("=")
-            with KafkaCluster(KafkaConnection(bootstrap_servers=servers)) as cluster:
+            with KafkaCluster(connection.at(servers)) as cluster:
                 assert cluster.cluster_id() == made
                 assert cluster.group_offsets("orders") == offset
             until.set()
@@ -58,6 +68,51 @@ def test_data_stays_until_it_is_removed(settings: ApplicationSettings) -> None:
     assert remove_local_target(settings, "drill").directory == found.directory
     assert local_targets(settings) == []
     assert not found.directory.exists()
+
+
+@pytest.mark.kafka
+def test_nobody_gets_in_without_the_password(settings: ApplicationSettings) -> None:
+    with local_target(settings, "drill") as connection:
+        (found,) = local_targets(settings)
+        password = (found.directory / "password").read_text()
+        broker = _broker(found.directory)
+        ports = {
+            one.laddr.port for one in broker.net_connections() if one.status == psutil.CONN_LISTEN
+        }
+        assert len(ports) == 3  # of clients, of brokers, of the controller
+        for port in ports:
+            with pytest.raises(KafkaException):
+                AdminClient({"bootstrap.servers": f"127.0.0.1:{port}", "log_level": 0}).list_topics(
+                    timeout=3
+                )
+        assert isinstance(connection.sasl, PasswordSasl)
+        sasl = connection.sasl.model_copy(update={"password": Secret.of(SecretStr("wrong"))})
+        wrong = connection.model_copy(update={"sasl": sasl})
+        with pytest.raises(AuthenticationFailedError), KafkaCluster(wrong) as cluster:
+            cluster.cluster_id()
+        with KafkaCluster(connection) as cluster:
+            assert cluster.cluster_id()
+        assert not any(password in argument for argument in broker.cmdline())
+        holders = [
+            path
+            for path in found.directory.rglob("*")
+            if path.is_file() and password.encode() in path.read_bytes()
+        ]
+        names = {path.name for path in holders}
+        assert names == {"password", "client.properties", "node-0.properties"}
+        assert {stat.S_IMODE(path.stat().st_mode) for path in holders} == {0o600}
+        assert f"bootstrap.servers={connection.bootstrap_servers}".replace(":", "\\:") in (
+            found.client_properties.read_text()
+        )
+
+
+def _broker(directory: Path) -> psutil.Process:
+    (broker,) = (
+        process
+        for process in psutil.Process().children(recursive=True)
+        if process.name() == "java" and any(str(directory) in part for part in process.cmdline())
+    )
+    return broker
 
 
 def test_names_that_are_no_folders(settings: ApplicationSettings) -> None:
