@@ -30,6 +30,16 @@ def outage_now(settings: ApplicationSettings) -> str:
     return f"{text}."
 
 
+def outage_loss_ms(settings: ApplicationSettings) -> int | None:
+    """Of how long the records would be lost if the source cluster were gone now, in ms.
+
+    None when nothing could be restored.
+    """
+    found = newest_restorable(settings)
+    point = found.exact or found.covered
+    return None if point is None else time.time_ns() // 1_000_000 - point.taken_at_ms
+
+
 def window_loss(length_ms: int) -> str:
     """What windows of this length mean, however often recovery points are taken."""
     return (

@@ -11,7 +11,7 @@ from kstreams_assets.backup.due import WindowStatus, window_statuses
 from kstreams_assets.backup.ledger import Ledger, LedgerEntry
 from kstreams_assets.cli import exit_codes
 from kstreams_assets.cli.options import app_options
-from kstreams_assets.cli.outage import next_close, outage_now
+from kstreams_assets.cli.outage import next_close, outage_loss_ms, outage_now
 from kstreams_assets.cli.output import print_json, print_table
 from kstreams_assets.settings import ApplicationSettings
 
@@ -43,7 +43,14 @@ def windows(
         for status in shown
     ]
     if as_json:
-        print_json({"application_id": settings.application_id, "due": due, "windows": documents})
+        print_json(
+            {
+                "application_id": settings.application_id,
+                "due": due,
+                "outage_loss_ms": outage_loss_ms(settings),
+                "windows": documents,
+            }
+        )
         _exit(damaged)
         return
     columns = ["window", "state", "points", "topics", "records", "bytes", "lost"]

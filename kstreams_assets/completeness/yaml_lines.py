@@ -8,6 +8,8 @@ from typing import Final
 import yaml
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
+from kstreams_assets.errors import ConfigurationError
+
 _TEXTS: Final = ("sql", "balance")
 _TYPE_ENDING: Final = "KafkaStreamsAppComponent"
 _LITERAL: Final = "|"
@@ -61,6 +63,9 @@ def attributes_node(file: Path, application_id: str | None) -> Node | None:
     """The attributes of an application in its YAML, with their places; None if that is not clear.
 
     Without an id, those of the only application in the file.
+
+    Raises:
+        ConfigurationError: A key stands twice in one block, of which YAML readers take the last.
     """
     try:
         documents = list(yaml.compose_all(file.read_text(encoding="utf-8"), yaml.SafeLoader))
@@ -73,7 +78,30 @@ def attributes_node(file: Path, application_id: str | None) -> Node | None:
         and (attributes := _child(document, "attributes")) is not None
     ]
     named = [each for each in found if _text(_child(each, "application_id")) == application_id]
-    return (named or found)[0] if len(named or found) == 1 else None
+    if len(named or found) != 1:
+        return None
+    node = (named or found)[0]
+    _refuse_repeated_keys(file, node)
+    return node
+
+
+def _refuse_repeated_keys(file: Path, node: Node) -> None:
+    if isinstance(node, SequenceNode):
+        for value in node.value:
+            _refuse_repeated_keys(file, value)
+    if not isinstance(node, MappingNode):
+        return
+    first: dict[str, Node] = {}
+    for key, value in node.value:
+        name = _text(key)
+        if name and name in first:
+            raise ConfigurationError(
+                f"{file}: line {_line(key)}: the key {name} is given twice, first in line"
+                f" {_line(first[name])}.",
+                remedy="Keep one of them.",
+            )
+        first[name] = key
+        _refuse_repeated_keys(file, value)
 
 
 def _of_attributes(file: Path, attributes: Node) -> YamlLines:

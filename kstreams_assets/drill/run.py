@@ -16,6 +16,7 @@ from kstreams_assets.drill.request import DrillRequest
 from kstreams_assets.drill.table import DrillsTable
 from kstreams_assets.settings import ApplicationSettings
 from kstreams_assets.warehouse.lock import warehouse_lock
+from kstreams_assets.warehouse.presence import require_backup
 
 _log = logging.getLogger(__name__)
 _LOCK_WAIT_S: Final = 5.0
@@ -43,11 +44,13 @@ class DrillRun:
             DrillNotDeclaredError, DrillCommandNotFoundError, ConfigurationError: The application
                 cannot be started; nothing was done.
             JavaNotFoundError, JarsMissingError: This machine cannot drill; nothing is recorded.
+            WarehouseError: There is no warehouse, or its ledger is gone.
             WarehouseLockedError: Another drill of the application is going on.
         """
         settings = self.settings
         require_command(settings)
         require_machine()
+        require_backup(settings.warehouse, settings.application_id)
         with warehouse_lock(
             settings.warehouse.lock_file(f"drill-{settings.application_id}"),
             purpose=f"drill run {self.run_id}",

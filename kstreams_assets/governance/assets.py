@@ -1,5 +1,7 @@
 """Governance as a Dagster asset: a click, or its schedule, compares declaration and cluster."""
 
+from collections.abc import Iterator
+
 import dagster as dg
 
 from kstreams_assets.backup.check_events import CHECK_SEVERITY
@@ -12,13 +14,17 @@ from kstreams_assets.settings import ApplicationSettings
 
 
 def build_governance_asset(settings: ApplicationSettings) -> dg.AssetsDefinition:
-    """The asset `governance/<app>` with one check for each kind of deviation."""
+    """The asset `governance/<app>` with one check for each kind of deviation.
+
+    A check that compared nothing (nothing is declared, or nothing is there) gives no result, so
+    that Dagster shows it as skipped and not as passed.
+    """
     application_id = settings.application_id
     key = governance_key(application_id)
     checks = "\n".join(f"- `{name}`: {text}" for name, text in CHECKS.items())
 
-    @dg.asset(
-        key=key,
+    spec = dg.AssetSpec(
+        key,
         deps=[topic_key(topic.name) for topic in settings.application.topics],
         description=(
             f"What is declared of `{application_id}`, compared with its cluster as it stands:"
@@ -29,17 +35,30 @@ def build_governance_asset(settings: ApplicationSettings) -> dg.AssetsDefinition
         owners=list(settings.owners),
         tags={**settings.tags, "kstreams/app": application_id},
         metadata={"dagster/uri": str(settings.warehouse.control("governance_findings"))},
+    )
+
+    # Only the checks of a definition that can be materialised in part may be left without a result.
+    @dg.multi_asset(
+        name=key.to_python_identifier(),
+        specs=[spec],
         check_specs=[
             dg.AssetCheckSpec(name, asset=key, description=text) for name, text in CHECKS.items()
         ],
+        can_subset=True,
     )
-    def governance(context: dg.AssetExecutionContext) -> dg.MaterializeResult:
+    def governance(
+        context: dg.AssetExecutionContext,
+    ) -> Iterator[dg.MaterializeResult | dg.AssetCheckResult]:
         with told_as_failure():
             report, facts = check_governance(settings, run_id=context.run.run_id)
-        return dg.MaterializeResult(
-            metadata=report_metadata(report, facts, settings.application),
-            check_results=[_check_result(key, verdict) for verdict in report.verdicts],
-        )
+        if key in context.selected_asset_keys:
+            yield dg.MaterializeResult(
+                asset_key=key, metadata=report_metadata(report, facts, settings.application)
+            )
+        for verdict in report.verdicts:
+            wanted = dg.AssetCheckKey(key, verdict.check) in context.selected_asset_check_keys
+            if wanted and verdict.compared:
+                yield _check_result(key, verdict)
 
     return governance
 
@@ -64,7 +83,6 @@ def build_governance_schedules(settings: ApplicationSettings) -> list[dg.Schedul
 def _check_result(key: dg.AssetKey, verdict: GovernanceVerdict) -> dg.AssetCheckResult:
     metadata: dict[str, dg.MetadataValue] = {
         "findings_count": dg.MetadataValue.int(len(verdict.findings)),
-        "compared": dg.MetadataValue.bool(verdict.compared),
     }
     if verdict.findings:
         metadata["findings"] = findings_table(verdict.findings)

@@ -36,6 +36,7 @@ from kstreams_assets.restore.snapshot_state import SnapshotState, begun_otherwis
 from kstreams_assets.restore.target import inspect_target, refused_topics
 from kstreams_assets.restore.topic_configs import LARGEST_BATCH, MAX_MESSAGE_BYTES
 from kstreams_assets.settings import ApplicationSettings
+from kstreams_assets.warehouse.presence import require_backup
 
 _INTERNAL = frozenset({TopicRole.REPARTITION, TopicRole.CHANGELOG})
 _ALL = (OffsetRange(0, 2**63 - 1),)
@@ -57,7 +58,9 @@ def plan_restore(
         ClusterUnavailableError: The target did not answer in time.
         AuthenticationFailedError: The target refused the credentials.
         NewerLayoutError: A newer release wrote the warehouse.
+        WarehouseError: There is no warehouse, or its ledger is gone.
     """
+    require_backup(settings.warehouse, settings.application_id)
     with KafkaCluster(target) as cluster:
         return _Planner(settings, request, cluster).plan()
 

@@ -12,6 +12,7 @@ from kstreams_assets.restore.local_target import local_target, local_targets
 from kstreams_assets.restore.request import RestoreRequest
 from kstreams_assets.restore.restores_table import StoredRestore
 from kstreams_assets.settings import ApplicationSettings
+from kstreams_assets.warehouse.presence import require_backup
 
 LOCAL: Final = "local"
 """As target: a throwaway cluster on this machine, `local:NAME` for one of this name."""
@@ -70,10 +71,13 @@ def open_target(
 ) -> Iterator[KafkaConnection]:
     """The target of a request, for the block; a local cluster is stopped at its end.
 
-    Raises ConfigurationError, and for a local cluster what `local_target` raises.
+    Raises ConfigurationError, and for a local cluster what `local_target` raises, and
+    WarehouseError where there is no backup: its folder would look like the beginning of one.
     """
     name = local_name(target, request)
     wait_s = settings.restore.lock_wait_s
+    if name is not None:
+        require_backup(settings.warehouse, settings.application_id)
     with (
         nullcontext(target_connection(settings, target))
         if name is None

@@ -72,24 +72,38 @@ def make_warehouse(root: Path, *, fstab: Path = _FSTAB) -> None:
         )
 
 
-def absence(warehouse: Warehouse, application_id: str) -> str | None:
-    """What is not there although a reader expects it, as one sentence with the remedy.
+def absence(warehouse: Warehouse, application_id: str) -> WarehouseError | None:
+    """What is not there although a reader expects it, as an error to be shown or raised.
 
     Raises:
         WarehouseError: The path is a file or cannot be read.
     """
     if not is_warehouse(warehouse.root):
-        return (
-            f"There is no warehouse at {warehouse.root}: nothing is backed up there. Check the"
-            " path (warehouse in the YAML, --warehouse) and whether its disk is mounted."
+        return WarehouseError(
+            path=warehouse.root,
+            reason="there is no warehouse, so nothing is backed up there",
+            remedy="Check the path (warehouse in the YAML, --warehouse) and whether its disk is"
+            " mounted.",
         )
     if warehouse.records(application_id).exists() and not warehouse.control("windows").exists():
-        return (
-            f"{warehouse.root} holds records of {application_id}, but the ledger of what is backed"
-            f" up ({warehouse.control('windows').name}) is gone: bring it back from a copy of the"
-            " warehouse; a backup would begin anew."
+        return WarehouseError(
+            path=warehouse.root,
+            reason=f"it holds records of {application_id}, but the ledger of what is backed up"
+            f" ({warehouse.control('windows').name}) is gone",
+            remedy="Bring it back from a copy of the warehouse; a backup would begin anew.",
         )
     return None
+
+
+def require_backup(warehouse: Warehouse, application_id: str) -> None:
+    """Refuse to go on where there is no warehouse or no ledger, before anything is made there.
+
+    Raises:
+        WarehouseError: See `absence`.
+    """
+    missing = absence(warehouse, application_id)
+    if missing is not None:
+        raise missing
 
 
 def _refuse_unmounted(root: Path, fstab: Path) -> None:

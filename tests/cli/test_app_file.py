@@ -144,6 +144,12 @@ class TestErrors:
         for text in texts:
             assert text in said
 
+    def test_a_key_that_stands_twice(self, tmp_path: Path) -> None:
+        path = tmp_path / "defs.yaml"
+        path.write_text(_YAML + "  tags:\n    a: b\n    a: c\n")
+        with pytest.raises(ConfigurationError, match=r"line 15: the key a is given.* line 14"):
+            load_settings(path)
+
     @pytest.mark.parametrize(
         ("lines", "texts"),
         [

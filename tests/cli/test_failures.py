@@ -176,5 +176,5 @@ def test_a_reader_says_that_there_is_no_warehouse_and_makes_none(
     for command in (["windows"], ["recovery-points", "list"], ["restore", "list"], ["ready"]):
         with nothing_written(tmp_path):
             result = program(*command, "--app", app_file, "--warehouse", tmp_path / "none")
-        assert f"There is no warehouse at {tmp_path / 'none'}" in result.err
+        assert f"{tmp_path / 'none'} cannot be used: there is no warehouse" in result.err
         assert "There is no warehouse" not in program(*command, "--app", app_file).err

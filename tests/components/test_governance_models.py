@@ -183,7 +183,7 @@ class TestAssets:
         result = dg.materialize([asset])
         assert result.success
         checks = {e.check_name: e for e in result.get_asset_check_evaluations()}
-        assert set(checks) == set(CHECKS)
+        assert set(checks) == {v.check for v in judge(facts, said) if v.compared} < set(CHECKS)
         red = [name for name, check in checks.items() if not check.passed]
         assert red == ["cleanup_policies_fit"]
         assert CHANGELOG in (checks[red[0]].description or "")

@@ -101,6 +101,7 @@ def _record(number: int) -> Record:
     return Record(0, -1, then_ms + number, str(number % 20).encode(), b"v" * 100)
 
 
+@pytest.mark.usefixtures("closed_in_order")
 def test_old_records_stay_until_the_restore_is_finished(
     settings: ApplicationSettings, target: KafkaCluster, spark: SparkSessionResource
 ) -> None:

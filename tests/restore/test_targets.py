@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from kstreams_assets.errors import ConfigurationError
+from kstreams_assets.errors import ConfigurationError, WarehouseError
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.kafka.secret import Secret
@@ -20,6 +20,7 @@ from kstreams_assets.restore.targets import (
     target_connection,
 )
 from kstreams_assets.settings import ApplicationSettings, RestoreSettings
+from kstreams_assets.warehouse.presence import make_warehouse
 from tests.restore import outcomes
 
 NOON = RestoreRequest(as_of_ms=1_795_262_400_250)
@@ -140,6 +141,13 @@ def test_instants_are_rounded_down_also_before_1970() -> None:
 @pytest.mark.kafka
 def test_a_local_cluster_is_found_again_by_its_id(tmp_path: Path) -> None:
     settings = outcomes.settings(tmp_path / "warehouse")
+    with (
+        pytest.raises(WarehouseError, match="there is no warehouse"),
+        open_target(settings, "local:trial", RestoreRequest()),
+    ):
+        pytest.fail("it was started")
+    assert not settings.warehouse.root.exists()
+    make_warehouse(settings.warehouse.root)
     with open_target(settings, "local:trial", RestoreRequest()) as connection:
         assert connection.bootstrap_servers.startswith("127.0.0.1:")
         with KafkaCluster(connection) as cluster:

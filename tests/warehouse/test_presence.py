@@ -70,7 +70,7 @@ def test_an_unmounted_disk(tmp_path: Path) -> None:
 
 def test_a_ledger_that_is_gone_is_named(tmp_path: Path) -> None:
     warehouse = Warehouse(tmp_path)
-    assert "There is no warehouse" in str(absence(warehouse, "shop"))
+    assert "there is no warehouse" in str(absence(warehouse, "shop"))
     _append(tmp_path)
     assert absence(warehouse, "shop") is None
     (tmp_path / "records" / "shop").mkdir(parents=True)
