@@ -35,7 +35,7 @@ from kstreams_assets.recovery.method import (
 from kstreams_assets.recovery.point import Guarantee, Method
 from kstreams_assets.recovery.quiet import why_not_exactly_once
 from kstreams_assets.recovery.refusal import Refusal, Wanted
-from kstreams_assets.recovery.sample import PartitionSample, Sample
+from kstreams_assets.recovery.sample import PartitionSample, Sample, Written
 from kstreams_assets.recovery.segments import tail_of
 from kstreams_assets.recovery.since import since
 from kstreams_assets.recovery.transaction_history import (
@@ -101,14 +101,41 @@ class TransactionsMethod:
         cut = self._decide(sample, counts)
         if isinstance(cut, Refusal):
             return NotTaken(cut.reason, again=cut.wanted is not Wanted.ANOTHER_METHOD)
+        undeclared = self._undeclared_outputs(sample)
         return Positions(
             method=Method.TRANSACTIONS,
-            guarantee=Guarantee.EXACT,
+            guarantee=Guarantee.AT_LEAST_ONCE if undeclared else Guarantee.EXACT,
             ends={**cut.ends, **self._isolated},
             committed=cut.committed,
             high_watermarks=watermarks,
             excluded=cut.excluded,
-            note=self._note(),
+            note=" ".join(filter(None, [*map(_why_output, undeclared), self._note()])),
+        )
+
+    def _undeclared_outputs(self, sample: Sample) -> Sequence[str]:
+        """Sources of tables, declared as inputs, whose newest records the application wrote.
+
+        Of inputs the point has all up to the last stable offset, so also what transactions wrote
+        that do not belong to it.
+        """
+        cluster, standing = self.scene.cluster, self.scene.standing
+        tables = [p for p in standing.inputs if TopicRole.CHANGELOG in standing.roles(p)]
+        if not tables:
+            return ()
+        starts, ends = cluster.log_start_offsets(tables), cluster.high_watermarks(tables)
+        newest = self._read(
+            {p: OffsetRange(ends[p] - 1, ends[p]) for p in tables if ends[p] > starts[p]}
+        )
+        ours = {segment.producer_id for segment in sample.group.tail.segments}
+        ours |= {
+            batch.producer_id
+            for one in sample.partitions
+            if one.written is Written.BY_APPLICATION
+            for batch in one.batches
+            if batch.is_transactional
+        }
+        return sorted(
+            {p.topic for p, found in newest.items() if {b.producer_id for b in found} & ours}
         )
 
     def _note(self) -> str:
@@ -362,6 +389,14 @@ class TransactionsMethod:
         wanted = {p: OffsetRange(*ends) for p, ends in ranges.items()}
         raw = self.scene.reader.read(wanted, deadline_s=_READ_S)
         return replace(sample, history=ended_transactions(state_records(raw.values(), names)))
+
+
+def _why_output(topic: str) -> str:
+    return (
+        f"The application writes topic {topic}, as its newest records show, but it is declared as"
+        " an input: the point may have records of it that do not belong to its transactions."
+        " Give it the role output too (topics.<topic>.roles)."
+    )
 
 
 def _unclosed(sample: Sample) -> Sequence[TopicPartitionId]:

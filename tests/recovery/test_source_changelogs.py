@@ -3,10 +3,12 @@
 import random
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from kstreams_assets.app.model import TopicRole
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.kafka.local_cluster import LocalCluster
@@ -82,3 +84,29 @@ def test_what_was_written_and_not_yet_read_belongs_to_the_point(
         assert held(topics.out) == taken_in(topics.customers), point
         unread += held(topics.customers) - taken_in(topics.customers)
     assert unread > 0  # or nothing was shown
+
+
+def test_a_table_s_source_that_the_application_writes_undeclared_is_noticed(
+    cluster: KafkaCluster, tmp_path: Path
+) -> None:
+    """Declared by hand, as input and changelog alone; others might write it."""
+    topics = TableTopics(unique_name("table"), unique_name("t") + ".")
+    topics.create(cluster, partitions=_PARTITIONS)
+    servers, application = cluster.connection.bootstrap_servers, topics.application
+    declared = tuple(
+        replace(topic, roles=topic.roles - {TopicRole.OUTPUT})
+        if TopicRole.CHANGELOG in topic.roles
+        else topic
+        for topic in application.topics
+    )
+    by_hand = replace(application, topics=declared)
+    with (
+        TableApp(servers, topics, state_dir=tmp_path / "state"),
+        Feed(servers, topics.changes, change, rate=1_000),
+    ):
+        time.sleep(3)
+        point = Recorder(by_hand, cluster, Warehouse(tmp_path / "by-hand")).take()
+        whole = Recorder(application, cluster, Warehouse(tmp_path / "whole")).take()
+    assert point.guarantee is Guarantee.AT_LEAST_ONCE
+    assert f"The application writes topic {topics.customers}" in point.reason
+    assert whole.guarantee is Guarantee.EXACT, whole.reason
