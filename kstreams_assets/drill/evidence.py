@@ -13,6 +13,8 @@ from kstreams_assets.completeness.results_table import ResultsTable, RuleStandin
 from kstreams_assets.drill.table import DrillsTable, StoredDrill
 from kstreams_assets.governance.findings import GovernanceReport
 from kstreams_assets.governance.table import FindingsTable
+from kstreams_assets.ktables.snapshot import Snapshot
+from kstreams_assets.ktables.snapshots_table import SnapshotsTable
 from kstreams_assets.settings import ApplicationSettings
 
 
@@ -40,6 +42,11 @@ class Evidence:
         """Backups whose files are missing or do not match the ledger."""
         settings = self.settings
         return Ledger(settings.warehouse, settings.application_id).damaged()
+
+    @cached_property
+    def damaged_snapshots(self) -> list[tuple[Snapshot, str]]:
+        """KTable snapshots whose files are missing or have another size, and what is wrong."""
+        return SnapshotsTable(self.settings.warehouse).damaged(self.settings.application_id)
 
     @cached_property
     def rules(self) -> list[RuleStanding]:

@@ -34,7 +34,8 @@ class Facts:
 
     `due` are closed windows that are not backed up, without the newest one, whose backup may be
     under way; oldest first. `damaged` are spans whose files are missing or do not match the
-    ledger. `results` are the newest evaluations of each rule at each place, None
+    ledger, `damaged_snapshots` are KTable snapshots with files that are missing or have another
+    size. `results` are the newest evaluations of each rule at each place, None
     when no rule is declared. `findings` are None when governance was never looked at.
     `warehouse_mode` is the mode of the warehouse's folder when others than its owner may enter it.
     `cluster_problem` is None when the source cluster answers, and what it said if not;
@@ -45,6 +46,7 @@ class Facts:
     recency: Recency
     due: tuple[str, ...] = ()
     damaged: tuple[SpanDamage, ...] = ()
+    damaged_snapshots: tuple[str, ...] = ()
     results: tuple[RuleResult, ...] | None = None
     findings: tuple[OpenFinding, ...] | None = None
     drill: StoredDrill | None = None
@@ -87,6 +89,7 @@ def judge_readiness(facts: Facts) -> Readiness:
         _of_point(facts.recency),
         _of_windows(facts.due),
         *_of_files(facts.damaged),
+        *_of_snapshots(facts.damaged_snapshots),
         *_of_rules(facts.results),
         *_of_governance(facts.findings),
         _of_drill(facts),
@@ -130,6 +133,19 @@ def _of_files(damaged: Sequence[SpanDamage]) -> Iterator[Statement]:
         "stored files",
         f"Files of {windows} windows do not match the ledger. {damaged[0]}. {damaged[0].remedy}"
         " kstreams-assets windows names every window.",
+        speaks_against=True,
+    )
+
+
+def _of_snapshots(damaged: Sequence[str]) -> Iterator[Statement]:
+    if not damaged:
+        return
+    rest = f" (and {len(damaged) - 1} more)" if damaged[1:] else ""
+    yield Statement(
+        "KTable snapshots",
+        f"Files of KTable snapshots are not those that were written: {damaged[0]}{rest}. Make the"
+        " snapshots again (kstreams-assets ktables make --window WINDOW), or bring the files back"
+        " from a copy of the warehouse.",
         speaks_against=True,
     )
 

@@ -41,6 +41,10 @@ def facts_of(evidence: Evidence, now_ms: int) -> Facts:
         recency=recovery_point_is_recent(settings, restorable=evidence.restorable, now_ms=now_ms),
         due=tuple(status.window.key for status in windows[:-1] if status.is_due),
         damaged=tuple(evidence.damaged),
+        damaged_snapshots=tuple(
+            f"store {snapshot.store}, window {snapshot.window.key}: {problem}"
+            for snapshot, problem in evidence.damaged_snapshots
+        ),
         results=tuple(rule.newest for rule in evidence.rules) if has_rules(settings) else None,
         findings=_findings(evidence.governance),
         drill=evidence.drill,

@@ -11,7 +11,7 @@ from kstreams_assets.app.model import StreamsApplication
 from kstreams_assets.backup.content import open_records
 from kstreams_assets.backup.run import Spark
 from kstreams_assets.backup.windows import Window
-from kstreams_assets.errors import KTableJobError
+from kstreams_assets.errors import KTableJobError, StoredDataError
 from kstreams_assets.ktables.content import (
     open_table,
     require_snapshot,
@@ -31,6 +31,8 @@ from kstreams_assets.ktables.work import (
 )
 from kstreams_assets.settings import BackupSettings
 from kstreams_assets.warehouse.control_table import refuse_newer_tables
+from kstreams_assets.warehouse.delta import storage_failures
+from kstreams_assets.warehouse.digest import first_changed
 from kstreams_assets.warehouse.layout import Warehouse
 from kstreams_assets.warehouse.lock import LockHandle, warehouse_lock
 
@@ -65,6 +67,7 @@ class KTableRun:
         Raises:
             KTableWindowError: A window that is needed is not backed up; nothing was made.
             KTableColumnsError: A table has columns of other types than are declared now.
+            StoredDataError: Files of the backups or of an earlier snapshot were changed.
             KTableJobError: Spark failed; snapshots that were made before it stay.
             WarehouseLockedError: Another run holds the application's lock.
             NewerLayoutError: A newer release wrote the warehouse; nothing was changed.
@@ -111,6 +114,7 @@ class _Execution:
     def _make(self, plan: SnapshotPlan, base: Snapshot | None) -> Snapshot:
         began = time.monotonic()
         name = self.run.application.application_id
+        self._require_records(plan)
         with staged_saved_records(self.run.warehouse, name, plan) as (saved, count):
             saved_file = str(saved) if saved else None
             work = work_of(plan, base, self._base_files(base), saved_file, count)
@@ -127,6 +131,25 @@ class _Execution:
             run_id=self.run.run_id,
             written=snapshot_written(self._table(plan.store.store), plan.window.key),
         )
+
+    def _require_records(self, plan: SnapshotPlan) -> None:
+        """Before a record is used: the files are those that their backups wrote, byte for byte."""
+        noted = [
+            (file.path, file.written)
+            for part in plan.partitions
+            for file in part.files
+            if file.written
+        ]
+        with storage_failures(self.run.warehouse.root):
+            changed = first_changed(noted)
+        if changed is not None:
+            raise StoredDataError(
+                subject=f"The backup of {plan.store.topic}",
+                problem=f"file {'/'.join(changed.parts[-3:])} does not match the SHA-256 that its"
+                " backup noted",
+                remedy="Bring the file back from a copy of the warehouse, or back the window up"
+                " again if Kafka still has it; then make the snapshot again.",
+            )
 
     def _table(self, store: str) -> Path:
         return self.run.warehouse.ktable(self.run.application.application_id, store)

@@ -9,6 +9,12 @@ import pyarrow.compute as pc
 
 from kstreams_assets.backup.windows import Window
 from kstreams_assets.kafka.positions import OffsetRange
+from kstreams_assets.ktables.content import (
+    WindowFiles,
+    open_table,
+    snapshot_problem,
+    window_files,
+)
 from kstreams_assets.ktables.snapshot import RowProblem, Snapshot, SnapshotPartition
 from kstreams_assets.warehouse.control_table import ControlTable, one_of
 from kstreams_assets.warehouse.digest import WRITTEN_FILES, files_in
@@ -104,6 +110,24 @@ class SnapshotsTable:
         }
         found = [_snapshot(row) for (store, _), row in newest.items() if store in present]
         return sorted(found, key=lambda s: (s.store, s.window))
+
+    def damaged(self, application_id: str) -> list[tuple[Snapshot, str]]:
+        """Snapshots with files that are missing or have another size, and what is wrong.
+
+        Raises:
+            NewerLayoutError: A newer release wrote the table, or one of a store.
+            WarehouseError: One of the tables cannot be read.
+        """
+        found: list[tuple[Snapshot, str]] = []
+        files: dict[str, WindowFiles] = {}
+        for snapshot in self.of(application_id):
+            path = self._warehouse.ktable(application_id, snapshot.store)
+            if snapshot.store not in files:
+                files[snapshot.store] = window_files(open_table(path), path)
+            problem = snapshot_problem(path, snapshot, read=False, files=files[snapshot.store])
+            if problem:
+                found.append((snapshot, problem))
+        return found
 
     def record(self, snapshots: Sequence[Snapshot]) -> None:
         """Put the rows of these snapshots in place of earlier ones, in one commit."""

@@ -68,6 +68,21 @@ def file_digest(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def first_changed(files: Sequence[tuple[Path, WrittenFile]]) -> Path | None:
+    """The first of some files that is not the one that was written, byte for byte.
+
+    Raises:
+        OSError: One cannot be read.
+    """
+
+    def changed(file: tuple[Path, WrittenFile]) -> Path | None:
+        path, written = file
+        return None if file_digest(path) == written.digest else path
+
+    with ThreadPoolExecutor(_THREADS) as pool:
+        return next((path for path in pool.map(changed, files) if path), None)
+
+
 def file_problem(path: Path, size: int | None) -> str:
     """What keeps a file from being the one that was written, by existence and size; else empty."""
     try:

@@ -5,7 +5,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import pyarrow.compute as pc
 import pytest
+from deltalake import DeltaTable, write_deltalake
 
 from kstreams_assets.backup.point_judge import Restores
 from kstreams_assets.cli import restore as restore_module
@@ -382,6 +384,38 @@ class TestMap:
         ]
         table = program("restore", "map", "--app", app_file, "orders", "3").out
         assert "orders-3 -> new-orders-3 (end 7), restore first" in table
+
+    @pytest.mark.parametrize("column", ["source_start", "target_start"])
+    @pytest.mark.parametrize("offsets", [(), ("14",), ("--reverse", "4")])
+    def test_a_shifted_map_gives_no_answer(
+        self, program: Program, app_file: Path, column: str, offsets: tuple[str, ...]
+    ) -> None:
+        path = app_file.parent / "warehouse" / "offset_maps"
+        rows = DeltaTable(path).to_pyarrow_table()
+        index = rows.schema.get_field_index(column)
+        shifted = pc.add(rows[column], 7)  # pyright: ignore[reportAttributeAccessIssue]
+        write_deltalake(
+            path, rows.set_column(index, rows.schema.field(index), shifted), mode="overwrite"
+        )
+        result = program("restore", "map", "--app", app_file, "orders", "3", *offsets)
+        assert (result.exit_code, result.out, result.err.count("\n")) == (2, "", 1)
+        assert "The offset map of orders-3 in restore first" in result.err
+        assert "from a copy of the warehouse" in result.err
+
+    @pytest.mark.parametrize("pattern", ["_delta_log/*", "*/*.parquet"])
+    @pytest.mark.parametrize("content", [b"garbage{", b"", None])
+    def test_a_damaged_table(
+        self, program: Program, app_file: Path, pattern: str, content: bytes | None
+    ) -> None:
+        for file in (app_file.parent / "warehouse" / "offset_maps").glob(pattern):
+            if content is None:
+                file.unlink()
+            else:
+                file.write_bytes(content)
+        result = program("restore", "map", "--app", app_file, "orders", "3", "14")
+        assert (result.exit_code, result.out, result.err.count("\n")) == (2, "", 1)
+        assert "offset_maps" in result.err
+        assert "from a copy" in result.err
 
     def test_unknown(self, program: Program, app_file: Path) -> None:
         result = program("restore", "map", "--app", app_file, "orders", "4", "0")

@@ -76,6 +76,10 @@ _NO_POINT = Restorable(exact=None, covered=_POINT)
             {"recency": replace(GOOD.recency, explanation="No exact.", restorable=_NO_POINT)},
             "No exact.",
         ),
+        (
+            {"damaged_snapshots": ("store sums, window w1: file a is missing", "store b")},
+            "sums, window w1: file a is missing (and 1 more)",
+        ),
         ({"due": ("w1", "w2")}, "2 closed windows are not backed up, from w1 on"),
         ({"results": ()}, "were never evaluated"),
         (

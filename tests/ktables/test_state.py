@@ -1,13 +1,14 @@
 """One key at an instant and its history, from tables written by hand."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import write_deltalake
 
@@ -15,9 +16,12 @@ from kstreams_assets.errors import (
     KeyNotInStoreError,
     KeyNotUnderstoodError,
     NoSnapshotError,
+    StoredDataError,
     UnknownStoreError,
+    WarehouseError,
 )
 from kstreams_assets.ktables.as_text import as_text
+from kstreams_assets.ktables.content import snapshot_written
 from kstreams_assets.ktables.snapshots_table import SnapshotsTable
 from kstreams_assets.ktables.state import Key, history_of, state_at
 from kstreams_assets.ktables.store_format import Encoding, Format, StoreFormat, StoreKind
@@ -63,6 +67,44 @@ def shop(tmp_path: Path) -> ApplicationSettings:
 
 def _taken_at(window: str) -> int:
     return snapshot(window).taken_at_ms
+
+
+def _with_other_values(file: Path) -> None:
+    rows = pq.ParquetFile(file).read()
+    index = rows.schema.get_field_index("decoded_value")
+    values = pa.array([41] * rows.num_rows, rows.schema.field(index).type)
+    pq.write_table(rows.set_column(index, rows.schema.field(index), values), file)
+
+
+@pytest.mark.parametrize("damage", [_with_other_values, Path.unlink])
+def test_a_changed_snapshot_gives_no_answer(
+    shop: ApplicationSettings, damage: Callable[[Path], None]
+) -> None:
+    table = shop.warehouse.ktable(shop.application_id, "totals")
+    written = [replace(snapshot(key), written=snapshot_written(table, key)) for key in KEYS]
+    SnapshotsTable(shop.warehouse).record(written)
+    assert [row.decoded_value for row in state_at(shop, "totals", Key("b")).rows] == [1]
+    (file,) = table.glob("window=*03*/*.parquet")
+    damage(file)
+    for ask in (state_at, history_of):
+        with pytest.raises(StoredDataError, match=rf"totals, window {KEYS[3]}.* ktables make"):
+            ask(shop, "totals", Key("b"))
+    older = state_at(shop, "totals", Key("b"), _taken_at(KEYS[2]))
+    assert [row.decoded_value for row in older.rows] == [1]
+
+
+def test_a_flipped_bit_in_a_snapshot_of_an_earlier_release(shop: ApplicationSettings) -> None:
+    """It has no digest; the checksums of its pages are compared, where the writer made some."""
+    table = shop.warehouse.ktable(shop.application_id, "totals")
+    (file,) = table.glob("window=*03*/*.parquet")
+    rows = pq.ParquetFile(file).read()
+    plain = {"use_dictionary": False, "compression": "none", "write_statistics": False}
+    pq.write_table(rows, file, write_page_checksum=True, **plain)
+    content = file.read_bytes()
+    at = content.index((7).to_bytes(8, "little"))
+    file.write_bytes(content[:at] + (8).to_bytes(8, "little") + content[at + 8 :])
+    with pytest.raises(WarehouseError, match=rf"{file.name} cannot be used.*from a copy"):
+        state_at(shop, "totals", Key("b"))
 
 
 class TestStateAt:
