@@ -76,7 +76,7 @@ class ContentPlanner:
             for cut in point.partitions
             if cut.topic == topic and cut.saved_from is not None and cut.saved_from < cut.end
         }
-        return by_partition(self._saved.of_cuts(point.application_id, cuts)) if cuts else {}
+        return by_partition(self._saved.of_cuts(point, cuts)) if cuts else {}
 
     def stage(self, rows: Sequence[pa.Table]) -> str | None:
         """A file with these records; None without any."""

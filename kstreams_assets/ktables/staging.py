@@ -37,9 +37,7 @@ def staged_saved_records(
 
 
 def _write(warehouse: Warehouse, plan: SnapshotPlan, path: Path) -> tuple[Path | None, int]:
-    rows = SavedRecordsTable(warehouse).of_cuts(
-        plan.point.application_id, saved_cuts(plan.partitions)
-    )
+    rows = SavedRecordsTable(warehouse).of_cuts(plan.point, saved_cuts(plan.partitions))
     if rows.num_rows == 0:
         return None, 0
     pq.write_table(rows.select(_COLUMNS), path, use_dictionary=False)

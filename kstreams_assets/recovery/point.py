@@ -110,7 +110,8 @@ class RecoveryPoint:
     belong to it and were not yet processed. `sequence` counts the points of the application and
     orders them, whatever the clocks said; `ledger_version` is the version of the table `windows`
     before the cut: what was recorded by then was read before the cut. Both are None in points of
-    earlier releases.
+    earlier releases. `saved_version` is the version of the table `recovery_point_records` with what
+    was saved of the point in it; None where nothing was, and in points of earlier releases.
     """
 
     id: str
@@ -133,6 +134,7 @@ class RecoveryPoint:
     ledger_version: int | None = None
     undeclared_topics: tuple[str, ...] | None = None
     cut_guarantee: Guarantee | None = None
+    saved_version: int | None = None
     damaged: bool = False
     """Its row was changed since it was stored; nothing it says may be relied on."""
     _by_id: dict[TopicPartitionId, PartitionCut] = field(

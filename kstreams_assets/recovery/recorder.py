@@ -142,6 +142,8 @@ class Recorder:
             point = taken.point(closes_window_end_ms, newest, _stamp(taken.began, newest, table))
             saved = SavedRecordsTable(self.warehouse)
             saved.append(application_id, point.id, taken.completed.tails)
+            if any(cut.saved_from is not None for cut in point.partitions):
+                point = replace(point, saved_version=saved.version())
             table.append(point)
             if self.retention is not None:
                 maintain_if_due(self.warehouse, application_id, self.retention)

@@ -76,28 +76,54 @@ class SavedRecordsTable:
         self._table.append_table(rows)
         return rows.num_rows
 
+    def version(self) -> int:
+        """The version of the table; it grows with each change."""
+        return self._table.version()
+
+    def _require_all_of(self, point: RecoveryPoint) -> None:
+        """Refuse a table that lacks the commit with which records of a point were saved.
+
+        Raises:
+            StoredDataError: It is older than the point.
+        """
+        version = self.version()
+        if point.saved_version is not None and version < point.saved_version:
+            raise StoredDataError(
+                subject="The table recovery_point_records",
+                problem=f"recovery point {point.id} was stored when it had version"
+                f" {point.saved_version}, now it has {version}: its last commits are missing, as in"
+                " a copy that was made while a point was taken",
+                remedy="Bring the table recovery_point_records back from a later copy of the"
+                " warehouse, or restore a recovery point that does not need it.",
+            )
+
     def of_point(self, point: RecoveryPoint) -> pa.Table:
         """The saved records that belong to a point, each once, by topic, partition and offset.
 
         Columns as in `SCHEMA`. What a backup was said to hold without holes (see `drop_unneeded`)
         is not among them.
+
+        Raises:
+            StoredDataError: One of them was changed since it was saved, or the table is older than
+                the point.
         """
         cuts = {cut.id: cut for cut in point.partitions if cut.saved_from is not None}
-        return self.of_cuts(point.application_id, cuts)
+        return self.of_cuts(point, cuts)
 
     def of_cuts(
-        self, application_id: str, cuts: Mapping[TopicPartitionId, PartitionCut]
+        self, point: RecoveryPoint, cuts: Mapping[TopicPartitionId, PartitionCut]
     ) -> pa.Table:
-        """The records in `[saved_from, end)` outside the excluded ranges of cuts, as `of_point`.
+        """The records in `[saved_from, end)` outside the excluded ranges of cuts of a point.
 
         Whichever points saved them.
 
         Raises:
-            StoredDataError: One of them was changed since it was saved.
+            StoredDataError: As `of_point`.
         """
         if not cuts:
             return SCHEMA.empty_table()
-        rows = self._table.read(application_id=application_id, where=_near(cuts.values()))
+        self._require_all_of(point)
+        rows = self._table.read(application_id=point.application_id, where=_near(cuts.values()))
         found = chosen(rows, cuts)
         _require_unchanged(found)
         return found

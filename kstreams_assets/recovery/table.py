@@ -83,6 +83,7 @@ SCHEMA = pa.schema(
         pa.field("undeclared_topics", pa.list_(pa.string())),
         pa.field("cut_guarantee", pa.string()),
         pa.field("digest", pa.string()),
+        pa.field("saved_version", pa.int64()),
     ]
 )
 
@@ -305,6 +306,7 @@ def row_of(point: RecoveryPoint) -> dict[str, Any]:
             None if point.undeclared_topics is None else list(point.undeclared_topics)
         ),
         "cut_guarantee": None if point.cut_guarantee is None else point.cut_guarantee.value,
+        "saved_version": point.saved_version,
     }
 
 
@@ -332,6 +334,7 @@ def _point(row: dict[str, Any]) -> RecoveryPoint:
             None if row["undeclared_topics"] is None else tuple(row["undeclared_topics"])
         ),
         cut_guarantee=None if row["cut_guarantee"] is None else Guarantee(row["cut_guarantee"]),
+        saved_version=row["saved_version"],
         damaged=_is_damaged(row),
     )
 

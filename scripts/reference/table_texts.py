@@ -37,6 +37,8 @@ RECOVERY_POINTS = {
     "in_flight": "Records of repartition topics that belong to it and were not yet processed.",
     "unsealed_because": "Why it is not sealed; empty when it is.",
     "absent_topics": "Declared topics that were not on the cluster, or not visible.",
+    "saved_version": "Version of the table `recovery_point_records` with what was saved of the"
+    " point in it; an older table is refused. Null: nothing was saved, or not known.",
     "undeclared_topics": "Topics of the application (by their names, or with offsets of its group)"
     " that nobody had declared; null: not known.",
     "cut_guarantee": "Guarantee of what the point has, whatever topics it lacks; null: as"

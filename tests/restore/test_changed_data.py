@@ -237,6 +237,26 @@ def test_changed_saved_records(tmp_path: Path, column: str, change: Callable[[li
         saved.of_point(taken)
 
 
+def test_saved_records_without_their_last_commit(tmp_path: Path) -> None:
+    """As in a copy that was made while a point was taken: they are stored before their point."""
+    saved = SavedRecordsTable(Warehouse(tmp_path))
+    partition = TopicPartitionId("t", 0)
+    taken = []
+    for offset in range(3):
+        record = RawRecord(offset, 1_000 + offset, 0, b"k", b"v", ())
+        saved.append(APPLICATION_ID, f"p{offset}", [SavedTail(partition, "life-1", [record])])
+        cut = PartitionCut("t", 0, "life-1", 0, offset + 1, saved_from=0)
+        one = point(1000, cut, point_id=f"p{offset}")
+        taken.append(replace(one, saved_version=saved.version()))
+    max((tmp_path / "recovery_point_records" / "_delta_log").glob("*.json")).unlink()
+    assert [saved.of_point(one).num_rows for one in taken[:-1]] == [1, 2]
+    with pytest.raises(StoredDataError, match=r"recovery point p2 .*last commits are missing"):
+        saved.of_point(taken[-1])
+    points = RecoveryPointTable(Warehouse(tmp_path))
+    points.append_many(taken)
+    assert points.load(APPLICATION_ID, ["p2"]) == [taken[-1]]
+
+
 @pytest.mark.parametrize("column", ["source_start", "target_start"])
 def test_a_shifted_offset_map(tmp_path: Path, column: str) -> None:
     table = OffsetMapsTable(Warehouse(tmp_path))

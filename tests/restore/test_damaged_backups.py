@@ -179,7 +179,8 @@ def test_a_changed_snapshot_is_not_restored(
         )
 
     make()
-    point = workbench.points()[-1]
+    closing = workbench.ledger.entries()[-1].recovery_point_id
+    (point,) = (point for point in workbench.points() if point.id == closing)
     request = replace(own_names("copy", point), changelog_source=ChangelogSource.SNAPSHOT)
     plan = plan_restore(settings, request, settings.connection)
     assert [str(refusal) for refusal in plan.refusals] == []
