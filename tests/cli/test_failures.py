@@ -14,7 +14,7 @@ from dagster._core.test_utils import freeze_time
 from kstreams_assets.cli import main as main_module
 from kstreams_assets.errors import WarehouseError
 from kstreams_assets.recovery.table import RecoveryPointTable
-from kstreams_assets.warehouse.layout import Warehouse
+from kstreams_assets.warehouse.layout import CONTROL_TABLES, Warehouse
 from tests.backup.samples import cut, point
 from tests.cli.application import Program, Result, document, nothing_written, write
 
@@ -86,6 +86,39 @@ def test_a_damaged_log(program: Program, app_file: Path, what: str) -> None:
     _is_one_line(program("recovery-points", "list", "--app", app_file), "recovery_points")
 
 
+_READERS = (
+    ["windows"],
+    ["recovery-points", "list"],
+    ["ready"],
+    ["restore", "list"],
+    ["restore", "plan"],
+    ["state", "totals", "--key", "a"],
+    ["restore", "map", "orders", "0", "1"],
+)
+
+
+@pytest.mark.parametrize("table", sorted(CONTROL_TABLES))
+def test_a_damaged_control_table(program: Program, app_file: Path, table: str) -> None:
+    """Whoever reads it names it in one line; for the others nothing changes."""
+    before = [program(*command, "--app", app_file) for command in _READERS]
+    log = app_file.parent / "warehouse" / table / "_delta_log"
+    log.mkdir(parents=True, exist_ok=True)
+    for file in log.iterdir():
+        file.unlink()
+    (log / f"{0:020}.json").write_text("garbage{")
+    named = []
+    for command, was in zip(_READERS, before, strict=True):
+        result = program(*command, "--app", app_file)
+        if f"/{table} cannot be used" in result.err:
+            _is_one_line(result, "from a copy of the warehouse")
+            named.append(command)
+        else:
+            assert (result.exit_code, result.err) == (was.exit_code, was.err)
+    # There are neither restores nor rules here.
+    unread = {"offset_maps", "schemas", "recovery_point_records", "completeness_results"}
+    assert named or table in unread
+
+
 def test_the_warehouse_is_a_file(program: Program, tmp_path: Path) -> None:
     (tmp_path / "warehouse").write_text("")
     app_file = write(tmp_path / "defs.yaml", document(warehouse=str(tmp_path / "warehouse")))
@@ -147,7 +180,7 @@ import sys
 from pathlib import Path
 from kstreams_assets.errors import KStreamsAssetsError
 from kstreams_assets.recovery.table import RecoveryPointTable
-from kstreams_assets.warehouse.layout import Warehouse
+from kstreams_assets.warehouse.layout import CONTROL_TABLES, Warehouse
 from tests.backup.samples import cut, point
 try:
     RecoveryPointTable(Warehouse(Path(sys.argv[1]))).append(point(1, cut(0, 10), point_id="x"))
