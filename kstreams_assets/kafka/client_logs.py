@@ -15,12 +15,13 @@ _LOGGERS_WITH_CREDENTIALS = (
     "kafka.protocol.parser",
 )
 
-# They report every attempt to reconnect.
+# They report every attempt to reconnect, and every login without TLS.
 _LOGGERS_OF_ATTEMPTS = (
     LIBRDKAFKA_LOGGER,
     "kafka.net.connection",
     "kafka.net.inet",
     "kafka.net.manager",
+    "kafka.net.sasl.plain",
     "kafka.net.selector",
     "kafka.net.transport",
 )

@@ -151,7 +151,7 @@ def test_an_application_that_never_runs(source: OrderSource, spark: SparkSession
     assert start is not None
     assert start.took_s < 60
     assert report.application is not None
-    assert report.application.last_lines[0].startswith("waiting for 127.0.0.1:")
+    assert report.application.last_lines[0].endswith("client.properties")
     assert objective_verdict(report).result is ObjectiveResult.NOT_RECOVERED
     written = yaml.safe_load(report_file(settings, report.drill_id).read_text())["restoreDrill"]
     assert written["correctnessCheck"] == "failed"

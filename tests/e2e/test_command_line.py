@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -22,6 +23,7 @@ from examples.order_processor.orders import CustomerTotal, OrderGenerator, custo
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.kafka.local_cluster import LocalCluster
+from kstreams_assets.warehouse.presence import make_warehouse
 from tests.streams.cluster import unique_name
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.e2e]
@@ -160,6 +162,43 @@ def totals(records: Path, application_id: str) -> dict[str, CustomerTotal]:
     return found
 
 
+def test_ctrl_c_in_a_backup_is_one_line_and_it_goes_on(
+    kafka_cluster: LocalCluster, application_id: str, app_file: Path
+) -> None:
+    orders = f"{application_id}-orders"
+    create_topics(kafka_cluster.bootstrap_servers, topic_prefix=f"{application_id}-")
+    produce_orders(
+        kafka_cluster.bootstrap_servers, OrderGenerator(seed=1), topic=orders, count=20_000
+    )
+    document = yaml.safe_load(app_file.read_text("utf-8"))
+    document["attributes"] |= {"topics": {orders: {"roles": ["input"]}}}
+    del document["attributes"]["topology"]
+    app_file.write_text(yaml.safe_dump(document), encoding="utf-8")
+    command = [sys.executable, "-m", "kstreams_assets.cli.main", "-v", "backup"]
+    process = subprocess.Popen(
+        [*command, "--app", str(app_file)],
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert process.stderr is not None
+    said = []
+    for line in process.stderr:
+        said.append(line)
+        if "Reading" in line:  # by Spark, which starts now
+            time.sleep(8)
+            os.killpg(process.pid, signal.SIGINT)
+            break
+    _, rest = process.communicate(timeout=60)
+    assert process.returncode == 130, "".join(said) + rest
+    assert rest.strip() == "Interrupted; what was committed stays, run the same command again."
+
+    again = run("backup", "--app", str(app_file), "--json")
+
+    window = json.loads(again.stdout)["windows"][0]
+    assert sum(topic["records"] for topic in window["topics"]) == 20_000
+
+
 @pytest.mark.parametrize(
     "command", [["recovery-points", "take"], ["backup"], ["restore", "plan"], ["restore", "run"]]
 )
@@ -172,6 +211,8 @@ def test_a_broker_that_is_down_is_one_line_and_exit_code_2(
         "target": {"bootstrap_servers": "127.0.0.1:1", "request_timeout_seconds": 3}
     }
     app_file.write_text(yaml.safe_dump(document), encoding="utf-8")
+    if command[0] == "restore":
+        make_warehouse(Path(document["attributes"]["warehouse"]))
 
     completed = run(*command, "--app", str(app_file), "--bootstrap", "127.0.0.1:1", timeout_s=60)
 
