@@ -1,5 +1,6 @@
 """The Spark session of a run: started on first use, stopped at the end of the run."""
 
+import contextlib
 import os
 import sys
 import tempfile
@@ -8,6 +9,7 @@ from typing import Any
 
 import dagster as dg
 from dagster_pyspark import LazyPySparkResource
+from py4j.protocol import Py4JError
 from pydantic import Field, PrivateAttr
 from pyspark.sql import SparkSession
 
@@ -74,6 +76,12 @@ class SparkSessionResource(LazyPySparkResource):
         if session is not None and self._started_here:
             session.stop()
         self._started_here = False
+
+    def hush(self) -> None:
+        """Before a stop in the middle of a job: what killed tasks log then is no news."""
+        if self._spark_session is not None and self._started_here and not self.remote:
+            with contextlib.suppress(Py4JError, OSError):
+                self._spark_session.sparkContext.setLogLevel("OFF")
 
     def jvm_pid(self) -> int | None:
         """Process id of the driver JVM, None with Spark Connect."""

@@ -24,6 +24,9 @@ def spark_run() -> Iterator[SparkRun]:
     spark = SparkSessionResource()
     try:
         yield SparkRun(spark, new_run_id())
+    except KeyboardInterrupt:
+        spark.hush()
+        raise
     finally:
         spark.stop()
 

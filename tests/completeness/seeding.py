@@ -6,13 +6,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from kstreams_assets.backup.ledger import Ledger
 from kstreams_assets.kafka.positions import TopicPartitionId
+from kstreams_assets.ktables.snapshots_table import SnapshotsTable
 from kstreams_assets.recovery.point import RecoveryPoint
 from kstreams_assets.settings import ApplicationSettings
+from kstreams_assets.warehouse.control_table import ControlTable
+from kstreams_assets.warehouse.digest import file_digest
 from kstreams_assets.warehouse.layout import Warehouse
 
 Row = dict[str, Any]
@@ -65,12 +70,13 @@ class Backup:
 
     def alter_row(self, store: str, field: str) -> Seeded:
         """Add one to a number in a row of a store's newest snapshot."""
-        path = self.settings.warehouse.ktable(self.settings.application_id, store)
+        path = self.settings.warehouse.ktable(self._id, store)
         file = sorted(path.glob("window=*/*.parquet"))[-1]
         table = pq.ParquetFile(file).read()
         rows = table.to_pylist()
         rows[-1]["decoded_value"][field] += 1
         _write(file, rows, table.schema)
+        _note_again(SnapshotsTable(self.settings.warehouse)._table, self._id, file)
         return Seeded(rows[-1]["decoded_key"], rows[-1]["decoded_value"])
 
     def _change(
@@ -80,16 +86,21 @@ class Backup:
         change: Callable[[list[Row], int], list[Row]],
     ) -> Seeded:
         """Change the rows of the newest file with a record that fits and that the point holds."""
-        root = self.settings.warehouse.records(self.settings.application_id)
+        root = self.settings.warehouse.records(self._id)
         for file in sorted(root.glob(f"window=*/topic={topic}/*.parquet"), reverse=True):
             table = pq.ParquetFile(file).read()
             rows = table.to_pylist()
             found = [n for n, row in enumerate(rows) if self._holds(topic, row) and fits(row)]
             if found:
                 _write(file, change(rows, found[-1]), table.schema)
+                _note_again(Ledger(self.settings.warehouse, self._id)._table, self._id, file)
                 row = rows[found[-1]]
                 return Seeded(row["key"].decode(), json.loads(row["value"]))
         raise AssertionError(f"no record of {topic} fits")
+
+    @property
+    def _id(self) -> str:
+        return self.settings.application_id
 
     def _holds(self, topic: str, row: Row) -> bool:
         """Whether a record belongs to the point, of inputs whether it is taken in."""
@@ -101,6 +112,19 @@ class Backup:
         ]
         below = not taken_in or row["offset"] < taken_in[0]
         return cut is not None and cut.holds(row["offset"]) and below
+
+
+def _note_again(table: ControlTable, application_id: str, file: Path) -> None:
+    """As if the backup had written the file so: otherwise its digest gives the fault away."""
+
+    def changed(rows: pa.Table) -> pa.Table:
+        found = rows.to_pylist()
+        for written in (each for row in found for each in row["written"] or ()):
+            if Path(unquote(written["path"])).name == file.name:
+                written |= {"size": file.stat().st_size, "digest": file_digest(file)}
+        return pa.Table.from_pylist(found, rows.schema)
+
+    table.rewrite(application_id, 0, 2**62, changed)
 
 
 def _write(file: Path, rows: list[Row], schema: pa.Schema) -> None:

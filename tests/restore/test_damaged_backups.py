@@ -10,11 +10,12 @@ import pyarrow.parquet as pq
 import pytest
 from confluent_kafka import Producer
 
-from kstreams_assets.app.model import TopicRole
-from kstreams_assets.errors import KStreamsAssetsError
+from kstreams_assets.app.model import Store, TopicRole
+from kstreams_assets.errors import KStreamsAssetsError, StoredDataError
 from kstreams_assets.kafka.positions import CommittedOffset, TopicPartitionId
+from kstreams_assets.ktables.from_settings import make_snapshots
 from kstreams_assets.restore.from_settings import plan_restore, run_restore
-from kstreams_assets.restore.request import RestoreRequest
+from kstreams_assets.restore.request import ChangelogSource, RestoreRequest
 from kstreams_assets.restore.restores_table import RestoreState
 from kstreams_assets.settings import ApplicationSettings, WindowSchedule
 from kstreams_assets.warehouse.layout import Warehouse
@@ -66,7 +67,7 @@ def _flipped(records: _Records) -> None:
 
 
 def _swapped(records: _Records) -> None:
-    """They have the same number of records and the same offsets, and are of the same size."""
+    """They have the same number of records and the same offsets."""
     orders, totals = records.orders.read_bytes(), records.totals.read_bytes()
     records.orders.write_bytes(totals)
     records.totals.write_bytes(orders)
@@ -79,6 +80,20 @@ def _neighbour(records: _Records) -> None:
     index = rows.schema.get_field_index("value")
     column = pa.array(values, rows.schema.field(index).type)
     pq.write_table(rows.set_column(index, rows.schema.field(index), column), records.orders)
+
+
+def _rewrite(file: Path, change: Callable[[list[bytes]], list[bytes]]) -> None:
+    """Write a file with other values, of the same size if it can be: then only digests differ."""
+    rows = pq.ParquetFile(file).read()
+    index = rows.schema.get_field_index("value")
+    column = pa.array(change(rows["value"].to_pylist()), rows.schema.field(index).type)
+    changed = rows.set_column(index, rows.schema.field(index), column)
+    size = file.stat().st_size
+    for padding in range(500):
+        padded = changed.replace_schema_metadata({"padding": "x" * padding})
+        pq.write_table(padded, file, compression="zstd", store_schema=False)
+        if file.stat().st_size >= size:
+            return
 
 
 FAULTS: dict[str, Callable[[_Records], None]] = {
@@ -153,6 +168,52 @@ def test_every_damage_is_noticed(
     }
     assert wrong == {}
     assert _restore(workbench, settings, request) is RestoreState.VERIFIED
+
+
+@pytest.mark.usefixtures("closed_in_order")
+def test_a_changed_snapshot_is_not_restored(
+    workbench: Workbench, settings: ApplicationSettings
+) -> None:
+    totals = next(t.name for t in settings.topics if t.has_role(TopicRole.CHANGELOG))
+    application = replace(settings.application, stores=(Store("totals", totals),))
+    settings = replace(settings, application=application)
+
+    def make() -> None:
+        make_snapshots(
+            settings, workbench.windows[-1:], spark=workbench.spark, run_id=unique_name("ktables")
+        )
+
+    make()
+    closing = workbench.ledger.entries()[-1].recovery_point_id
+    (point,) = (point for point in workbench.points() if point.id == closing)
+    request = replace(own_names("copy", point), changelog_source=ChangelogSource.SNAPSHOT)
+    plan = plan_restore(settings, request, settings.connection)
+    assert [str(refusal) for refusal in plan.refusals] == []
+    assert len(plan.from_snapshots) == 1
+    table = settings.warehouse.ktable(settings.application_id, "totals")
+    files = {file: file.read_bytes() for file in table.glob("window=*/*.parquet")}
+    for file in files:
+        _rewrite(file, lambda values: [value[::-1] for value in values])
+    with pytest.raises(KStreamsAssetsError, match=r"store totals(.|\n)*window w0001"):
+        _restore(workbench, settings, request)
+    assert not workbench.cluster.group_offsets(plan.group)
+    left = {topic.target for topic in plan.topics} & set(workbench.cluster.topics())
+    for topic in left:
+        ends = workbench.cluster.high_watermarks([TopicPartitionId(topic, 0)])
+        assert set(ends.values()) == {0}
+    for file, content in files.items():
+        file.write_bytes(content)
+    if left:
+        workbench.cluster.delete_topics(sorted(left))
+    assert _restore(workbench, settings, request) is RestoreState.VERIFIED
+
+    # Nor is a snapshot made of a record that was changed.
+    (record_file,) = settings.warehouse.records(settings.application_id).glob(
+        f"window=w0001/topic={totals}/*.parquet"
+    )
+    _rewrite(record_file, lambda values: [value[::-1] for value in values])
+    with pytest.raises(StoredDataError, match=rf"The backup of {totals}.*{record_file.name}"):
+        make()
 
 
 def _restore(
