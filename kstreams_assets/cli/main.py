@@ -23,9 +23,17 @@ from kstreams_assets.cli.restore import restore
 from kstreams_assets.cli.state import state
 from kstreams_assets.cli.windows import windows
 from kstreams_assets.errors import KStreamsAssetsError
+from kstreams_assets.kafka.secret import mask_secrets
 from kstreams_assets.warehouse.delta import disk_remedy
 
 _log = logging.getLogger("kstreams_assets.cli")
+
+
+class _Masked(logging.Formatter):
+    """Stack traces show what libraries were given: perhaps a password."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return mask_secrets(super().format(record))
 
 
 class _Commands(click.Group):
@@ -55,11 +63,9 @@ def cli(verbose: bool) -> None:
     Exit code 0: done, every check passed. 1: a check failed. 2: an error, named in one line.
     130: interrupted.
     """
-    logging.basicConfig(
-        level=logging.WARNING,
-        format="%(asctime)s %(levelname)s %(message)s",
-        stream=sys.stderr,
-    )
+    standard_error = logging.StreamHandler(sys.stderr)
+    standard_error.setFormatter(_Masked("%(asctime)s %(levelname)s %(message)s"))
+    logging.basicConfig(level=logging.WARNING, handlers=[standard_error])
     if not verbose:
         for handler in logging.getLogger().handlers:
             handler.addFilter(_is_not_of_py4j)
@@ -131,7 +137,7 @@ def _was_interrupted(error: BaseException | None) -> bool:
 
 
 def _end(text: str, error: Exception) -> NoReturn:
-    click.echo(f"Error: {' '.join(text.split())}", err=True)
+    click.echo(f"Error: {mask_secrets(' '.join(text.split()))}", err=True)
     _log.info("The stack trace of that error:", exc_info=error)
     sys.exit(exit_codes.ERROR)
 

@@ -19,7 +19,16 @@ from pydantic import (
 from kstreams_assets.errors import ConfigurationError, SecretNotFoundError
 
 MASK = "**********"
+_read: set[str] = set()
+"""Secrets that this process has read, so that they can be masked in what libraries say."""
 _REMEDY = "Write {env: NAME} or {file: PATH}; a secret never stands in a configuration in clear."
+
+
+def mask_secrets(text: str) -> str:
+    """The text with every secret masked that this process has read so far."""
+    for secret in sorted(_read, key=len, reverse=True):
+        text = text.replace(secret, MASK)
+    return text
 
 
 class Secret(BaseModel):
@@ -81,6 +90,7 @@ class Secret(BaseModel):
         text = self.peek()
         if not text:
             raise SecretNotFoundError(setting=setting, source=self.source)
+        _read.add(text)
         return text
 
     def peek(self) -> str | None:

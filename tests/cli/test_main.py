@@ -164,6 +164,30 @@ def test_nobody_listens(program: Program, tmp_path: Path) -> None:
     assert not (tmp_path / "w" / "recovery_points").exists()
 
 
+def test_a_secret_that_a_library_repeats_is_masked_in_its_stack_trace() -> None:
+    said = """
+import sys
+from pydantic import SecretStr
+from kstreams_assets.cli import main as module
+from kstreams_assets.kafka.secret import Secret
+
+@module.cli.command("probe")
+def probe():
+    password = Secret.of(SecretStr("hunter2-" * 3)).resolve("sasl.password")
+    raise LookupError(f"refused {password}")
+
+sys.argv = ["kstreams-assets", "-v", "probe"]
+module.main()
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", said], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 2
+    assert "Traceback" in done.stderr
+    assert done.stderr.count("refused *****") >= 2
+    assert "hunter2" not in done.stderr
+
+
 def test_ctrl_c(program: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
