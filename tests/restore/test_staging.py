@@ -8,14 +8,13 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from kstreams_assets.errors import RestoreRecordsError
+from kstreams_assets.errors import RestoreRecordsError, StoredDataError
 from kstreams_assets.kafka.positions import TopicPartitionId
 from kstreams_assets.restore.plan import RestorePlan, SnapshotSource
 from kstreams_assets.restore.records import work_records
 from kstreams_assets.restore.request import ChangelogSource, RestoreRequest
 from kstreams_assets.restore.staging import stage_snapshots, staged_saved_records
 from kstreams_assets.warehouse.layout import Warehouse
-from spark_resources.backup_job import SparkJobError
 from spark_resources.session import SparkSessionResource
 from tests.restore.outcomes import TOPICS, TOTALS, plan
 from tests.restore.snapshot_tables import Row, write_snapshot
@@ -120,7 +119,7 @@ def test_other_rows_than_planned(
 
 def test_a_table_that_is_gone(spark: SparkSessionResource, tmp_path: Path) -> None:
     with (
-        pytest.raises(SparkJobError, match="ktables/shop/totals"),
+        pytest.raises(StoredDataError, match="store totals, window w1"),
         _staged(spark, Warehouse(tmp_path), _planned()),
     ):
         pytest.fail("it was staged")
