@@ -24,6 +24,7 @@ from kstreams_assets.drill.request import DrillRequest
 from kstreams_assets.drill.run import DrillRun
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
+from kstreams_assets.kafka.librdkafka import librdkafka_config
 from kstreams_assets.kafka.local_cluster import LocalCluster
 from kstreams_assets.kafka.positions import TopicPartitionId
 from kstreams_assets.recovery.point import Guarantee, RecoveryPoint
@@ -130,15 +131,15 @@ def _totals(settings: ApplicationSettings, report: DrillReport) -> dict[str, Cus
     if report.kept is None:
         return {}
     with local_target(settings, report.kept) as connection:
-        totals = _newest(connection.bootstrap_servers)
+        totals = _newest(connection)
     remove_local_target(settings, report.kept)
     return totals
 
 
-def _newest(servers: str) -> dict[str, CustomerTotal]:
+def _newest(connection: KafkaConnection) -> dict[str, CustomerTotal]:
     consumer = Consumer(
         {
-            "bootstrap.servers": servers,
+            **librdkafka_config(connection),
             "group.id": "bench",
             "enable.auto.commit": False,
             "enable.partition.eof": True,

@@ -190,7 +190,8 @@ def test_a_store_is_renamed_under_the_same_application_id(
         time.sleep(1)
         second.stop()
         stage.source.drain()
-        after = stage.take("after")
+        # The new store has a changelog that the YAML does not name: no point is exact.
+        after = stage.take_any("after")
         second_version.stop()
     backup = stage.back_up(after, spark)
     control = stage.source.ended(stage.points)
