@@ -22,7 +22,6 @@ _WITH_EPOCHS = 7
 _METADATA_VERSION = 9
 _ENDS_VERSION = 4
 _CONSUMER = -1
-_NOT_FENCED = -1
 _ONE_BROKER_S = 3.0
 _RETRY_S = 0.2
 
@@ -45,7 +44,8 @@ def epoch_ends(
     """Where each log stops being the one that the leader of an epoch wrote; -1 if unknown.
 
     An offset that lay below an end in that epoch and is not below this one was truncated (KIP-101,
-    KIP-320). Leaders that are not in the epoch in which they reported an end before are not asked.
+    KIP-320). Only leaders of the newest epoch that was seen are asked: one that was deposed or has
+    taken over since refuses (FENCED or UNKNOWN_LEADER_EPOCH), and its epoch is learned anew.
     Raises what `ask_leaders` raises.
     """
     answers = ask_leaders(
@@ -148,7 +148,7 @@ def _old_leaders(views: _Views, leaders: PartitionLeaders) -> Sequence[str]:
         if newest is None:
             continue  # deleted, which the recorder notices by its id
         if newest.leader_id >= 0:
-            leaders.remember(partition, newest.leader_id)
+            leaders.remember(partition, newest.leader_id, newest.leader_epoch)
         if epochs != {newest.leader_epoch}:
             old.append(
                 f"{partition} changed its leader: answers are of leader epoch"
@@ -205,7 +205,7 @@ def _ends_request(
         asked[partition.topic].append(
             topic.OffsetForLeaderPartition(
                 partition=partition.partition,
-                current_leader_epoch=max(leaders.answered.get(partition, {_NOT_FENCED})),
+                current_leader_epoch=leaders.newest_epoch(partition),
                 leader_epoch=epoch,
             )
         )

@@ -48,6 +48,7 @@ class PartitionLeaders:
         self._leaders: dict[TopicPartitionId, int] = {}
         self.answered: dict[TopicPartitionId, set[int]] = {}
         """The leader epochs in which ends of logs were reported, since this was last cleared."""
+        self._epochs: dict[TopicPartitionId, int] = {}
 
     def of(
         self, partitions: Iterable[TopicPartitionId], *, operation: str, timeout_s: float
@@ -74,9 +75,13 @@ class PartitionLeaders:
         """Ask again next time."""
         self._leaders.pop(partition, None)
 
-    def remember(self, partition: TopicPartitionId, leader: int) -> None:
-        """Take this broker for the leader: it is from newer metadata."""
-        self._leaders[partition] = leader
+    def remember(self, partition: TopicPartitionId, leader: int, epoch: int) -> None:
+        """Take this broker for the leader, in this epoch: it is from newer metadata."""
+        self._leaders[partition], self._epochs[partition] = leader, epoch
+
+    def newest_epoch(self, partition: TopicPartitionId) -> int:
+        """The newest leader epoch of a partition that any answer named, -1 without one."""
+        return max({self._epochs.get(partition, -1), *self.answered.get(partition, ())})
 
     def _ask(
         self, names: list[str], wanted: list[TopicPartitionId], operation: str, timeout_s: float
@@ -103,6 +108,7 @@ class PartitionLeaders:
                 if entry.leader_id >= 0:
                     partition = TopicPartitionId(name, entry.partition_index)
                     self._leaders[partition] = entry.leader_id
+                    self._epochs[partition] = entry.leader_epoch
             if answers[name].error_code == 0:
                 absent += (
                     f"{name} (partition {p.partition})"

@@ -100,6 +100,23 @@ def test_a_silent_broker_may_be_the_leader(three_brokers: LocalCluster) -> None:
             application.resume(other)
 
 
+def test_a_leader_elected_since_is_asked_in_its_own_epoch(three_brokers: LocalCluster) -> None:
+    application = Replicated(three_brokers).make()
+    application.transact(5)
+    application.settle()
+    leader = application.await_leader(application.changelog)
+    with application.asking() as cluster:
+        cluster.watch_leaders()
+        end = cluster.high_watermarks([application.changelog])[application.changelog]
+        epoch = cluster.reported_epoch(application.changelog)
+        assert epoch is not None
+        application.pause(leader)
+        application.await_leader(application.changelog, [leader])
+        application.resume(leader)
+        assert cluster.epoch_ends({application.changelog: epoch})[application.changelog] >= end
+        assert "changed its leader" in cluster.leader_doubt(application.group, wait_s=10)
+
+
 def _cut(point: RecoveryPoint, application: Replicated) -> tuple[int, int]:
     """The committed offset of the input, and the end of the changelog."""
     cut = point.cut(application.changelog)

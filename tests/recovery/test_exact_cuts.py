@@ -31,6 +31,7 @@ CONFIG = {**QUICK_SESSIONS, **NO_PURGE}
 def assert_exact(trial: Trial, *, count: int, by_transactions: int) -> None:
     points = trial.points()
     assert len(points) == count
+    trial.settle()
     history = trial.history()
     assert wrong_points(trial, history, points) == {}
     assert methods(points)[Method.TRANSACTIONS] >= by_transactions, reasons(points)

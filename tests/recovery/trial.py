@@ -91,6 +91,25 @@ class Trial:
             self.bootstrap_servers, self.topics, repartition_purged=repartition_purged, **options
         )
 
+    def settle(self) -> None:
+        """Wait until no transaction is open: what lies behind one of a killed instance is not read.
+
+        Kafka aborts it after `transaction.timeout.ms`.
+        """
+        deadline = time.monotonic() + 60
+        with KafkaCluster(KafkaConnection(bootstrap_servers=self.bootstrap_servers)) as cluster:
+            topics = self.topics
+            written = (topics.repartition, topics.changelog, topics.totals)
+            counts = cluster.topics()
+            partitions = [
+                TopicPartitionId(name, number)
+                for name in (*written, topics.ticks_changelog, topics.ticks)
+                for number in range(counts.get(name, 0))
+            ]
+            while cluster.last_stable_offsets(partitions) != cluster.high_watermarks(partitions):
+                assert time.monotonic() < deadline, "a transaction stays open"
+                time.sleep(0.2)
+
     def app(self, name: str, **options: object) -> OracleApp:
         """An instance with a state directory of its own."""
         return OracleApp(
