@@ -241,7 +241,7 @@ def at_least_once_run(
             feed.stop()
         source.drain()
         app.stop()
-        points["stopped"] = source.take()
+        points["stopped"] = source.take(guarantee=Guarantee.AT_LEAST_ONCE)
         app.start()
         with Feed(servers, topics.orders, orders(seed=4), rate=1_000) as feed:
             time.sleep(2)
