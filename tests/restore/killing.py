@@ -9,16 +9,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, Producer, TopicPartition
 
 from kstreams_assets.app.model import AppTopic, Store, StreamsApplication, TopicRole
 from kstreams_assets.backup.from_settings import back_up, recorder_of
-from kstreams_assets.backup.point_judge import Restores
 from kstreams_assets.backup.run import Spark
 from kstreams_assets.backup.windows import Window
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
-from kstreams_assets.kafka.positions import CommittedOffset, TopicPartitionId
+from kstreams_assets.kafka.positions import TopicPartitionId
 from kstreams_assets.kafka.topics import TopicSpec
 from kstreams_assets.restore.from_settings import commit_group_offsets, plan_restore, run_restore
 from kstreams_assets.restore.request import RestoreRequest
@@ -45,15 +44,8 @@ class KillSource:
     window: Window
 
     def request(self, application_id: str) -> RestoreRequest:
-        """A restore of everything under other names.
-
-        Nobody ever ran as this application, so nothing shows that it was closed in an orderly way.
-        """
-        return RestoreRequest(
-            application_id=application_id,
-            prefix=f"{application_id}.",
-            accept=Restores.AT_LEAST_ONCE,
-        )
+        """A restore of everything under other names."""
+        return RestoreRequest(application_id=application_id, prefix=f"{application_id}.")
 
 
 def make_source(bootstrap_servers: str, folder: Path, spark: Spark) -> KillSource:
@@ -72,14 +64,7 @@ def make_source(bootstrap_servers: str, folder: Path, spark: Spark) -> KillSourc
     began_ms = time.time_ns() // 1_000_000
     with KafkaCluster(settings.connection) as cluster:
         cluster.create_topics(TopicSpec(name, PARTITIONS) for name in names)
-        _produce(bootstrap_servers, names)
-        cluster.commit_group_offsets(
-            application_id,
-            {
-                TopicPartitionId(names[0], number): CommittedOffset(100 + number, f"at {number}")
-                for number in range(PARTITIONS)
-            },
-        )
+        _produce(bootstrap_servers, names, group=application_id)
         point = recorder_of(settings, cluster).take()
     window = Window(began_ms, point.taken_at_ms + 1, "w0000")
     back_up(
@@ -93,10 +78,15 @@ def make_source(bootstrap_servers: str, folder: Path, spark: Spark) -> KillSourc
     return KillSource(settings, *names, window)
 
 
-def _produce(bootstrap_servers: str, topics: tuple[str, ...]) -> None:
+def _produce(bootstrap_servers: str, topics: tuple[str, str], *, group: str) -> None:
+    """Everything in one transaction, as an exactly-once application: no marker between records."""
     source = random.Random(3)
     values = [source.randbytes(200) for _ in range(1_000)]
-    producer = Producer({"bootstrap.servers": bootstrap_servers, "linger.ms": 20})
+    client = {"bootstrap.servers": bootstrap_servers}
+    producer = Producer({**client, "linger.ms": 20, "transactional.id": group})
+    consumer = Consumer({**client, "group.id": group})
+    producer.init_transactions(60)
+    producer.begin_transaction()
     for number in range(RECORDS):
         while True:
             try:
@@ -109,7 +99,10 @@ def _produce(bootstrap_servers: str, topics: tuple[str, ...]) -> None:
                 break
             except BufferError:
                 producer.poll(0.1)
-    assert producer.flush(60) == 0
+    offsets = [TopicPartition(topics[0], n, 100 + n, f"at {n}") for n in range(PARTITIONS)]
+    producer.send_offsets_to_transaction(offsets, consumer.consumer_group_metadata(), 60)
+    producer.commit_transaction(60)
+    consumer.close()
 
 
 @dataclass(slots=True)
