@@ -44,5 +44,5 @@ def _option_lines(command: click.Command, context: click.Context) -> Iterator[st
 
 def _help(command: click.Command) -> str:
     """The help text, without what only Python users need (the errors raised)."""
-    text = (command.help or "").partition("\f")[0]
+    text = (command.help or "").partition("\f")[0].strip()
     return "\n\n".join(" ".join(p.split()) for p in inspect.cleandoc(text).split("\n\n"))
