@@ -5,8 +5,9 @@ unseen. If that transaction's marker in another partition is late (a leader elec
 than the wait between the looks, and it has no offset commits, it would be left out there: torn.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
+from kstreams_assets.kafka.positions import TopicPartitionId
 from kstreams_assets.recovery.identity import Identities, ProducerEpoch, TransactionId
 from kstreams_assets.recovery.refusal import Refusal, Wanted
 from kstreams_assets.recovery.sample import Sample
@@ -25,6 +26,7 @@ def half_seen(sample: Sample, identities: Identities, left_out: Transactions) ->
     look, nor had one that is open later on. Where an epoch stands for many transactions, an open
     one with that epoch is this one only if no marker has followed, which would show that the epoch
     is shared; then their partitions are known, and one is whole if it is seen in all of them.
+    Where nothing shows whether it does, early data may be of the transaction before the open one.
     """
     suspects = _suspects(sample, identities, left_out)
     torn = [
@@ -51,13 +53,33 @@ def _suspects(sample: Sample, identities: Identities, left_out: Transactions) ->
         for s in sample.group.tail.segments
         if s.marker is not None and not s.marker.committed and not identities.is_shared(s)
     }
+    of_new_clients = {
+        s.producer_id
+        for s in sample.group.tail.segments
+        if s.marker is not None and s.marker.epoch > s.epoch
+    }
     return {
         one: segments
         for one, segments in left_out.items()
         if _producer(one) not in aborted
-        and all(s.end <= first[s.partition] for s in segments)
+        and _may_be_early(segments, first, of_new_clients)
         and all(s.marker is None or s.marker.committed for s in segments)
     }
+
+
+def _may_be_early(
+    segments: Sequence[Segment],
+    first: Mapping[TopicPartitionId, int],
+    of_new_clients: Collection[int],
+) -> bool:
+    """Whether one of the transactions that these may be wrote nothing after the first look.
+
+    Without any marker an epoch may stand for two transactions: what is early is the first one, with
+    a late marker here, and the rest is the next one, which began once that marker was written.
+    """
+    early = [s.end <= first[s.partition] for s in segments]
+    is_one = any(s.marker is not None or s.producer_id in of_new_clients for s in segments)
+    return all(early) if is_one else any(early)
 
 
 def _is_missing(

@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from kstreams_assets.recovery import cut as cut_module
@@ -146,6 +146,21 @@ class TestExact:
         # any lookback: the guard against short ones makes refusals of what would be wrong
         lookback=st.one_of(st.none(), st.integers(0, 300)),
         longest_pause=st.sampled_from((0, 3, 40)),
+    )
+    @example(  # the marker of a transaction comes between the looks at two partitions, and the next
+        57460,  # one of the same epoch begins; its offsets lie before the lookback
+        Habits(
+            threads=1,
+            old_clients=0.5,
+            punctuation=0.6,
+            prompt_markers=0.3,
+            trouble=0.02,
+            commit=0.25,
+            leaderless=0.01,
+            foreign=False,
+        ),
+        None,
+        3,
     )
     def test_any_run(
         self, seed: int, habits: Habits, lookback: int | None, longest_pause: int

@@ -68,8 +68,17 @@ def test_one_that_has_ended_is_refused() -> None:
 def test_one_that_wrote_since_the_first_look_was_open_then() -> None:
     assert _is_decided(_sample(_half_seen(ONE), first_end=1))
     logs = _half_seen(ONE)
+    logs.offsets.offsets(Tx(1, 3), {INPUT: 2})
+    logs.offsets.commit(Tx(1, 3))  # each transaction of this producer has its own epoch
     logs.repartition.data(ONE)
     assert _is_decided(_sample(logs))
+
+
+def test_what_was_written_since_may_be_of_the_next_one_with_the_same_epoch() -> None:
+    logs = _half_seen(ONE)
+    logs.repartition.data(ONE)
+    refusal = _refusal(_sample(logs))
+    assert (refusal.wanted, refusal.producers) == (Wanted.ONGOING, {ProducerEpoch(1, 4)})
 
 
 def test_a_marker_beyond_the_early_end_proves_nothing() -> None:
