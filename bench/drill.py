@@ -26,7 +26,7 @@ from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.kafka.librdkafka import librdkafka_config
 from kstreams_assets.kafka.local_cluster import LocalCluster
-from kstreams_assets.kafka.positions import TopicPartitionId
+from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.recovery.point import Guarantee, RecoveryPoint
 from kstreams_assets.restore.local_target import local_target, remove_local_target
 from kstreams_assets.settings import ApplicationSettings

@@ -19,7 +19,7 @@ from kstreams_assets.backup.ledger import Ledger
 from kstreams_assets.backup.plan import SpanPlan
 from kstreams_assets.backup.result import SpanContent, SpanResult, TopicBackup, TopicFacts
 from kstreams_assets.backup.windows import Window
-from kstreams_assets.kafka.positions import TopicPartitionId
+from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.warehouse import control_table
 from kstreams_assets.warehouse.control_table import ControlTable
 from kstreams_assets.warehouse.layout import Warehouse

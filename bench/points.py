@@ -11,8 +11,8 @@ from deltalake import DeltaTable
 
 from bench.machine import write_result
 from kstreams_assets.app.model import TopicRole
-from kstreams_assets.kafka.positions import TopicPartitionId
 from kstreams_assets.kafka.raw_record import RawRecord
+from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.recovery.maintenance import Retention, maintain
 from kstreams_assets.recovery.point import (
     GroupOffset,

@@ -16,8 +16,8 @@ from bench.memory import peak_memory
 from bench.setting import Setting, setting
 from kstreams_assets.backup.content import SpanId, span_files
 from kstreams_assets.backup.windows import Window
-from kstreams_assets.kafka.positions import OffsetRange, TopicPartitionId
 from kstreams_assets.kafka.topics import TopicSpec
+from kstreams_assets.offsets import OffsetRange, TopicPartitionId
 from kstreams_assets.restore.produce import produce
 from kstreams_assets.restore.records import header_lists
 from kstreams_assets.restore.request import VerifyExtent

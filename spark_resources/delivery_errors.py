@@ -13,7 +13,7 @@ from kstreams_assets.errors import (
     ProduceRefusedError,
     TopicNotFoundError,
 )
-from kstreams_assets.kafka.positions import TopicPartitionId
+from kstreams_assets.offsets import TopicPartitionId
 from spark_resources.librdkafka_client import ABSENT
 
 

@@ -7,7 +7,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from kstreams_assets.kafka.positions import OffsetRange
+from kstreams_assets.offsets import OffsetRange
 
 _MOST_RANGES: Final = 16
 """With more ranges of one partition a join is cheaper than comparisons, one after the other."""

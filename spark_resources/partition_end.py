@@ -13,7 +13,7 @@ from kstreams_assets.errors import (
     TopicNotFoundError,
 )
 from kstreams_assets.kafka.librdkafka import LibrdkafkaConfig
-from kstreams_assets.kafka.positions import TopicPartitionId
+from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.restore.work import PartitionWork
 from spark_resources.librdkafka_client import ABSENT, connected
 from spark_resources.partition_tasks import check_stop

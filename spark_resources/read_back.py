@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from kstreams_assets.errors import OffsetMapError
 from kstreams_assets.kafka.librdkafka import LibrdkafkaConfig
-from kstreams_assets.kafka.positions import OffsetRange
+from kstreams_assets.offsets import OffsetRange
 from kstreams_assets.restore.comparison import ANY_CREATE_TIME, Comparison, RecordColumns
 from kstreams_assets.restore.offset_map import OffsetMap, OffsetRuns
 from kstreams_assets.restore.record_difference import CREATE_TIME

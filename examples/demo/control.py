@@ -14,7 +14,7 @@ from examples.order_processor.orders import CustomerTotal, OrderGenerator
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.kafka.local_cluster import LocalCluster
-from kstreams_assets.kafka.positions import TopicPartitionId
+from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.settings import ApplicationSettings
 
 _READ_TIMEOUT_S: Final = 30.0

@@ -13,7 +13,7 @@ from kstreams_assets.backup.partitions import WindowCalendar
 from kstreams_assets.backup.windows import Window
 from kstreams_assets.errors import KStreamsAssetsError
 from kstreams_assets.kafka.cluster import KafkaCluster
-from kstreams_assets.kafka.positions import TopicPartitionId
+from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.settings import ApplicationSettings
 
 RATE: Final = 2_000.0

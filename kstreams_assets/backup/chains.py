@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from kstreams_assets.backup.windows import Window
-from kstreams_assets.kafka.positions import OffsetRange, TopicPartitionId
+from kstreams_assets.offsets import OffsetRange, TopicPartitionId
 
 DELETE_RETENTION_MS: Final = 86_400_000
 """Kafka's default of `delete.retention.ms`."""

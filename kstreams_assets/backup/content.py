@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
 from kstreams_assets.backup.result import SpanContent
-from kstreams_assets.kafka.positions import TopicPartitionId
+from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.warehouse.delta import open_delta, storage_failures
 from kstreams_assets.warehouse.digest import WrittenFile, written_files
 

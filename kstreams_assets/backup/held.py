@@ -6,7 +6,7 @@ from kstreams_assets.app.model import StreamsApplication, TopicRole
 from kstreams_assets.backup.chains import Chain, chains_of
 from kstreams_assets.backup.damage import DamagedSpans
 from kstreams_assets.backup.ledger import Ledger
-from kstreams_assets.kafka.positions import TopicPartitionId, outside
+from kstreams_assets.offsets import TopicPartitionId, outside
 from kstreams_assets.recovery.held import HeldPosition
 
 

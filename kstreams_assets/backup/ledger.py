@@ -20,7 +20,7 @@ from kstreams_assets.backup.plan import Gap, GapCause, SpanPlan
 from kstreams_assets.backup.result import SpanContent, SpanResult, TopicBackup
 from kstreams_assets.backup.stored_spans import COLUMNS, rows_with_gap, spans_of
 from kstreams_assets.backup.windows import Position, RecordedSpan, Window
-from kstreams_assets.kafka.positions import TopicPartitionId
+from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.warehouse.control_table import ControlTable, one_of
 from kstreams_assets.warehouse.delta import LogState, log_state
 from kstreams_assets.warehouse.digest import WRITTEN_FILES, files_in

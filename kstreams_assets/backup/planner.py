@@ -11,8 +11,8 @@ from kstreams_assets.backup.result import TopicLife, UnreadTopic
 from kstreams_assets.backup.windows import Edges, Window, WindowEdges
 from kstreams_assets.errors import ConfigurationError, KafkaRequestError, TopicNotFoundError
 from kstreams_assets.kafka.cluster import KafkaCluster
-from kstreams_assets.kafka.positions import OffsetRange, TopicPartitionId
 from kstreams_assets.kafka.topics import TopicDescription
+from kstreams_assets.offsets import OffsetRange, TopicPartitionId
 from kstreams_assets.recovery.point import RecoveryPoint, topic_id_of
 from kstreams_assets.recovery.table import RecoveryPointTable, at_edges
 from kstreams_assets.recovery.truncation import incarnations

@@ -29,7 +29,7 @@ from kstreams_assets.backup.chains import (
 )
 from kstreams_assets.backup.damage import NOTHING_DAMAGED, DamagedSpans, SpanDamage
 from kstreams_assets.backup.windows import Window
-from kstreams_assets.kafka.positions import outside
+from kstreams_assets.offsets import outside
 from kstreams_assets.recovery.point import Guarantee, Method, PartitionCut, RecoveryPoint
 
 _FEW = 3

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from kstreams_assets.app.model import TopicRole
 from kstreams_assets.backup.plan import UNKNOWN, Gap, GapCause, SpanPlan
 from kstreams_assets.backup.windows import Window
-from kstreams_assets.kafka.positions import OffsetRange, TopicPartitionId
+from kstreams_assets.offsets import OffsetRange, TopicPartitionId
 from kstreams_assets.warehouse.digest import WrittenFile
 
 

@@ -9,7 +9,7 @@ from kstreams_assets.backup.chains import StoredSpan
 from kstreams_assets.backup.damage import NOTHING_DAMAGED, DamagedSpans
 from kstreams_assets.backup.plan import UNKNOWN, GapCause
 from kstreams_assets.backup.windows import Window
-from kstreams_assets.kafka.positions import TopicPartitionId
+from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.recovery.point import taken_at_of
 from kstreams_assets.warehouse.control_table import one_of
 

@@ -20,7 +20,7 @@ from kstreams_assets.completeness.standing import Standing, listed
 from kstreams_assets.completeness.view import View, ViewKind
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.java_client import java_system_properties, spark_options
-from kstreams_assets.kafka.positions import TopicPartitionId
+from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.recovery.point import (
     GroupOffset,
     Guarantee,

@@ -22,8 +22,8 @@ from kstreams_assets.completeness.runnable import Runnable, runnables_of
 from kstreams_assets.completeness.staging import Staging
 from kstreams_assets.completeness.standing import Judged, window_not_backed_up, without_windows
 from kstreams_assets.kafka.cluster import KafkaCluster
-from kstreams_assets.kafka.positions import TopicPartitionId
 from kstreams_assets.ktables.schemas import RegisteredSchema, schemas_of
+from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.settings import ApplicationSettings
 
 if TYPE_CHECKING:

@@ -32,7 +32,7 @@ from kstreams_assets.completeness.staging import Staging
 from kstreams_assets.completeness.standing import Standing, listed
 from kstreams_assets.completeness.view import View, ViewKind
 from kstreams_assets.completeness.worth import PointWorth
-from kstreams_assets.kafka.positions import OffsetRange, TopicPartitionId
+from kstreams_assets.offsets import OffsetRange, TopicPartitionId
 from kstreams_assets.recovery.point import RecoveryPoint
 from kstreams_assets.recovery.saved_records import SavedRecordsTable, by_partition
 from kstreams_assets.restore.inventory import Inventory

@@ -8,7 +8,7 @@ from kstreams_assets.app.model import Store, TopicRole
 from kstreams_assets.drill.report import StoreComparison
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.java_client import spark_options
-from kstreams_assets.kafka.positions import TopicPartitionId
+from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.restore.own_target import partitions_of, roles_of
 from kstreams_assets.restore.restores_table import StoredRestore, StoredTopic
 

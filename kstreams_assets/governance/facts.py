@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 
 from kstreams_assets.app.model import StreamsApplication, TopicRole
 from kstreams_assets.governance.declaration import Governance
-from kstreams_assets.kafka.positions import TopicPartitionId
 from kstreams_assets.ktables.store_format import StoreFormat
+from kstreams_assets.offsets import TopicPartitionId
 
 
 @dataclass(frozen=True, slots=True)

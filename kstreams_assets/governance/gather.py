@@ -19,9 +19,9 @@ from kstreams_assets.governance.facts import (
     TopicState,
 )
 from kstreams_assets.kafka.cluster import KafkaCluster
-from kstreams_assets.kafka.positions import TopicPartitionId
 from kstreams_assets.kafka.replicas import Replicas
 from kstreams_assets.ktables.snapshots_table import SnapshotsTable
+from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.settings import ApplicationSettings
 
 _NEWEST_WINDOWS: Final = 24

@@ -17,13 +17,13 @@ from kstreams_assets.kafka.groups import GroupState
 from kstreams_assets.kafka.leader_epochs import epoch_ends, leader_doubt, leader_epochs
 from kstreams_assets.kafka.leaders import PartitionLeaders
 from kstreams_assets.kafka.librdkafka_admin import LibrdkafkaAdmin
-from kstreams_assets.kafka.positions import CommittedOffset, TopicPartitionId
 from kstreams_assets.kafka.raw_log import RawLogReader
 from kstreams_assets.kafka.replicas import Replicas
 from kstreams_assets.kafka.topic_configs import topic_configs
 from kstreams_assets.kafka.topics import TopicDescription, TopicSpec
 from kstreams_assets.kafka.transactions import TransactionalId, TransactionalTopics
 from kstreams_assets.kafka.wire import WireClient
+from kstreams_assets.offsets import CommittedOffset, TopicPartitionId
 
 
 class KafkaCluster(Closing):

@@ -14,9 +14,9 @@ from kstreams_assets.errors import (
 )
 from kstreams_assets.kafka.leaders import MOVED, TOPIC_NOT_ALLOWED, PartitionLeaders
 from kstreams_assets.kafka.offsets import EARLIEST, LATEST, Isolation, list_offsets
-from kstreams_assets.kafka.positions import TopicPartitionId
 from kstreams_assets.kafka.raw_batch import RawBatch, parse_with_bytes
 from kstreams_assets.kafka.wire import WireClient
+from kstreams_assets.offsets import TopicPartitionId
 
 FIRST_FETCH_BYTES: Final = 2**19
 LARGEST_FETCH_BYTES: Final = 2**24

@@ -26,8 +26,8 @@ from kstreams_assets.kafka.group_coordinator import (
     group_refused,
 )
 from kstreams_assets.kafka.groups import group_state
-from kstreams_assets.kafka.positions import CommittedOffset, TopicPartitionId
 from kstreams_assets.kafka.wire import WireClient
+from kstreams_assets.offsets import CommittedOffset, TopicPartitionId
 
 _COMMIT = "commit_group_offsets"
 _DELETE = "delete_group_offsets"

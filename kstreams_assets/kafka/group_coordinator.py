@@ -11,8 +11,8 @@ from kstreams_assets.errors import (
     ClusterUnavailableError,
     KafkaRequestError,
 )
-from kstreams_assets.kafka.positions import TopicPartitionId
 from kstreams_assets.kafka.wire import COORDINATOR_BUSY, Coordinated, WireClient
+from kstreams_assets.offsets import TopicPartitionId
 
 GROUP_ID_NOT_FOUND: Final = client_errors.GroupIdNotFoundError.errno
 GROUP_NOT_ALLOWED: Final = client_errors.GroupAuthorizationFailedError.errno

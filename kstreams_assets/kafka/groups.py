@@ -18,8 +18,8 @@ from kstreams_assets.kafka.group_coordinator import (
     by_topic,
     group_refused,
 )
-from kstreams_assets.kafka.positions import CommittedOffset, TopicPartitionId
 from kstreams_assets.kafka.wire import WireClient
+from kstreams_assets.offsets import CommittedOffset, TopicPartitionId
 
 # An orphaned transaction is aborted after Streams' transaction.timeout.ms of 10 s plus up to 10 s
 # until the coordinator looks again.

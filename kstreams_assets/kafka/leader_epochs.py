@@ -13,8 +13,8 @@ from kafka.protocol.metadata.find_coordinator import FindCoordinatorRequest
 from kstreams_assets.errors import ClusterUnavailableError
 from kstreams_assets.kafka.coordinator_partition import CONSUMER_OFFSETS
 from kstreams_assets.kafka.leaders import PartitionLeaders, ask_leaders
-from kstreams_assets.kafka.positions import TopicPartitionId
 from kstreams_assets.kafka.wire import Coordinated, WireClient
+from kstreams_assets.offsets import TopicPartitionId
 
 _OPERATION = "leader_epochs"
 _WITH_EPOCHS = 7

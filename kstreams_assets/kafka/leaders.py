@@ -15,8 +15,8 @@ from kstreams_assets.errors import (
     KafkaRequestError,
     TopicNotFoundError,
 )
-from kstreams_assets.kafka.positions import TopicPartitionId
 from kstreams_assets.kafka.wire import WireClient
+from kstreams_assets.offsets import TopicPartitionId
 
 MOVED = {
     client_errors.UnknownTopicOrPartitionError.errno,

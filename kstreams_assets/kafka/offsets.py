@@ -14,9 +14,9 @@ from kafka.protocol.consumer import ListOffsetsRequest
 
 from kstreams_assets.kafka.leaders import PartitionLeaders, ask_leaders
 from kstreams_assets.kafka.librdkafka_admin import LibrdkafkaAdmin
-from kstreams_assets.kafka.positions import TopicPartitionId
 from kstreams_assets.kafka.topics import granted
 from kstreams_assets.kafka.wire import WireClient
+from kstreams_assets.offsets import TopicPartitionId
 
 EARLIEST = -2
 LATEST = -1

@@ -23,9 +23,9 @@ from kstreams_assets.kafka.fetch import (
 )
 from kstreams_assets.kafka.leaders import PartitionLeaders
 from kstreams_assets.kafka.offsets import Isolation
-from kstreams_assets.kafka.positions import OffsetRange, TopicPartitionId
 from kstreams_assets.kafka.raw_range import LoadedBatch, RawRange
 from kstreams_assets.kafka.wire import WireClient
+from kstreams_assets.offsets import OffsetRange, TopicPartitionId
 
 _RETRY_S: Final = 0.05
 _LEAST_S: Final = 0.001

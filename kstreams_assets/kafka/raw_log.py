@@ -19,11 +19,11 @@ from kstreams_assets.kafka.fetch import (
 )
 from kstreams_assets.kafka.leaders import PartitionLeaders
 from kstreams_assets.kafka.offsets import Isolation
-from kstreams_assets.kafka.positions import OffsetRange, TopicPartitionId
 from kstreams_assets.kafka.raw_batch import RawBatch
 from kstreams_assets.kafka.raw_bulk import BulkReader
 from kstreams_assets.kafka.raw_range import RawRange
 from kstreams_assets.kafka.wire import WireClient
+from kstreams_assets.offsets import OffsetRange, TopicPartitionId
 
 _RETRY_S = 0.05
 _LEAST_S = 0.001

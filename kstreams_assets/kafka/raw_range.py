@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from kstreams_assets.kafka.positions import OffsetRange, TopicPartitionId
 from kstreams_assets.kafka.raw_batch import RawBatch
 from kstreams_assets.kafka.raw_record import RawRecord, decode_records
+from kstreams_assets.offsets import OffsetRange, TopicPartitionId
 
 
 class LoadedBatch(NamedTuple):

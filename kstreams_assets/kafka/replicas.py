@@ -7,8 +7,8 @@ from kafka.protocol.metadata import MetadataRequest
 
 from kstreams_assets.errors import AuthorizationFailedError
 from kstreams_assets.kafka.leaders import TOPIC_NOT_ALLOWED
-from kstreams_assets.kafka.positions import TopicPartitionId
 from kstreams_assets.kafka.wire import WireClient
+from kstreams_assets.offsets import TopicPartitionId
 
 _OPERATION = "replicas"
 # From version 10 on topics may go by id.

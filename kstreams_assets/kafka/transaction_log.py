@@ -11,8 +11,8 @@ from typing import Final
 from kstreams_assets.errors import CoordinatorRecordError
 from kstreams_assets.kafka.coordinator_partition import TRANSACTION_STATE
 from kstreams_assets.kafka.coordinator_record import FieldReader
-from kstreams_assets.kafka.positions import TopicPartitionId
 from kstreams_assets.kafka.raw_record import RawRecord
+from kstreams_assets.offsets import TopicPartitionId
 
 _TRANSACTIONAL_ID_KEY: Final = 0
 _FLEXIBLE_SINCE: Final = 1

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from kstreams_assets.kafka.positions import OffsetRange
 from kstreams_assets.kafka.raw_batch import RawBatch
+from kstreams_assets.offsets import OffsetRange
 
 
 @dataclass(frozen=True, slots=True)

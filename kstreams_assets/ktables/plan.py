@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from kstreams_assets.app.model import TopicRole
 from kstreams_assets.backup.content import SpanFile
 from kstreams_assets.backup.windows import Window
-from kstreams_assets.kafka.positions import OffsetRange, TopicPartitionId, outside
 from kstreams_assets.ktables.snapshot import Snapshot, SnapshotPartition, TableStore
 from kstreams_assets.ktables.store_format import StoreKind
+from kstreams_assets.offsets import OffsetRange, TopicPartitionId, outside
 from kstreams_assets.recovery.point import PartitionCut, RecoveryPoint
 
 _SOURCES = frozenset({TopicRole.INPUT, TopicRole.GLOBAL})

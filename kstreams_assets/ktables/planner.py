@@ -10,7 +10,6 @@ from kstreams_assets.backup.ledger import Ledger
 from kstreams_assets.backup.plan import GapCause
 from kstreams_assets.backup.windows import Window
 from kstreams_assets.errors import KTableWindowError, StoredDataError
-from kstreams_assets.kafka.positions import OffsetRange
 from kstreams_assets.ktables.content import open_table, window_files
 from kstreams_assets.ktables.plan import (
     PartitionPlan,
@@ -23,6 +22,7 @@ from kstreams_assets.ktables.plan import (
 from kstreams_assets.ktables.proof import Proof, ProofFacts, prove, thinned_spans
 from kstreams_assets.ktables.snapshot import Snapshot, TableStore
 from kstreams_assets.ktables.snapshots_table import SnapshotsTable
+from kstreams_assets.offsets import OffsetRange
 from kstreams_assets.recovery.point import PartitionCut, RecoveryPoint
 from kstreams_assets.recovery.table import RecoveryPointTable
 from kstreams_assets.restore.inventory import Inventory

@@ -18,7 +18,7 @@ from kstreams_assets.backup.chains import (
 )
 from kstreams_assets.backup.point_judge import PointJudge, Restores
 from kstreams_assets.backup.windows import Window
-from kstreams_assets.kafka.positions import OffsetRange, outside
+from kstreams_assets.offsets import OffsetRange, outside
 from kstreams_assets.recovery.point import PartitionCut, RecoveryPoint
 
 

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 from kstreams_assets.backup.windows import Window
-from kstreams_assets.kafka.positions import OffsetRange
 from kstreams_assets.ktables.store_format import StoreFormat
+from kstreams_assets.offsets import OffsetRange
 from kstreams_assets.warehouse.digest import WrittenFile
 
 

@@ -8,7 +8,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from kstreams_assets.backup.windows import Window
-from kstreams_assets.kafka.positions import OffsetRange
 from kstreams_assets.ktables.content import (
     WindowFiles,
     open_table,
@@ -16,6 +15,7 @@ from kstreams_assets.ktables.content import (
     window_files,
 )
 from kstreams_assets.ktables.snapshot import RowProblem, Snapshot, SnapshotPartition
+from kstreams_assets.offsets import OffsetRange
 from kstreams_assets.warehouse.control_table import ControlTable, one_of
 from kstreams_assets.warehouse.digest import WRITTEN_FILES, files_in
 from kstreams_assets.warehouse.layout import Warehouse

@@ -3,10 +3,10 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from kstreams_assets.kafka.positions import OffsetRange
 from kstreams_assets.ktables.plan import SnapshotPlan
 from kstreams_assets.ktables.snapshot import RowProblem, Snapshot
 from kstreams_assets.ktables.store_format import StoreFormat
+from kstreams_assets.offsets import OffsetRange
 
 
 @dataclass(frozen=True, slots=True)

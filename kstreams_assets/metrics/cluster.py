@@ -5,9 +5,9 @@ from typing import Final
 
 from kstreams_assets.app.model import AppTopic, TopicRole
 from kstreams_assets.kafka.cluster import KafkaCluster
-from kstreams_assets.kafka.positions import TopicPartitionId
 from kstreams_assets.metrics import catalogue
 from kstreams_assets.metrics.sample import Sample
+from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.settings import ApplicationSettings
 
 GROUP_STATES: Final = (

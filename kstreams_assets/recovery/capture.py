@@ -14,11 +14,11 @@ from kstreams_assets.errors import (
     RawReadLimitError,
     RawReadTimeoutError,
 )
-from kstreams_assets.kafka.positions import OffsetRange, TopicPartitionId
 from kstreams_assets.kafka.raw_log import RawLogReader
 from kstreams_assets.kafka.raw_range import LoadedBatch
 from kstreams_assets.kafka.raw_record import RawRecord
 from kstreams_assets.kafka.visible import content_of_range
+from kstreams_assets.offsets import OffsetRange, TopicPartitionId
 from kstreams_assets.recovery.segments import merged, tail_of
 
 _READ_S = 30.0

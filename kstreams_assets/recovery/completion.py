@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from kstreams_assets.app.model import TopicRole
-from kstreams_assets.kafka.positions import TopicPartitionId
 from kstreams_assets.kafka.raw_record import RawRecord
+from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.recovery.capture import Capture, Captured, Missing, Stretch
 from kstreams_assets.recovery.method import NotTaken, Offsets, Positions, Scene
 from kstreams_assets.recovery.point import GroupOffset, PartitionCut

@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from kstreams_assets.kafka.positions import CommittedOffset, OffsetRange, TopicPartitionId
+from kstreams_assets.offsets import CommittedOffset, OffsetRange, TopicPartitionId
 from kstreams_assets.recovery.half_seen import half_seen
 from kstreams_assets.recovery.identity import Identities, TransactionId, shared_epochs
 from kstreams_assets.recovery.refusal import (

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from kstreams_assets.kafka.positions import TopicPartitionId
+from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.recovery.segments import Segment
 
 

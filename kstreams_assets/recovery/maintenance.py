@@ -18,7 +18,7 @@ import pyarrow as pa
 from deltalake.exceptions import DeltaError
 
 from kstreams_assets.errors import KStreamsAssetsError
-from kstreams_assets.kafka.positions import TopicPartitionId
+from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.recovery.offset_ranges import OffsetRanges
 from kstreams_assets.recovery.retention import kept
 from kstreams_assets.recovery.saved_records import SavedRecordsTable

@@ -12,8 +12,8 @@ from kstreams_assets.errors import (
     RawReadTimeoutError,
 )
 from kstreams_assets.kafka.cluster import KafkaCluster
-from kstreams_assets.kafka.positions import CommittedOffset, OffsetRange, TopicPartitionId
 from kstreams_assets.kafka.raw_log import RawLogReader
+from kstreams_assets.offsets import CommittedOffset, OffsetRange, TopicPartitionId
 from kstreams_assets.recovery.point import Guarantee, Method
 from kstreams_assets.recovery.standing import Standing
 

@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Protocol, TypeVar
 
 from kstreams_assets.app.model import TopicRole
-from kstreams_assets.kafka.positions import OffsetRange, TopicPartitionId
+from kstreams_assets.offsets import OffsetRange, TopicPartitionId
 
 
 class Guarantee(StrEnum):

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from kstreams_assets.kafka.coordinator_partition import CONSUMER_OFFSETS, coordinator_partition
 from kstreams_assets.kafka.group_log import group_commits
-from kstreams_assets.kafka.positions import CommittedOffset, OffsetRange, TopicPartitionId
 from kstreams_assets.kafka.raw_range import LoadedBatch
+from kstreams_assets.offsets import CommittedOffset, OffsetRange, TopicPartitionId
 from kstreams_assets.recovery.method import (
     UNREADABLE,
     NotTaken,

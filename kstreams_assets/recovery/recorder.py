@@ -11,8 +11,8 @@ from kstreams_assets.errors import KafkaError, TopicNotFoundError
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.cluster_metadata import TopicIdentity
 from kstreams_assets.kafka.coordinator_partition import CONSUMER_OFFSETS, coordinator_partition
-from kstreams_assets.kafka.positions import TopicPartitionId
 from kstreams_assets.kafka.raw_log import RawLogReader
+from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.recovery.completion import Completed, Completion
 from kstreams_assets.recovery.held import HeldPosition
 from kstreams_assets.recovery.maintenance import Retention, maintain_if_due

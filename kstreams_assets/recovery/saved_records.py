@@ -16,8 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from kstreams_assets.errors import StoredDataError
-from kstreams_assets.kafka.positions import TopicPartitionId
 from kstreams_assets.kafka.raw_record import RawRecord
+from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.recovery.offset_ranges import OffsetRanges, matching
 from kstreams_assets.recovery.point import PartitionCut, RecoveryPoint
 from kstreams_assets.warehouse.control_table import ControlTable, StoredFile

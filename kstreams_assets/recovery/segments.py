@@ -8,8 +8,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from kstreams_assets.kafka.positions import OffsetRange, TopicPartitionId
 from kstreams_assets.kafka.raw_batch import RawBatch
+from kstreams_assets.offsets import OffsetRange, TopicPartitionId
 
 
 class Marker(NamedTuple):

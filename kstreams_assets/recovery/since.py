@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from kstreams_assets.kafka.positions import OffsetRange, TopicPartitionId
+from kstreams_assets.offsets import OffsetRange, TopicPartitionId
 from kstreams_assets.recovery.method import Scene
 
 _READ_S = 15.0

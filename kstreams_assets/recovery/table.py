@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from kstreams_assets.app.model import TopicRole
 from kstreams_assets.errors import StoredDataError
-from kstreams_assets.kafka.positions import OffsetRange, TopicPartitionId
+from kstreams_assets.offsets import OffsetRange, TopicPartitionId
 from kstreams_assets.recovery.offset_ranges import OffsetRanges
 from kstreams_assets.recovery.point import (
     GroupOffset,

@@ -4,13 +4,13 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
 from kstreams_assets.kafka.coordinator_partition import TRANSACTION_STATE, coordinator_partition
-from kstreams_assets.kafka.positions import TopicPartitionId
 from kstreams_assets.kafka.raw_range import RawRange
 from kstreams_assets.kafka.transaction_log import (
     TransactionStateRecord,
     TransactionStatus,
     transaction_state,
 )
+from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.recovery.identity import EndedTransaction, ProducerEpoch
 
 _PREPARED = (TransactionStatus.PREPARE_COMMIT, TransactionStatus.PREPARE_ABORT)

@@ -18,9 +18,9 @@ from kstreams_assets.kafka.coordinator_partition import (
     TRANSACTION_STATE,
     coordinator_partition,
 )
-from kstreams_assets.kafka.positions import CommittedOffset, OffsetRange, TopicPartitionId
 from kstreams_assets.kafka.raw_batch import RawBatch
 from kstreams_assets.kafka.transactions import ONGOING, TransactionalId
+from kstreams_assets.offsets import CommittedOffset, OffsetRange, TopicPartitionId
 from kstreams_assets.recovery.cut import Cut, decide
 from kstreams_assets.recovery.group_commits import GroupBatch, GroupLog, batches_of_group
 from kstreams_assets.recovery.identity import ProducerEpoch

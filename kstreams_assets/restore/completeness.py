@@ -19,7 +19,7 @@ from kstreams_assets.completeness.standing import Judged
 from kstreams_assets.errors import RestoreIncompleteError, RestoreNotVerifiedError
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
-from kstreams_assets.kafka.positions import TopicPartitionId
+from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.restore.own_target import require_empty_group, require_own_target
 from kstreams_assets.restore.readable_rules import rules_on_restores, why_not_judged
 from kstreams_assets.restore.restores_table import RestoreState, StoredRestore

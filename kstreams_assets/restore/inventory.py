@@ -23,7 +23,7 @@ from kstreams_assets.backup.facts import TopicFactsTable, facts_in
 from kstreams_assets.backup.ledger import Ledger
 from kstreams_assets.backup.stored_spans import COLUMNS, spans_of
 from kstreams_assets.errors import StoredDataError
-from kstreams_assets.kafka.positions import OffsetRange, TopicPartitionId
+from kstreams_assets.offsets import OffsetRange, TopicPartitionId
 from kstreams_assets.recovery.offset_ranges import within_ranges
 from kstreams_assets.recovery.point import RecoveryPoint, topic_id_of
 from kstreams_assets.recovery.saved_records import SavedRecordsTable, by_partition

@@ -7,7 +7,7 @@ offset that was changed in between does not go to the target.
 from collections.abc import Mapping
 
 from kstreams_assets.app.model import TopicRole
-from kstreams_assets.kafka.positions import TopicPartitionId
+from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.recovery.point import GroupOffset, RecoveryPoint
 from kstreams_assets.restore.offset_maps_table import StoredMap
 from kstreams_assets.restore.request import RestoreMode

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from kstreams_assets.backup.content import SpanFile
 from kstreams_assets.backup.damage import SpanDamage
 from kstreams_assets.backup.result import TopicFacts
-from kstreams_assets.kafka.positions import CommittedOffset, TopicPartitionId
+from kstreams_assets.offsets import CommittedOffset, TopicPartitionId
 from kstreams_assets.restore.plan import Refusal
 
 

@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from kstreams_assets.app.model import TopicRole
-from kstreams_assets.kafka.positions import TopicPartitionId
+from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.recovery.point import iso_time
 from kstreams_assets.restore.observed import Holding, TargetTopic
 from kstreams_assets.restore.plan import (

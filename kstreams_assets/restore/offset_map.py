@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kstreams_assets.errors import OffsetMapError
-from kstreams_assets.kafka.positions import TopicPartitionId
+from kstreams_assets.offsets import TopicPartitionId
 
 Offsets = npt.NDArray[np.int64]
 

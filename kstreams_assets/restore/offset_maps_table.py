@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from kstreams_assets.errors import StoredDataError
-from kstreams_assets.kafka.positions import TopicPartitionId
+from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.restore.offset_map import OffsetMap, OffsetRuns, merge_runs
 from kstreams_assets.restore.result import PartitionProduced
 from kstreams_assets.warehouse.control_table import ControlTable, one_of

@@ -14,7 +14,7 @@ from kstreams_assets.errors import (
     RestoreNotVerifiedError,
 )
 from kstreams_assets.kafka.cluster import KafkaCluster
-from kstreams_assets.kafka.positions import CommittedOffset, TopicPartitionId
+from kstreams_assets.offsets import CommittedOffset, TopicPartitionId
 from kstreams_assets.recovery.table import RecoveryPointTable
 from kstreams_assets.restore.offset_maps_table import OffsetMapsTable, StoredMap
 from kstreams_assets.restore.own_target import require_own_target

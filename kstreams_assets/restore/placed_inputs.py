@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from kstreams_assets.app.model import TopicRole
 from kstreams_assets.kafka.cluster import KafkaCluster
-from kstreams_assets.kafka.positions import TopicPartitionId, offsets_of_topic
+from kstreams_assets.offsets import TopicPartitionId, offsets_of_topic
 from kstreams_assets.recovery.point import GroupOffset, PartitionCut, RecoveryPoint
 from kstreams_assets.recovery.table import RecoveryPointTable
 from kstreams_assets.restore.observed import TargetTopic

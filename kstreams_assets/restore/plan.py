@@ -8,7 +8,7 @@ from kstreams_assets.app.model import TopicRole
 from kstreams_assets.backup.content import SpanFile
 from kstreams_assets.backup.point_judge import Restores
 from kstreams_assets.errors import RestoreRefusedError
-from kstreams_assets.kafka.positions import CommittedOffset, OffsetRange, TopicPartitionId
+from kstreams_assets.offsets import CommittedOffset, OffsetRange, TopicPartitionId
 from kstreams_assets.recovery.point import GroupOffset, RecoveryPoint
 from kstreams_assets.restore.request import InputsAt, RestoreRequest
 

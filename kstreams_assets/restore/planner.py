@@ -10,7 +10,7 @@ from kstreams_assets.backup.coverage import Coverage
 from kstreams_assets.backup.point_judge import PointStatus
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
-from kstreams_assets.kafka.positions import OffsetRange
+from kstreams_assets.offsets import OffsetRange
 from kstreams_assets.recovery.point import RecoveryPoint
 from kstreams_assets.recovery.table import RecoveryPointTable
 from kstreams_assets.restore.choice import Choice, Unfinished, choose

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from kstreams_assets.app.model import TopicRole
 from kstreams_assets.backup.point_judge import PointStatus, Restores
-from kstreams_assets.kafka.positions import TopicPartitionId
+from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.recovery.point import RecoveryPoint, topic_id_of
 from kstreams_assets.restore.names import TargetNames
 from kstreams_assets.restore.observed import Holding, NotedFacts, TargetState, TargetTopic

@@ -12,7 +12,7 @@ from kstreams_assets.errors import ForeignRecordsError, KStreamsAssetsError
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.kafka.librdkafka import LibrdkafkaConfig, librdkafka_config
-from kstreams_assets.kafka.positions import TopicPartitionId
+from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.restore.offset_map import OffsetRuns
 from kstreams_assets.restore.result import PartitionProduced
 from kstreams_assets.restore.work import PartitionWork

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from kstreams_assets.backup.content import SpanFile
-from kstreams_assets.kafka.positions import OffsetRange
+from kstreams_assets.offsets import OffsetRange
 from kstreams_assets.recovery.offset_ranges import within_ranges
 from kstreams_assets.warehouse.delta import storage_failures
 

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from kstreams_assets.errors import RestoreRecordsError
-from kstreams_assets.kafka.positions import OffsetRange, TopicPartitionId
+from kstreams_assets.offsets import OffsetRange, TopicPartitionId
 from kstreams_assets.recovery.offset_ranges import within_ranges
 from kstreams_assets.restore.request import OriginalHeaders
 from kstreams_assets.restore.work import PartitionWork

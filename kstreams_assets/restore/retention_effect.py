@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from kstreams_assets.kafka.cluster import KafkaCluster
-from kstreams_assets.kafka.positions import TopicPartitionId
+from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.restore.offset_maps_table import OffsetMapsTable
 from kstreams_assets.restore.own_target import partitions_of
 from kstreams_assets.restore.restores_table import StoredRestore, StoredTopic

@@ -9,7 +9,7 @@ from kstreams_assets.errors import (
     RollbackRefusedError,
 )
 from kstreams_assets.kafka.cluster import KafkaCluster
-from kstreams_assets.kafka.positions import CommittedOffset, TopicPartitionId
+from kstreams_assets.offsets import CommittedOffset, TopicPartitionId
 from kstreams_assets.recovery.point import GroupOffset
 from kstreams_assets.restore.own_target import require_empty_group, require_own_target
 from kstreams_assets.restore.restores_table import RestoresTable, RestoreState, StoredRestore

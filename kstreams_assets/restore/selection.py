@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, replace
 
 from kstreams_assets.app.model import StreamsApplication, TopicRole
-from kstreams_assets.kafka.positions import OffsetRange, TopicPartitionId, outside
+from kstreams_assets.offsets import OffsetRange, TopicPartitionId, outside
 from kstreams_assets.recovery.point import GroupOffset, PartitionCut, RecoveryPoint
 from kstreams_assets.restore.plan import Refusal
 from kstreams_assets.restore.request import InputsExtent, RestoreMode, RestoreRequest

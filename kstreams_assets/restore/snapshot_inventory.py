@@ -4,12 +4,12 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, S
 from dataclasses import dataclass
 
 from kstreams_assets.backup.ledger import Ledger
-from kstreams_assets.kafka.positions import TopicPartitionId
 from kstreams_assets.ktables.content import snapshot_problem
 from kstreams_assets.ktables.from_settings import table_stores
 from kstreams_assets.ktables.snapshot import SnapshotPartition
 from kstreams_assets.ktables.snapshots_table import SnapshotsTable
 from kstreams_assets.ktables.store_format import StoreKind
+from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.recovery.point import RecoveryPoint
 from kstreams_assets.restore.observed import Holding, NotedFacts
 from kstreams_assets.restore.plan import Refusal, SnapshotSource

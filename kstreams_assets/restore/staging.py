@@ -13,9 +13,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from kstreams_assets.errors import RestoreRecordsError
-from kstreams_assets.kafka.positions import TopicPartitionId
 from kstreams_assets.ktables.content import require_snapshot, snapshot_error
 from kstreams_assets.ktables.snapshots_table import SnapshotsTable
+from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.recovery.point import RecoveryPoint
 from kstreams_assets.recovery.saved_records import SavedRecordsTable, by_partition
 from kstreams_assets.restore.plan import RestorePlan, TopicPlan

@@ -10,8 +10,8 @@ from kstreams_assets.errors import (
     UnstableGroupOffsetsError,
 )
 from kstreams_assets.kafka.cluster import KafkaCluster
-from kstreams_assets.kafka.positions import TopicPartitionId, offsets_of_topic
 from kstreams_assets.kafka.topics import TopicDescription, TopicSpec
+from kstreams_assets.offsets import TopicPartitionId, offsets_of_topic
 from kstreams_assets.restore.observed import TargetGroup, TargetState, TargetTopic
 from kstreams_assets.restore.plan import Refusal, TopicPlan
 

@@ -9,8 +9,8 @@ from kstreams_assets.errors import (
     RestoreRefusedError,
 )
 from kstreams_assets.kafka.cluster import KafkaCluster
-from kstreams_assets.kafka.positions import TopicPartitionId, offsets_of_topic
 from kstreams_assets.kafka.topics import TopicDescription, TopicSpec
+from kstreams_assets.offsets import TopicPartitionId, offsets_of_topic
 from kstreams_assets.restore.plan import SOMEBODY_ELSE, RestorePlan, TopicPlan, identity
 from kstreams_assets.restore.restores_table import StoredRestore, StoredTopic
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.kafka.librdkafka import librdkafka_config
-from kstreams_assets.kafka.positions import OffsetRange, TopicPartitionId
+from kstreams_assets.offsets import OffsetRange, TopicPartitionId
 from kstreams_assets.restore.offset_map import OffsetRuns
 from kstreams_assets.restore.plan import TopicPlan
 from kstreams_assets.restore.request import VerifyExtent

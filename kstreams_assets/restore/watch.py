@@ -11,10 +11,10 @@ from kstreams_assets.errors import (
     UnstableGroupOffsetsError,
 )
 from kstreams_assets.kafka.cluster import KafkaCluster
-from kstreams_assets.kafka.positions import CommittedOffset, TopicPartitionId
 from kstreams_assets.kafka.raw_batch import RawBatch
 from kstreams_assets.kafka.raw_log import RawLogReader
 from kstreams_assets.kafka.visible import content_of_range
+from kstreams_assets.offsets import CommittedOffset, TopicPartitionId
 from kstreams_assets.restore.own_target import partitions_of, require_own_target, roles_of
 from kstreams_assets.restore.restores_table import RestoreState, StoredRestore
 from kstreams_assets.restore.watch_judge import Judge

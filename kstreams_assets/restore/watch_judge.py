@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from kstreams_assets.kafka.positions import TopicPartitionId
+from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.restore import watch_troubles
 from kstreams_assets.restore.watch_signs import (
     Assessment,

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
-from kstreams_assets.kafka.positions import TopicPartitionId
+from kstreams_assets.offsets import TopicPartitionId
 
 NOT_SEEN_FROM_OUTSIDE: Final = (
     "Brokers cannot show whether an instance kept an old state.dir, which gives wrong results"

@@ -6,7 +6,7 @@ What needs several observations (how long, again) is told to these functions by 
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from kstreams_assets.kafka.positions import TopicPartitionId
+from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.restore.watch_signs import Expected, Observation, Sign, Trouble
 
 _FEW: Final = 5

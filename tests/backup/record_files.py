@@ -6,7 +6,7 @@ from pathlib import Path
 import pyarrow as pa
 from deltalake import write_deltalake
 
-from kstreams_assets.kafka.positions import TopicPartitionId
+from kstreams_assets.offsets import TopicPartitionId
 
 _SCHEMA = pa.schema(
     [

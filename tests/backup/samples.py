@@ -13,7 +13,7 @@ from kstreams_assets.backup.result import (
     WindowBackup,
 )
 from kstreams_assets.backup.windows import Window
-from kstreams_assets.kafka.positions import TopicPartitionId
+from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.recovery.point import (
     GroupOffset,
     Guarantee,

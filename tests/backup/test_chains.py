@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kstreams_assets.backup.chains import Chain, Ranges, StoredSpan, chains_of, folded
-from kstreams_assets.kafka.positions import OffsetRange
+from kstreams_assets.offsets import OffsetRange
 from tests.backup.stored import stored_span
 
 _RANGES = st.lists(

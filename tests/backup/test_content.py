@@ -20,7 +20,7 @@ from kstreams_assets.backup.content import (
     span_files,
     windows_with_data,
 )
-from kstreams_assets.kafka.positions import TopicPartitionId
+from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.warehouse.layout import LAYOUT_PROPERTY, NewerLayoutError
 
 SCHEMA = pa.schema(

@@ -23,7 +23,7 @@ from kstreams_assets.backup.point_judge import PointStatus, Restores
 from kstreams_assets.backup.result import SpanContent, SpanResult
 from kstreams_assets.errors import StoredDataError, WarehouseError
 from kstreams_assets.kafka.connection import KafkaConnection
-from kstreams_assets.kafka.positions import OffsetRange, TopicPartitionId
+from kstreams_assets.offsets import OffsetRange, TopicPartitionId
 from kstreams_assets.recovery.point import Guarantee, RecoveryPoint
 from kstreams_assets.recovery.table import RecoveryPointTable
 from kstreams_assets.restore.choice import choose

@@ -10,7 +10,7 @@ from deltalake import DeltaTable
 from pyspark.sql import functions as F
 
 from kstreams_assets.backup.content import SpanId, span_files
-from kstreams_assets.kafka.positions import TopicPartitionId
+from kstreams_assets.offsets import TopicPartitionId
 from spark_resources.session import SparkSessionResource
 from tests.backup.reading import stored
 from tests.backup.writing import producer

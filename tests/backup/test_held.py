@@ -14,7 +14,7 @@ from kstreams_assets.backup.held import held_positions, proven_ranges
 from kstreams_assets.backup.ledger import SCHEMA, Ledger
 from kstreams_assets.backup.plan import Gap, GapCause
 from kstreams_assets.backup.result import SpanResult, TopicBackup
-from kstreams_assets.kafka.positions import TopicPartitionId
+from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.recovery.held import HeldPosition
 from kstreams_assets.warehouse.layout import Warehouse
 from tests.backup.held_records import hold_records

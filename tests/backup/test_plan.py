@@ -16,7 +16,7 @@ from kstreams_assets.backup.plan import (
     read_ranges,
 )
 from kstreams_assets.backup.windows import Edges, Position
-from kstreams_assets.kafka.positions import TopicPartitionId
+from kstreams_assets.offsets import TopicPartitionId
 from tests.backup.samples import span, window
 
 T0 = TopicPartitionId("t", 0)

@@ -12,7 +12,7 @@ from kstreams_assets.app.model import TopicRole
 from kstreams_assets.backup.chains import DELETE_RETENTION_MS, StoredSpan, chains_of
 from kstreams_assets.backup.point_judge import PointJudge, PointStatus, Restores
 from kstreams_assets.backup.windows import Window
-from kstreams_assets.kafka.positions import TopicPartitionId
+from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.recovery.point import (
     GroupOffset,
     Guarantee,

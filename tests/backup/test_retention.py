@@ -11,7 +11,7 @@ from kstreams_assets.app.model import AppTopic, TopicRole
 from kstreams_assets.backup.ledger import Ledger
 from kstreams_assets.backup.retention import retention_of
 from kstreams_assets.kafka.connection import KafkaConnection
-from kstreams_assets.kafka.positions import TopicPartitionId
+from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.recovery.maintenance import maintain
 from kstreams_assets.recovery.table import RecoveryPointTable
 from kstreams_assets.restore.request import RestoreMode

@@ -9,7 +9,7 @@ from kstreams_assets.app.model import TopicRole
 from kstreams_assets.backup.coverage import Coverage
 from kstreams_assets.backup.point_judge import PointStatus, Restores
 from kstreams_assets.backup.run import BackupRun
-from kstreams_assets.kafka.positions import TopicPartitionId
+from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.recovery.point import RecoveryPoint
 from kstreams_assets.recovery.recorder import Recorder
 from kstreams_assets.settings import ApplicationSettings, RecoveryPointSettings, WindowSchedule

@@ -14,7 +14,7 @@ from kstreams_assets.backup.ledger import Ledger
 from kstreams_assets.backup.run_points import RunPoints, with_unproven
 from kstreams_assets.errors import ClusterUnavailableError
 from kstreams_assets.kafka.cluster import KafkaCluster
-from kstreams_assets.kafka.positions import TopicPartitionId
+from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.recovery.held import HeldPosition
 from kstreams_assets.recovery.point import RecoveryPoint
 from kstreams_assets.recovery.table import RecoveryPointTable

@@ -11,8 +11,8 @@ from kstreams_assets.backup.result import SpanResult
 from kstreams_assets.backup.verdicts import Severity
 from kstreams_assets.errors import RawReadTimeoutError
 from kstreams_assets.kafka import raw_log
-from kstreams_assets.kafka.positions import TopicPartitionId
 from kstreams_assets.kafka.raw_log import RawLogReader
+from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.settings import BackupSettings
 from tests.backup.reading import consume, offsets, stored
 from tests.backup.writing import await_end, open_transaction, producer, send

@@ -21,7 +21,7 @@ from kstreams_assets.backup.verdicts import (
     partitions_aligned,
     topic_unchanged,
 )
-from kstreams_assets.kafka.positions import OffsetRange, TopicPartitionId
+from kstreams_assets.offsets import OffsetRange, TopicPartitionId
 from tests.backup.samples import FACTS, application, backup, result, span, window_backup
 
 

@@ -9,8 +9,8 @@ from kafka.protocol.producer import ProduceRequest
 from kafka.record.memory_records import MemoryRecordsBuilder
 
 from kstreams_assets.kafka.connection import KafkaConnection
-from kstreams_assets.kafka.positions import TopicPartitionId
 from kstreams_assets.kafka.wire import WireClient
+from kstreams_assets.offsets import TopicPartitionId
 from tests.streams.cluster import unique_name
 from tests.streams.workbench import Workbench
 

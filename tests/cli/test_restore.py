@@ -13,7 +13,7 @@ from kstreams_assets.backup.point_judge import Restores
 from kstreams_assets.cli import restore as restore_module
 from kstreams_assets.drill.table import DrillsTable
 from kstreams_assets.kafka.connection import KafkaConnection
-from kstreams_assets.kafka.positions import TopicPartitionId
+from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.recovery.point import GroupOffset
 from kstreams_assets.restore.offset_map import OffsetRun
 from kstreams_assets.restore.offset_maps_table import OffsetMapsTable

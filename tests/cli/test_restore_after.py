@@ -14,7 +14,7 @@ from kstreams_assets.cli.restore_options import chosen_restore
 from kstreams_assets.drill.table import DrillsTable
 from kstreams_assets.errors import ConfigurationError
 from kstreams_assets.kafka.connection import KafkaConnection
-from kstreams_assets.kafka.positions import CommittedOffset, TopicPartitionId
+from kstreams_assets.offsets import CommittedOffset, TopicPartitionId
 from kstreams_assets.recovery.point import GroupOffset
 from kstreams_assets.restore.finish import Finished
 from kstreams_assets.restore.offset_map import OffsetRun

@@ -12,7 +12,7 @@ from kstreams_assets.cli import restore as restore_module
 from kstreams_assets.completeness.result import Outcome, RuleResult
 from kstreams_assets.completeness.rule import Place
 from kstreams_assets.kafka.connection import KafkaConnection
-from kstreams_assets.kafka.positions import TopicPartitionId
+from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.restore.plan import RestorePlan
 from kstreams_assets.restore.request import RestoreRequest
 from kstreams_assets.restore.restores_table import RestoresTable, RestoreState, StoredRestore

@@ -23,7 +23,7 @@ from kstreams_assets.completeness.evaluate import Evaluator
 from kstreams_assets.completeness.result import RuleResult
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.local_cluster import LocalCluster
-from kstreams_assets.kafka.positions import TopicPartitionId
+from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.recovery.point import RecoveryPoint
 from kstreams_assets.settings import ApplicationSettings
 from tests.examples.orders_created.records import created

@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from kstreams_assets.backup.ledger import Ledger
-from kstreams_assets.kafka.positions import TopicPartitionId
 from kstreams_assets.ktables.snapshots_table import SnapshotsTable
+from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.recovery.point import RecoveryPoint
 from kstreams_assets.settings import ApplicationSettings
 from kstreams_assets.warehouse.control_table import ControlTable

@@ -16,9 +16,9 @@ from kstreams_assets.backup.windows import Window
 from kstreams_assets.completeness.recomputation import TopicFormat
 from kstreams_assets.completeness.rule import CompletenessRule
 from kstreams_assets.kafka.connection import KafkaConnection
-from kstreams_assets.kafka.positions import OffsetRange, TopicPartitionId
 from kstreams_assets.kafka.raw_record import RawRecord
 from kstreams_assets.ktables.store_format import Encoding, Format, StoreFormat
+from kstreams_assets.offsets import OffsetRange, TopicPartitionId
 from kstreams_assets.recovery.point import (
     GroupOffset,
     Guarantee,

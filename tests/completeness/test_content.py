@@ -12,7 +12,7 @@ from kstreams_assets.completeness.content import (
     wanted,
 )
 from kstreams_assets.completeness.view import View, views_of
-from kstreams_assets.kafka.positions import OffsetRange
+from kstreams_assets.offsets import OffsetRange
 from kstreams_assets.recovery.point import RecoveryPoint
 from kstreams_assets.warehouse.layout import Warehouse
 from tests.completeness.stored_topics import (

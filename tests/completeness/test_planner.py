@@ -13,7 +13,7 @@ from kstreams_assets.completeness.staging import Staging
 from kstreams_assets.completeness.standing import Standing
 from kstreams_assets.completeness.view import views_of
 from kstreams_assets.errors import RecoveryPointNotFoundError
-from kstreams_assets.kafka.positions import OffsetRange
+from kstreams_assets.offsets import OffsetRange
 from kstreams_assets.recovery.point import Guarantee
 from kstreams_assets.warehouse.layout import Warehouse
 from tests.completeness.stored_topics import (

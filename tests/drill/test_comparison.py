@@ -10,8 +10,8 @@ from kstreams_assets.app.model import Store, TopicRole
 from kstreams_assets.drill.comparison import compare_state
 from kstreams_assets.drill.report import StoreComparison
 from kstreams_assets.kafka.local_cluster import LocalCluster
-from kstreams_assets.kafka.positions import TopicPartitionId
 from kstreams_assets.kafka.topics import TopicSpec
+from kstreams_assets.offsets import TopicPartitionId
 from spark_resources.session import SparkSessionResource
 from tests.restore.after_commit import after_commit
 from tests.streams.cluster import unique_name

@@ -11,8 +11,8 @@ from examples.orders_count.application import COUNTS as COUNTS_TOPIC
 from examples.orders_created.orders import TOPIC as CREATED
 from examples.orders_risk_scoring.application import CANDIDATES, ERROR, FILTERED_OUT
 from kstreams_assets.errors import RestoreIncompleteError
-from kstreams_assets.kafka.positions import TopicPartitionId
 from kstreams_assets.kafka.topics import TopicSpec
+from kstreams_assets.offsets import TopicPartitionId
 from spark_resources.session import SparkSessionResource
 from tests.drills.applications import COUNTS, RISKS
 from tests.drills.conftest import Record

@@ -14,8 +14,8 @@ from kstreams_assets.app.model import TopicRole
 from kstreams_assets.completeness.result import Outcome
 from kstreams_assets.completeness.results_table import ResultsTable
 from kstreams_assets.completeness.rule import CompletenessRule, Place
-from kstreams_assets.kafka.positions import CommittedOffset, TopicPartitionId
 from kstreams_assets.naming import backup_key, completeness_key, restore_completeness_key
+from kstreams_assets.offsets import CommittedOffset, TopicPartitionId
 from kstreams_assets.restore.restores_table import RestoresTable, RestoreState
 from kstreams_assets.settings import WindowSchedule
 from spark_resources.session import SparkSessionResource

@@ -18,9 +18,9 @@ from kstreams_assets.governance.facts import (
 )
 from kstreams_assets.governance.findings import GovernanceVerdict
 from kstreams_assets.governance.judge import judge
-from kstreams_assets.kafka.positions import TopicPartitionId
 from kstreams_assets.ktables.declared import format_of
 from kstreams_assets.ktables.store_format import StoreFormat, StoreKind
+from kstreams_assets.offsets import TopicPartitionId
 
 EXAMPLES = (
     "browser_actions",

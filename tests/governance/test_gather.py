@@ -11,9 +11,9 @@ from kstreams_assets.components import KafkaStreamsAppComponent
 from kstreams_assets.governance import gather as gather_module
 from kstreams_assets.governance.facts import BackedUpRecords, StoreRows
 from kstreams_assets.governance.gather import backed_up, store_rows
-from kstreams_assets.kafka.positions import TopicPartitionId
 from kstreams_assets.ktables.snapshot import SnapshotPartition
 from kstreams_assets.ktables.snapshots_table import SnapshotsTable
+from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.settings import ApplicationSettings
 from tests.backup.samples import backup, span, window
 from tests.components.project import attributes

@@ -11,7 +11,7 @@ from kstreams_assets.governance.facts import (
 )
 from kstreams_assets.governance.findings import CHECKS
 from kstreams_assets.governance.judge import judge
-from kstreams_assets.kafka.positions import TopicPartitionId
+from kstreams_assets.offsets import TopicPartitionId
 from tests.governance.samples import (
     CHANGELOG,
     DAY_MS,

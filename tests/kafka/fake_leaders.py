@@ -9,8 +9,8 @@ from typing import Any
 from kafka.protocol.consumer import FetchRequest, FetchResponse, ListOffsetsResponse
 
 from kstreams_assets.errors import ClusterUnavailableError
-from kstreams_assets.kafka.positions import TopicPartitionId
 from kstreams_assets.kafka.raw_record import RawRecord
+from kstreams_assets.offsets import TopicPartitionId
 from tests.kafka.batch_bytes import batch_bytes
 
 _TOPIC = FetchResponse.FetchableTopicResponse

@@ -26,9 +26,9 @@ from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.kafka.groups import GroupState
 from kstreams_assets.kafka.kafka_python_client import kafka_python_arguments
 from kstreams_assets.kafka.local_cluster import LocalCluster
-from kstreams_assets.kafka.positions import CommittedOffset, TopicPartitionId
 from kstreams_assets.kafka.topics import TopicSpec
 from kstreams_assets.kafka.transactions import transactional_id_pattern
+from kstreams_assets.offsets import CommittedOffset, TopicPartitionId
 from tests.streams.cluster import unique_name
 
 STREAMS_UUID = "0f8fad5b-d9cb-469f-a165-70867728950e"

@@ -21,9 +21,9 @@ from kstreams_assets.kafka.group_commit import commit_group_offsets
 from kstreams_assets.kafka.group_log import group_commits
 from kstreams_assets.kafka.groups import GroupState
 from kstreams_assets.kafka.local_cluster import LocalCluster
-from kstreams_assets.kafka.positions import CommittedOffset, TopicPartitionId
 from kstreams_assets.kafka.topics import TopicSpec
 from kstreams_assets.kafka.wire import Coordinated, WireClient
+from kstreams_assets.offsets import CommittedOffset, TopicPartitionId
 from tests.kafka.transacting import internal_batches
 from tests.streams.cluster import unique_name
 

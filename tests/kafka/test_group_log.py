@@ -18,12 +18,12 @@ from kstreams_assets.kafka.group_log import (
     offset_commit,
 )
 from kstreams_assets.kafka.local_cluster import LocalCluster
-from kstreams_assets.kafka.positions import TopicPartitionId
 from kstreams_assets.kafka.raw_batch import parse_batches
 from kstreams_assets.kafka.raw_log import RawLogReader
 from kstreams_assets.kafka.raw_range import LoadedBatch
 from kstreams_assets.kafka.raw_record import RawRecord
 from kstreams_assets.kafka.topics import TopicSpec
+from kstreams_assets.offsets import TopicPartitionId
 from tests.kafka.batch_bytes import CODECS, batch_bytes
 from tests.kafka.transacting import internal_batches, transact, transactional_producer
 from tests.streams.cluster import unique_name

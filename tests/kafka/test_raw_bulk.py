@@ -22,13 +22,13 @@ from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.kafka.leaders import PartitionLeaders
 from kstreams_assets.kafka.local_cluster import LocalCluster
 from kstreams_assets.kafka.offsets import Isolation
-from kstreams_assets.kafka.positions import OffsetRange, TopicPartitionId
 from kstreams_assets.kafka.raw_bulk import BulkReader
 from kstreams_assets.kafka.raw_log import RawLogReader
 from kstreams_assets.kafka.raw_range import RawRange
 from kstreams_assets.kafka.raw_record import RawRecord
 from kstreams_assets.kafka.topics import TopicSpec
 from kstreams_assets.kafka.wire import WireClient
+from kstreams_assets.offsets import OffsetRange, TopicPartitionId
 from tests.kafka.fake_leaders import FakeLeaders, FakeLog, FakeWire
 from tests.kafka.transacting import DEADLINE_S, TIMEOUT_S, settled_end, transactional_producer
 from tests.streams.cluster import unique_name

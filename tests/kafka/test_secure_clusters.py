@@ -36,9 +36,9 @@ from kstreams_assets.kafka.java_client import java_config, java_system_propertie
 from kstreams_assets.kafka.kafka_python_client import kafka_python_arguments
 from kstreams_assets.kafka.librdkafka import librdkafka_config
 from kstreams_assets.kafka.local_cluster import LocalCluster
-from kstreams_assets.kafka.positions import CommittedOffset, TopicPartitionId
 from kstreams_assets.kafka.raw_log import RawLogReader
 from kstreams_assets.kafka.topics import TopicSpec
+from kstreams_assets.offsets import CommittedOffset, TopicPartitionId
 from spark_resources.jars import verify_jars
 from spark_resources.java import find_java
 from tests.kafka.oidc import AUDIENCE, ISSUER, TokenEndpoint

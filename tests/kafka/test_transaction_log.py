@@ -14,7 +14,6 @@ from kstreams_assets.kafka.coordinator_partition import (
     coordinator_partition,
 )
 from kstreams_assets.kafka.local_cluster import LocalCluster
-from kstreams_assets.kafka.positions import TopicPartitionId
 from kstreams_assets.kafka.raw_log import RawLogReader
 from kstreams_assets.kafka.raw_record import RawRecord
 from kstreams_assets.kafka.topics import TopicSpec
@@ -23,6 +22,7 @@ from kstreams_assets.kafka.transaction_log import (
     TransactionStatus,
     transaction_state,
 )
+from kstreams_assets.offsets import TopicPartitionId
 from tests.kafka.transacting import internal_batches, transact, transactional_producer
 from tests.streams.cluster import unique_name
 

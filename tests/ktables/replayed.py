@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from kstreams_assets.kafka.positions import OffsetRange
 from kstreams_assets.ktables.store_format import StoreFormat, StoreKind
+from kstreams_assets.offsets import OffsetRange
 from tests.ktables.stored_log import Change
 
 Row = tuple[int, int, bytes | None, bytes | None, int | None]

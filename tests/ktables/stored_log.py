@@ -15,11 +15,11 @@ from kstreams_assets.backup.plan import Gap, GapCause, SpanPlan
 from kstreams_assets.backup.result import SpanContent, SpanResult, TopicBackup
 from kstreams_assets.backup.run import Spark
 from kstreams_assets.backup.windows import Window
-from kstreams_assets.kafka.positions import OffsetRange, TopicPartitionId
 from kstreams_assets.kafka.raw_record import RawRecord
 from kstreams_assets.ktables.run import KTableRun
 from kstreams_assets.ktables.snapshot import Snapshot, TableStore
 from kstreams_assets.ktables.store_format import StoreFormat
+from kstreams_assets.offsets import OffsetRange, TopicPartitionId
 from kstreams_assets.recovery.point import Guarantee, Method, PartitionCut, RecoveryPoint
 from kstreams_assets.recovery.saved_records import SavedRecordsTable, SavedTail
 from kstreams_assets.recovery.table import RecoveryPointTable

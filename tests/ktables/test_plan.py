@@ -6,7 +6,6 @@ import pytest
 
 from kstreams_assets.app.model import TopicRole
 from kstreams_assets.backup.windows import Window
-from kstreams_assets.kafka.positions import OffsetRange
 from kstreams_assets.ktables.plan import (
     PartitionPlan,
     choose_base,
@@ -18,6 +17,7 @@ from kstreams_assets.ktables.plan import (
 )
 from kstreams_assets.ktables.snapshot import Snapshot, SnapshotPartition, TableStore
 from kstreams_assets.ktables.store_format import Encoding, Format, StoreFormat, StoreKind
+from kstreams_assets.offsets import OffsetRange
 from kstreams_assets.recovery.point import GroupOffset, PartitionCut
 from tests.backup.samples import cut, point, window
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from kstreams_assets.kafka.positions import OffsetRange
 from kstreams_assets.ktables.store_format import Encoding, Format, StoreFormat, StoreKind
+from kstreams_assets.offsets import OffsetRange
 from kstreams_assets.warehouse.layout import Warehouse
 from spark_resources.session import SparkSessionResource
 from tests.ktables.replayed import Included, Row, replay

@@ -6,7 +6,7 @@ from typing import Final
 
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
-from kstreams_assets.kafka.positions import TopicPartitionId
+from kstreams_assets.offsets import TopicPartitionId
 from tests.recovery.oracle import History, RawPartitions
 from tests.recovery.oracle_records import Record
 from tests.streams.oracle_app import OracleTopics

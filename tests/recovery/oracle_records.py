@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from kstreams_assets.kafka.positions import OffsetRange
+from kstreams_assets.offsets import OffsetRange
 
 Integers = npt.NDArray[np.int64]
 Record = tuple[int, bytes | None, bytes | None]

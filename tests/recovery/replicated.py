@@ -20,8 +20,8 @@ from kstreams_assets.kafka.coordinator_partition import (
     coordinator_partition,
 )
 from kstreams_assets.kafka.local_cluster import LocalCluster
-from kstreams_assets.kafka.positions import TopicPartitionId
 from kstreams_assets.kafka.topics import TopicSpec
+from kstreams_assets.offsets import TopicPartitionId
 from tests.kafka.transacting import settled_end, transactional_producer
 from tests.streams.cluster import unique_name
 

@@ -9,7 +9,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from kstreams_assets.kafka.positions import TopicPartitionId
+from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.recovery.sample import Written
 from tests.recovery.simulated_cluster import OFFSETS, Producer, SimulatedCluster, Transaction
 

@@ -9,8 +9,8 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 
 from kstreams_assets.kafka.group_log import GroupCommit
-from kstreams_assets.kafka.positions import CommittedOffset, OffsetRange, TopicPartitionId
 from kstreams_assets.kafka.raw_batch import RawBatch
+from kstreams_assets.offsets import CommittedOffset, OffsetRange, TopicPartitionId
 from kstreams_assets.recovery.group_commits import GroupBatch
 from kstreams_assets.recovery.identity import EndedTransaction, ProducerEpoch
 

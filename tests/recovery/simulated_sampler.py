@@ -3,8 +3,8 @@
 from collections.abc import Generator, Iterable
 from dataclasses import dataclass, field, replace
 
-from kstreams_assets.kafka.positions import CommittedOffset, OffsetRange, TopicPartitionId
 from kstreams_assets.kafka.raw_batch import RawBatch
+from kstreams_assets.offsets import CommittedOffset, OffsetRange, TopicPartitionId
 from kstreams_assets.recovery.cut import Cut, decide
 from kstreams_assets.recovery.group_commits import GroupLog
 from kstreams_assets.recovery.refusal import Refusal, Wanted

@@ -4,7 +4,7 @@ Clients here are those of Kafka 4.0 and later, where every transaction has an ep
 older ones are in test_cut_older_clients.py.
 """
 
-from kstreams_assets.kafka.positions import OffsetRange, TopicPartitionId
+from kstreams_assets.offsets import OffsetRange, TopicPartitionId
 from kstreams_assets.recovery.cut import Cut, decide
 from kstreams_assets.recovery.refusal import Refusal, Wanted
 from kstreams_assets.recovery.sample import Sample

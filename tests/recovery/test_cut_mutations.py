@@ -8,7 +8,7 @@ import pytest
 
 from kstreams_assets.kafka.coordinator_partition import CONSUMER_OFFSETS, coordinator_partition
 from kstreams_assets.kafka.local_cluster import LocalCluster
-from kstreams_assets.kafka.positions import CommittedOffset, OffsetRange, TopicPartitionId
+from kstreams_assets.offsets import CommittedOffset, OffsetRange, TopicPartitionId
 from kstreams_assets.recovery import transactions
 from kstreams_assets.recovery.cut import Cut, Refusal, Sample, _ranges
 from kstreams_assets.recovery.group_commits import GroupBatch, GroupLog

@@ -6,7 +6,7 @@ completes within ten of them.
 
 from collections.abc import Sequence
 
-from kstreams_assets.kafka.positions import OffsetRange
+from kstreams_assets.offsets import OffsetRange
 from kstreams_assets.recovery.cut import Cut, decide
 from kstreams_assets.recovery.identity import EndedTransaction, ProducerEpoch
 from kstreams_assets.recovery.refusal import Refusal, Wanted

@@ -9,7 +9,7 @@ from confluent_kafka.admin import AdminClient
 
 from kstreams_assets.app.model import TopicRole
 from kstreams_assets.kafka.local_cluster import LocalCluster
-from kstreams_assets.kafka.positions import TopicPartitionId
+from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.recovery import transactions
 from kstreams_assets.recovery.method import Positions, Scene
 from kstreams_assets.recovery.point import Guarantee, Method

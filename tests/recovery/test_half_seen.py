@@ -1,6 +1,6 @@
 """Transactions that may have been decided in one partition before the first look."""
 
-from kstreams_assets.kafka.positions import TopicPartitionId
+from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.recovery.cut import Cut, decide
 from kstreams_assets.recovery.identity import EndedTransaction, ProducerEpoch
 from kstreams_assets.recovery.refusal import Refusal, Wanted

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kstreams_assets.kafka.positions import OffsetRange
+from kstreams_assets.offsets import OffsetRange
 from kstreams_assets.recovery.identity import (
     EndedTransaction,
     Identities,

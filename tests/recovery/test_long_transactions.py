@@ -14,9 +14,9 @@ from kstreams_assets.app.model import AppTopic, StreamsApplication, TopicRole
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.kafka.local_cluster import LocalCluster
-from kstreams_assets.kafka.positions import TopicPartitionId
 from kstreams_assets.kafka.raw_log import RawLogReader
 from kstreams_assets.kafka.topics import TopicSpec
+from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.recovery.method import NotTaken, Positions, Scene
 from kstreams_assets.recovery.standing import Standing
 from kstreams_assets.recovery.transactions import TransactionsMethod

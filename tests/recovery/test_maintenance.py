@@ -13,8 +13,8 @@ import pytest
 from deltalake import DeltaTable
 
 from kstreams_assets.app.model import TopicRole
-from kstreams_assets.kafka.positions import TopicPartitionId
 from kstreams_assets.kafka.raw_record import RawRecord
+from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.recovery import maintenance
 from kstreams_assets.recovery.maintenance import Retention, maintain, maintain_if_due
 from kstreams_assets.recovery.point import RecoveryPoint

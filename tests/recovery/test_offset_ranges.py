@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kstreams_assets.app.model import TopicRole
-from kstreams_assets.kafka.positions import OffsetRange, TopicPartitionId
+from kstreams_assets.offsets import OffsetRange, TopicPartitionId
 from kstreams_assets.recovery.offset_ranges import OffsetRanges, ProvenRange
 from kstreams_assets.recovery.point import PartitionCut
 from kstreams_assets.recovery.table import SCHEMA, row_of

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from kstreams_assets.kafka.positions import OffsetRange, TopicPartitionId
+from kstreams_assets.offsets import OffsetRange, TopicPartitionId
 from tests.recovery.oracle import Check, Cut, History, Violation, lost_only, violations
 from tests.recovery.oracle_records import Records, merged, orders, totals
 

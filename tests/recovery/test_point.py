@@ -2,7 +2,7 @@
 
 import re
 
-from kstreams_assets.kafka.positions import TopicPartitionId
+from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.recovery.point import in_force, new_point_id
 from tests.backup.samples import cut, point
 

@@ -12,8 +12,8 @@ from kstreams_assets.app.model import TopicRole
 from kstreams_assets.errors import ClusterUnavailableError, TopicNotFoundError
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.coordinator_partition import CONSUMER_OFFSETS, coordinator_partition
-from kstreams_assets.kafka.positions import CommittedOffset, TopicPartitionId
 from kstreams_assets.kafka.topics import TopicSpec
+from kstreams_assets.offsets import CommittedOffset, TopicPartitionId
 from kstreams_assets.recovery import capture, completion
 from kstreams_assets.recovery.method import Positions, Scene
 from kstreams_assets.recovery.point import GroupOffset, Guarantee, Method

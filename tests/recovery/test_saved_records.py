@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from kstreams_assets.kafka.positions import OffsetRange, TopicPartitionId
 from kstreams_assets.kafka.raw_record import RawRecord
+from kstreams_assets.offsets import OffsetRange, TopicPartitionId
 from kstreams_assets.recovery.offset_ranges import OffsetRanges
 from kstreams_assets.recovery.point import PartitionCut
 from kstreams_assets.recovery.saved_records import SCHEMA, SavedRecordsTable, SavedTail

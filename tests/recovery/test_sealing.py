@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from kstreams_assets.kafka.positions import OffsetRange, TopicPartitionId
+from kstreams_assets.offsets import OffsetRange, TopicPartitionId
 from kstreams_assets.recovery.held import HeldPosition
 from kstreams_assets.recovery.point import RecoveryPoint
 from kstreams_assets.recovery.sealing import Safe, Saving

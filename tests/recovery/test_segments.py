@@ -1,6 +1,6 @@
 """One partition's log taken apart into transactions."""
 
-from kstreams_assets.kafka.positions import OffsetRange
+from kstreams_assets.offsets import OffsetRange
 from kstreams_assets.recovery.segments import Marker, clipped, merged, tail_of
 from tests.recovery.logs import CHANGELOG, Log, Tx
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from kstreams_assets.app.model import AppTopic, StreamsApplication, TopicRole
 from kstreams_assets.kafka.cluster_metadata import TopicIdentity
-from kstreams_assets.kafka.positions import TopicPartitionId
+from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.recovery.sample import Written
 from kstreams_assets.recovery.standing import Standing
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from kstreams_assets.app.model import AppTopic, StreamsApplication, TopicRole
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
-from kstreams_assets.kafka.positions import TopicPartitionId
+from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.recovery.point import Guarantee, Method, RecoveryPoint
 from kstreams_assets.recovery.recorder import Recorder
 from kstreams_assets.recovery.saved_records import SCHEMA

@@ -11,8 +11,8 @@ from confluent_kafka import Producer
 from kstreams_assets.app.model import AppTopic, StreamsApplication, TopicRole
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
-from kstreams_assets.kafka.positions import CommittedOffset, TopicPartitionId, offsets_of_topic
 from kstreams_assets.kafka.topics import TopicSpec
+from kstreams_assets.offsets import CommittedOffset, TopicPartitionId, offsets_of_topic
 from kstreams_assets.recovery.point import GroupOffset
 from kstreams_assets.restore.request import RestoreMode
 from kstreams_assets.restore.restores_table import (

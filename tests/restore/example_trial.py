@@ -21,7 +21,7 @@ from kstreams_assets.backup.windows import Window
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.kafka.local_cluster import LocalCluster
-from kstreams_assets.kafka.positions import TopicPartitionId
+from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.recovery.point import RecoveryPoint
 from kstreams_assets.restore.request import ChangelogSource, RestoreRequest
 from kstreams_assets.settings import ApplicationSettings

@@ -8,7 +8,7 @@ from pathlib import Path
 from kstreams_assets.app.model import AppTopic, TopicRole
 from kstreams_assets.backup.point_judge import Restores
 from kstreams_assets.kafka.connection import KafkaConnection
-from kstreams_assets.kafka.positions import OffsetRange, TopicPartitionId
+from kstreams_assets.offsets import OffsetRange, TopicPartitionId
 from kstreams_assets.recovery.point import GroupOffset
 from kstreams_assets.restore.offset_map import OffsetRun
 from kstreams_assets.restore.plan import (

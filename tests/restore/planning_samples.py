@@ -6,7 +6,7 @@ from typing import Any
 from kstreams_assets.app.model import AppTopic, StreamsApplication, TopicRole
 from kstreams_assets.backup.point_judge import PointStatus, Restores
 from kstreams_assets.backup.result import TopicFacts
-from kstreams_assets.kafka.positions import OffsetRange, TopicPartitionId
+from kstreams_assets.offsets import OffsetRange, TopicPartitionId
 from kstreams_assets.recovery.point import (
     GroupOffset,
     Guarantee,

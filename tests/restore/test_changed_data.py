@@ -13,10 +13,10 @@ from deltalake import DeltaTable, write_deltalake
 from kstreams_assets.backup.content import SpanFile
 from kstreams_assets.backup.point_judge import PointJudge, Restores
 from kstreams_assets.errors import RestoreRecordsError, StoredDataError
-from kstreams_assets.kafka.positions import TopicPartitionId
 from kstreams_assets.kafka.raw_record import RawRecord
 from kstreams_assets.ktables.content import require_snapshot, snapshot_problem, snapshot_written
 from kstreams_assets.ktables.snapshots_table import SnapshotsTable
+from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.recovery.point import GroupOffset, PartitionCut, RecoveryPoint
 from kstreams_assets.recovery.saved_records import SavedRecordsTable, SavedTail
 from kstreams_assets.recovery.table import RecoveryPointTable

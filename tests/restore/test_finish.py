@@ -10,7 +10,7 @@ from confluent_kafka import Consumer
 from kstreams_assets.app.model import TopicRole
 from kstreams_assets.errors import ConfigsNotPutBackError, NotCaughtUpError
 from kstreams_assets.kafka.local_cluster import LocalCluster
-from kstreams_assets.kafka.positions import CommittedOffset, TopicPartitionId
+from kstreams_assets.offsets import CommittedOffset, TopicPartitionId
 from kstreams_assets.restore.finish import finish
 from kstreams_assets.restore.offset_map import OffsetRun
 from kstreams_assets.restore.offset_maps_table import OffsetMapsTable

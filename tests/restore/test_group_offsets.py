@@ -16,7 +16,7 @@ from kstreams_assets.errors import (
     TargetTopicChangedError,
 )
 from kstreams_assets.kafka.local_cluster import LocalCluster
-from kstreams_assets.kafka.positions import CommittedOffset, TopicPartitionId
+from kstreams_assets.offsets import CommittedOffset, TopicPartitionId
 from kstreams_assets.recovery.point import GroupOffset
 from kstreams_assets.recovery.table import RecoveryPointTable
 from kstreams_assets.restore.group_offsets import GroupOffsetsCommit

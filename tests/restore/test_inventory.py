@@ -17,8 +17,8 @@ from kstreams_assets.backup.facts import TopicFactsTable
 from kstreams_assets.backup.ledger import Ledger
 from kstreams_assets.backup.plan import Gap, GapCause
 from kstreams_assets.backup.result import SpanContent, SpanResult, TopicFacts
-from kstreams_assets.kafka.positions import OffsetRange, TopicPartitionId, outside
 from kstreams_assets.kafka.raw_record import RawRecord
+from kstreams_assets.offsets import OffsetRange, TopicPartitionId, outside
 from kstreams_assets.recovery.point import PartitionCut, RecoveryPoint
 from kstreams_assets.recovery.saved_records import SavedRecordsTable, SavedTail
 from kstreams_assets.restore.inventory import Inventory

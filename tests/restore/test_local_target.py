@@ -17,9 +17,9 @@ from kstreams_assets.errors import (
 )
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection, PasswordSasl
-from kstreams_assets.kafka.positions import CommittedOffset, TopicPartitionId
 from kstreams_assets.kafka.secret import Secret
 from kstreams_assets.kafka.topics import TopicSpec
+from kstreams_assets.offsets import CommittedOffset, TopicPartitionId
 from kstreams_assets.restore.local_target import (
     local_target,
     local_targets,

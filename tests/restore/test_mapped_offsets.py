@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from kstreams_assets.app.model import TopicRole
-from kstreams_assets.kafka.positions import TopicPartitionId
+from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.recovery.point import GroupOffset
 from kstreams_assets.restore.mapped_offsets import differing_offsets, mapped_offsets, read_topics
 from kstreams_assets.restore.offset_map import OffsetMap, OffsetRun

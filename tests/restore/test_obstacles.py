@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kstreams_assets.kafka.positions import CommittedOffset
+from kstreams_assets.offsets import CommittedOffset
 from kstreams_assets.recovery.point import GroupOffset
 from kstreams_assets.restore.observed import Holding, TargetGroup, TargetState
 from kstreams_assets.restore.obstacles import changed_since, refusals

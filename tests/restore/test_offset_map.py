@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kstreams_assets.errors import OffsetMapError
-from kstreams_assets.kafka.positions import TopicPartitionId
+from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.restore.offset_map import (
     OffsetMap,
     OffsetRun,

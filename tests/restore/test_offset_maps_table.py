@@ -8,7 +8,7 @@ import pytest
 from deltalake import DeltaTable
 
 from kstreams_assets.errors import OffsetMapError, StoredDataError
-from kstreams_assets.kafka.positions import TopicPartitionId
+from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.restore.offset_map import OffsetMap, OffsetRun, runs_of
 from kstreams_assets.restore.offset_maps_table import OffsetMapsTable, StoredMap
 from kstreams_assets.restore.result import PartitionProduced

@@ -13,7 +13,7 @@ from kstreams_assets.errors import (
     RestoreNotVerifiedError,
 )
 from kstreams_assets.kafka.local_cluster import LocalCluster
-from kstreams_assets.kafka.positions import CommittedOffset, TopicPartitionId
+from kstreams_assets.offsets import CommittedOffset, TopicPartitionId
 from kstreams_assets.restore.offset_map import OffsetMap, OffsetRun
 from kstreams_assets.restore.offset_maps_table import OffsetMapsTable, StoredMap
 from kstreams_assets.restore.other_groups import (

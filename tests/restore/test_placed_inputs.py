@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from kstreams_assets.kafka.positions import OffsetRange, TopicPartitionId
+from kstreams_assets.offsets import OffsetRange, TopicPartitionId
 from kstreams_assets.recovery.point import GroupOffset, RecoveryPoint
 from kstreams_assets.restore.observed import TargetTopic
 from kstreams_assets.restore.offset_map import OffsetMap, OffsetRun, OffsetRuns

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from kstreams_assets.backup.point_judge import Restores
-from kstreams_assets.kafka.positions import CommittedOffset
+from kstreams_assets.offsets import CommittedOffset
 from kstreams_assets.restore.observed import Holding
 from kstreams_assets.restore.plan import Refusal, RestorePlan, SnapshotSource, TopicPlan
 from kstreams_assets.restore.planning import Findings, make_plan, plan_topics, restore_id

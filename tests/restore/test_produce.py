@@ -15,8 +15,8 @@ from kstreams_assets.errors import ForeignRecordsError, ProduceRefusedError
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.kafka.local_cluster import LocalCluster
-from kstreams_assets.kafka.positions import TopicPartitionId
 from kstreams_assets.kafka.topics import TopicSpec
+from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.restore import produce as produce_module
 from kstreams_assets.restore.produce import produce
 from kstreams_assets.restore.work import PartitionWork

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from kafka.record.memory_records import MemoryRecordsBuilder
 
 from kstreams_assets.backup.content import SpanFile
-from kstreams_assets.kafka.positions import OffsetRange
+from kstreams_assets.offsets import OffsetRange
 from kstreams_assets.restore.record_sizes import batch_bytes, largest_batch, payload_bytes
 
 Headers = Sequence[tuple[str, bytes | None]]

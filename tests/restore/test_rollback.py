@@ -8,7 +8,7 @@ from confluent_kafka import Consumer
 
 from kstreams_assets.errors import GroupNotEmptyError, RollbackRefusedError
 from kstreams_assets.kafka.local_cluster import LocalCluster
-from kstreams_assets.kafka.positions import CommittedOffset, TopicPartitionId
+from kstreams_assets.offsets import CommittedOffset, TopicPartitionId
 from kstreams_assets.recovery.point import GroupOffset
 from kstreams_assets.restore.restores_table import RestoreState
 from kstreams_assets.restore.rollback import rollback

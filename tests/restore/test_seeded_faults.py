@@ -16,7 +16,7 @@ from kstreams_assets.completeness.result import Outcome, RuleResult
 from kstreams_assets.errors import GroupOffsetsDifferError, RestoreIncompleteError
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
-from kstreams_assets.kafka.positions import CommittedOffset, TopicPartitionId
+from kstreams_assets.offsets import CommittedOffset, TopicPartitionId
 from kstreams_assets.recovery.point import GroupOffset, RecoveryPoint
 from kstreams_assets.restore import run as run_module
 from kstreams_assets.restore.completeness import evaluate_restore, require_none_blocks

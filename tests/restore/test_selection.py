@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kstreams_assets.app.model import Store
-from kstreams_assets.kafka.positions import OffsetRange, outside
+from kstreams_assets.offsets import OffsetRange, outside
 from kstreams_assets.recovery.point import GroupOffset, RecoveryPoint
 from kstreams_assets.restore.request import InputsAt, InputsExtent, RestoreMode, RestoreRequest
 from kstreams_assets.restore.selection import (

@@ -10,7 +10,7 @@ from kstreams_assets.backup.point_judge import Restores
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.kafka.local_cluster import LocalCluster
-from kstreams_assets.kafka.positions import CommittedOffset, TopicPartitionId
+from kstreams_assets.offsets import CommittedOffset, TopicPartitionId
 from kstreams_assets.recovery.point import RecoveryPoint
 from kstreams_assets.restore.from_settings import commit_group_offsets, run_restore
 from kstreams_assets.restore.plan import RestorePlan

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from kstreams_assets.backup.windows import Window
-from kstreams_assets.kafka.positions import OffsetRange
 from kstreams_assets.ktables.snapshot import Snapshot, SnapshotPartition, TableStore
 from kstreams_assets.ktables.store_format import StoreFormat, StoreKind
+from kstreams_assets.offsets import OffsetRange
 from kstreams_assets.restore.plan import SnapshotSource
 from kstreams_assets.restore.planning import Findings, plan_topics
 from kstreams_assets.restore.selection import WantedTopic

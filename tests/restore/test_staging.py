@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from kstreams_assets.errors import RestoreRecordsError, StoredDataError
-from kstreams_assets.kafka.positions import TopicPartitionId
+from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.restore.plan import RestorePlan, SnapshotSource
 from kstreams_assets.restore.records import work_records
 from kstreams_assets.restore.request import ChangelogSource, RestoreRequest

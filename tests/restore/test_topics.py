@@ -10,8 +10,8 @@ from kstreams_assets.app.model import TopicRole
 from kstreams_assets.backup.point_judge import Restores
 from kstreams_assets.errors import RestoreRefusedError
 from kstreams_assets.kafka.local_cluster import LocalCluster
-from kstreams_assets.kafka.positions import TopicPartitionId
 from kstreams_assets.kafka.topics import TopicSpec
+from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.restore.plan import PartitionPlan, RestorePlan, TopicPlan
 from kstreams_assets.restore.request import RestoreRequest
 from kstreams_assets.restore.restores_table import RestoreState

@@ -11,7 +11,7 @@ from confluent_kafka import Producer
 from kstreams_assets.errors import ClusterUnavailableError, RestoreRecordsError
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.kafka.local_cluster import LocalCluster
-from kstreams_assets.kafka.positions import OffsetRange, TopicPartitionId
+from kstreams_assets.offsets import OffsetRange, TopicPartitionId
 from kstreams_assets.restore.records import SCHEMA
 from kstreams_assets.restore.request import VerifyExtent
 from kstreams_assets.restore.verify import (

@@ -17,8 +17,8 @@ from kstreams_assets.app.model import TopicRole
 from kstreams_assets.errors import ConfigurationError, TargetTopicChangedError
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.local_cluster import LocalCluster
-from kstreams_assets.kafka.positions import CommittedOffset, TopicPartitionId
 from kstreams_assets.kafka.topics import TopicSpec
+from kstreams_assets.offsets import CommittedOffset, TopicPartitionId
 from kstreams_assets.restore.watch import follow, records_left, watch
 from kstreams_assets.restore.watch_signs import Assessment, Health, Limits, Sign
 from tests.kafka.transacting import transact, transactional_producer

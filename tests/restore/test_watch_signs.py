@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kstreams_assets.kafka.positions import TopicPartitionId
+from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.restore.watch_judge import Judge
 from kstreams_assets.restore.watch_signs import (
     Assessment,

@@ -12,8 +12,8 @@ from kstreams_assets.backup.run import Spark
 from kstreams_assets.backup.windows import Window
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
-from kstreams_assets.kafka.positions import CommittedOffset, TopicPartitionId
 from kstreams_assets.ktables.from_settings import make_snapshots
+from kstreams_assets.offsets import CommittedOffset, TopicPartitionId
 from kstreams_assets.recovery.point import GroupOffset, Guarantee, RecoveryPoint
 from kstreams_assets.restore.completeness import evaluate_restore, results_of_restore
 from kstreams_assets.restore.from_settings import commit_group_offsets, plan_restore

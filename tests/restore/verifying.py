@@ -13,8 +13,8 @@ from kstreams_assets.app.model import TopicRole
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.kafka.local_cluster import LocalCluster
-from kstreams_assets.kafka.positions import OffsetRange, TopicPartitionId
 from kstreams_assets.kafka.topics import TopicSpec
+from kstreams_assets.offsets import OffsetRange, TopicPartitionId
 from kstreams_assets.restore.offset_map import runs_of
 from kstreams_assets.restore.plan import PartitionPlan, TopicPlan
 from kstreams_assets.restore.records import SCHEMA

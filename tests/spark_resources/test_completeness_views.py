@@ -20,8 +20,8 @@ from kstreams_assets.completeness.content import (
     ViewPart,
 )
 from kstreams_assets.completeness.view import COMMON_COLUMNS, View, views_of
-from kstreams_assets.kafka.positions import OffsetRange
 from kstreams_assets.ktables.store_format import Encoding, Format, StoreFormat
+from kstreams_assets.offsets import OffsetRange
 from kstreams_assets.warehouse.layout import Warehouse
 from spark_resources.backup_job import SparkJobError
 from spark_resources.completeness_job import define_view, run_rule

@@ -22,8 +22,8 @@ from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.kafka.librdkafka import LibrdkafkaConfig, librdkafka_config
 from kstreams_assets.kafka.local_cluster import LocalCluster
-from kstreams_assets.kafka.positions import TopicPartitionId
 from kstreams_assets.kafka.topics import TopicSpec
+from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.restore.comparison import RecordColumns
 from spark_resources.kafka_reader import KafkaReader
 from tests.backup.acls import Acls

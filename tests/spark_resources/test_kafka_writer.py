@@ -18,8 +18,8 @@ from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.kafka.librdkafka import librdkafka_config
 from kstreams_assets.kafka.local_cluster import LocalCluster
-from kstreams_assets.kafka.positions import TopicPartitionId
 from kstreams_assets.kafka.topics import TopicSpec
+from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.restore.result import PartitionProduced
 from kstreams_assets.restore.work import PartitionWork
 from spark_resources import kafka_writer, shared_producer

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from kstreams_assets.kafka.positions import OffsetRange
 from kstreams_assets.ktables.content import open_table, window_files
 from kstreams_assets.ktables.snapshot import RowProblem
 from kstreams_assets.ktables.store_format import Encoding, Format, StoreFormat, StoreKind
 from kstreams_assets.ktables.work import SnapshotContent, SnapshotWork
+from kstreams_assets.offsets import OffsetRange
 from kstreams_assets.warehouse.layout import LAYOUT_PROPERTY
 from spark_resources import ktable_newest
 from spark_resources.backup_job import SparkJobError

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kstreams_assets.errors import KafkaRequestError
-from kstreams_assets.kafka.positions import TopicPartitionId
+from kstreams_assets.offsets import TopicPartitionId
 from spark_resources.backup_job import SparkJobError
 from spark_resources.partition_tasks import check_stop, run_partition_tasks
 from spark_resources.session import SparkSessionResource
