@@ -11,7 +11,7 @@ from confluent_kafka import Producer
 
 from bench.machine import write_result
 from bench.setting import Setting, setting
-from kstreams_assets.backup.content import span_contents
+from kstreams_assets.backup.ledger import Ledger
 from kstreams_assets.backup.windows import Window
 from kstreams_assets.kafka.topics import TopicSpec
 from kstreams_assets.warehouse.layout import Warehouse
@@ -136,7 +136,8 @@ def _back_up(place: Setting, name: str) -> tuple[float, Warehouse, Window]:
 
 def _stored_bytes(warehouse: Warehouse, window: Window) -> int:
     """Bytes of the window's files; raises when they do not hold every record."""
-    contents = span_contents(warehouse.records("bench"), {window.key}, {_TOPIC}).values()
+    entries = Ledger(warehouse, "bench").entries()
+    contents = [e.result.content for e in entries if e.result.plan.window == window]
     if sum(content.records for content in contents) != _RECORDS:
         raise RuntimeError("the backup does not hold every record")
     return sum(content.stored_bytes for content in contents)

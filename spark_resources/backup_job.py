@@ -1,20 +1,30 @@
-"""One Spark job of a backup: read spans, write their windows."""
+"""One Spark job of a backup: read spans, write their files."""
 
+import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import reduce
 from pathlib import Path
+from typing import Final
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
+from kstreams_assets.backup.content import NewFile, SpanId
 from kstreams_assets.backup.plan import ReadRange, SpanPlan
-from kstreams_assets.warehouse.predicate import WindowTopic
-from spark_resources.records_table import ensure_records, write_windows
-from spark_resources.span_reader import no_records, read_spans
+from kstreams_assets.offsets import TopicPartitionId
+from spark_resources.span_files import WRITTEN_DDL, SpanEdges, SpanFiles
+from spark_resources.span_reader import read_stretches
+
+_BATCH_RECORDS: Final = 2_000
+_BATCH_SETTING: Final = "spark.sql.execution.arrow.maxRecordsPerBatch"
 
 _CAUSE = re.compile(r"^\s*Caused by: (.+)$", re.MULTILINE)
 _EXCEPTION = re.compile(r"^\s*((?:[\w$]+\.)+\w*(?:Exception|Error): .+)$", re.MULTILINE)
+_PYTHON = "Traceback (most recent call last):"
+_PYTHON_ERROR = re.compile(r"^((?:\w+\.)*\w*(?:Exception|Error): .+)$", re.MULTILINE)
 _TELLING = ("org.apache.kafka.", "org.apache.spark.sql.kafka010.", "org.apache.spark.sql.delta.")
 
 
@@ -22,54 +32,77 @@ class SparkJobError(RuntimeError):
     """A Spark job failed; the text is its innermost cause, without the Java stack."""
 
 
-def write_spans(
+def write_span_files(
     spark: SparkSession,
-    path: Path,
+    folder: Path,
     *,
     kafka_options: Mapping[str, str],
-    system_properties: Mapping[str, str] | None = None,
+    system_properties: Mapping[str, str],
     reads: Sequence[Sequence[ReadRange]],
     spans: Sequence[SpanPlan],
-    replaces: Sequence[WindowTopic],
-    provenance: Mapping[str, object],
     group_id_prefix: str,
-    compression: str = "zstd",
-    compression_level: int = 1,
-) -> int:
-    """Put the records of the spans in place of what the table holds for `replaces`.
+    compression: str,
+    compression_level: int,
+) -> list[NewFile]:
+    """Read the stretches, and write the records of each span as files into a folder.
 
-    Returns:
-        The table's version that holds them.
+    `folder` is one below the table, which refers to none of its files yet; what tasks wrote that
+    Spark did twice is removed. The driver and the tasks must see the same folder.
 
     Raises:
-        SparkJobError: Reading or writing failed; the table is as it was.
-        NewerLayoutError: A newer release wrote the table.
+        SparkJobError: Reading or writing failed.
     """
+    task = SpanFiles(str(folder), _edges(spans), compression, compression_level)
     try:
-        set_properties(spark, system_properties or {})
-        ensure_records(spark, path)
-        if reads:
-            records = read_spans(
-                spark,
-                kafka_options=kafka_options,
-                reads=reads,
-                spans=spans,
-                group_id_prefix=group_id_prefix,
-            )
-        else:
-            records = no_records(spark)
-        windows = {pair.window for pair in replaces}
-        return write_windows(
-            records,
-            path,
-            replaces=replaces,
-            provenance=provenance,
-            open_files=len(windows) + 1,
-            compression=compression,
-            compression_level=compression_level,
-        )
+        set_properties(spark, system_properties)
+        frames = [read_stretches(spark, kafka_options, read, group_id_prefix) for read in reads]
+        records = reduce(DataFrame.unionAll, frames)
+        with _batches_of(spark, _BATCH_RECORDS):
+            rows = records.mapInArrow(task.write, WRITTEN_DDL).collect()
     except (PySparkException, Py4JError) as error:
         raise SparkJobError(innermost_cause(str(error))) from error
+    names = {row["name"] for row in rows}
+    for file in folder.glob("*.parquet"):
+        if file.name not in names:
+            file.unlink()
+    return [
+        NewFile(
+            span=SpanId(row["window"], TopicPartitionId(row["topic"], row["partition"])),
+            path=f"{folder.name}/{row['name']}",
+            size=row["size"],
+            digest=row["digest"],
+            stats=json.loads(row["stats"]),
+            payload_bytes=row["payload_bytes"],
+            odd_timestamps=row["odd_timestamps"],
+        )
+        for row in rows
+    ]
+
+
+def _edges(spans: Sequence[SpanPlan]) -> dict[tuple[str, int], SpanEdges]:
+    by_partition: dict[TopicPartitionId, list[SpanPlan]] = {}
+    for span in sorted(spans, key=lambda span: span.read_start):
+        if span.to_read:
+            by_partition.setdefault(span.partition, []).append(span)
+    return {
+        (partition.topic, partition.partition): SpanEdges(
+            tuple(span.window.key for span in of_it),
+            tuple(span.read_start for span in of_it),
+            tuple(span.end for span in of_it),
+        )
+        for partition, of_it in by_partition.items()
+    }
+
+
+@contextmanager
+def _batches_of(spark: SparkSession, records: int) -> Iterator[None]:
+    """Hand rows to Python in batches of so many: larger ones are slower [measured]."""
+    before = spark.conf.get(_BATCH_SETTING)
+    spark.conf.set(_BATCH_SETTING, str(records))
+    try:
+        yield
+    finally:
+        spark.conf.set(_BATCH_SETTING, str(before))
 
 
 def set_properties(spark: SparkSession, properties: Mapping[str, str]) -> None:
@@ -86,6 +119,8 @@ def innermost_cause(text: str) -> str:
     Below those lie Java's own (`ArithmeticException: long overflow`), which say less.
     """
     causes = _CAUSE.findall(text) or _EXCEPTION.findall(text)
+    if causes and causes[-1].endswith(_PYTHON):
+        causes = _PYTHON_ERROR.findall(text) or causes
     if not causes:
         return text.strip().splitlines()[0]
     telling = [cause for cause in causes if cause.startswith(_TELLING)]

@@ -53,8 +53,8 @@ class PoorerBackupError(KStreamsAssetsError):
         self.topics = tuple(sorted(topics))
         super().__init__(
             f"Reading {range_of(windows)} again gave fewer records of {', '.join(self.topics)}"
-            " than the backup holds; the earlier backup was put back.",
-            remedy="Nothing needs to be done: the earlier backup stays. Kafka is removing records"
+            " than the backup holds; the earlier backup stays.",
+            remedy="Nothing needs to be done. Kafka is removing records"
             " (compaction or retention), do not back these windows up again.",
         )
 

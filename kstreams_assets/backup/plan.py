@@ -191,7 +191,7 @@ def commit_groups(
 ) -> list[tuple[Window, ...]]:
     """Windows in order, cut into groups of at most `limit_bytes` (one window at least).
 
-    Each group becomes one Delta transaction, so that a failure keeps what is done.
+    Each group becomes one commit, so that a failure keeps what is done.
     """
     groups: list[list[Window]] = []
     filled = 0

@@ -1,15 +1,25 @@
-"""Backs up windows of one application: one read, one Delta transaction, then the ledger."""
+"""Backs up windows of one application: write files, look, account, one commit, then the ledger."""
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from kstreams_assets.app.model import AppTopic, StreamsApplication
 from kstreams_assets.backup.accounting import Accountant
-from kstreams_assets.backup.content import SpanId, open_records, span_contents, windows_with_data
+from kstreams_assets.backup.content import (
+    NewFile,
+    SpanId,
+    abandon_increment,
+    begin_increment,
+    commit,
+    contents_of,
+    open_records,
+    sweep,
+)
 from kstreams_assets.backup.facts import TopicFactsTable, facts_of
 from kstreams_assets.backup.failures import (
     BackupReadError,
@@ -18,7 +28,7 @@ from kstreams_assets.backup.failures import (
     range_of,
 )
 from kstreams_assets.backup.ledger import Ledger
-from kstreams_assets.backup.plan import SpanPlan, commit_groups, read_ranges
+from kstreams_assets.backup.plan import ReadRange, SpanPlan, commit_groups, read_ranges
 from kstreams_assets.backup.planner import Planner, RunPlan, TopicPlan
 from kstreams_assets.backup.result import SpanContent, SpanResult, TopicBackup, WindowBackup
 from kstreams_assets.backup.run_points import RunPoints, with_unproven
@@ -101,6 +111,7 @@ class BackupRun:
             # A newer layout is refused before anything is touched.
             open_records(self._records)
             refuse_newer_tables(self.warehouse)
+            sweep(self._records)
             self._check_what_is_needed()
             if newest_closed in windows and newest_closed is not None:
                 self._points.ensure_closing(newest_closed, [topic.name for topic in self.topics])
@@ -186,12 +197,13 @@ class BackupRun:
                 if topic.id not in earlier and not accountant.can_be_read_again(topic)
             }
             fresh = [t for t in plans if t.id not in kept and t.id not in earlier]
-            version = self._write(fresh, windows, lock)
-            self._refuse_recreated(plan, windows, version)
-            names = {topic.topic.name for topic in plans}
-            contents = span_contents(self._records, {w.key for w in windows}, names)
-            self._refuse_poorer(fresh, contents, windows, version)
-            results = accountant.results(fresh, contents) | earlier
+            with self._written(fresh, windows, lock) as files:
+                contents = contents_of(self._records, files)
+                self._refuse_recreated(plan, windows, fresh, files)
+                self._refuse_poorer(fresh, contents, windows)
+                results = accountant.results(fresh, contents) | earlier
+        # Outside the block: what a commit may refer to is never deleted.
+        version = self._commit(files, fresh, windows)
         took_s = time.monotonic() - began
         facts = facts_of(plan.descriptions)
         facts_table = TopicFactsTable(self.warehouse, self.application.application_id)
@@ -219,40 +231,47 @@ class BackupRun:
         backups = with_unproven(self.warehouse, self.application.application_id, backups)
         return [self._window_backup(window, backups, plan) for window in windows]
 
-    def _write(
+    @contextmanager
+    def _written(
         self, plans: Sequence[TopicPlan], windows: Sequence[Window], lock: LockHandle
-    ) -> int | None:
-        """Replace what the table holds of these topics and windows; None when there is nothing."""
+    ) -> Iterator[list[NewFile]]:
+        """Files of what is to be read; they are deleted if the block fails."""
         spans = [span for topic in plans for span in topic.spans]
         reads = read_ranges(spans)
-        pairs = [WindowTopic(topic.window.key, topic.topic.name) for topic in plans]
         if not reads:
-            stale = windows_with_data(self._records, {w.key for w in windows})
-            pairs = [pair for pair in pairs if (pair.window, pair.topic) in stale]
-            if not pairs:
-                return None
+            yield []
+            return
+        folder = begin_increment(self._records)
+        try:
+            yield self._write(folder, spans, reads, windows, lock)
+        except BaseException:
+            abandon_increment(folder)
+            raise
+
+    def _write(
+        self,
+        folder: Path,
+        spans: Sequence[SpanPlan],
+        reads: Sequence[Sequence[ReadRange]],
+        windows: Sequence[Window],
+        lock: LockHandle,
+    ) -> list[NewFile]:
         offsets = sum(span.to_read for span in spans)
-        topics = {pair.topic for pair in pairs}
+        topics = {span.partition.topic for span in spans}
         _log.info(
             "Reading %d offsets of %d topics for %s.", offsets, len(topics), range_of(windows)
         )
-        from spark_resources.backup_job import SparkJobError, write_spans
+        from spark_resources.backup_job import SparkJobError, write_span_files
 
         lock.note_writer(self.spark.jvm_pid())
         try:
-            return write_spans(
+            return write_span_files(
                 self.spark.spark_session,
-                self._records,
+                folder,
                 kafka_options=spark_options(self.cluster.connection),
                 system_properties=java_system_properties(self.cluster.connection),
                 reads=reads,
                 spans=spans,
-                replaces=pairs,
-                provenance={
-                    "run_id": self.run_id,
-                    "application_id": self.application.application_id,
-                    "windows": sorted({w.key for w in windows}),
-                },
                 group_id_prefix=f"kstreams-assets-{self.application.application_id}",
                 compression=self.settings.compression,
                 compression_level=self.settings.compression_level,
@@ -261,11 +280,30 @@ class BackupRun:
             reason = self.cluster.connection.scrub(str(error))
             raise BackupReadError(windows=windows, reason=reason) from None
 
+    def _commit(
+        self, files: Sequence[NewFile], plans: Sequence[TopicPlan], windows: Sequence[Window]
+    ) -> int | None:
+        """Replace what the table holds of these topics and windows; None when there is nothing."""
+        return commit(
+            self._records,
+            files,
+            replaces=[WindowTopic(topic.window.key, topic.topic.name) for topic in plans],
+            provenance={
+                "run_id": self.run_id,
+                "application_id": self.application.application_id,
+                "windows": sorted({w.key for w in windows}),
+            },
+        )
+
     def _refuse_recreated(
-        self, plan: RunPlan, windows: Sequence[Window], version: int | None
+        self,
+        plan: RunPlan,
+        windows: Sequence[Window],
+        plans: Sequence[TopicPlan],
+        files: Sequence[NewFile],
     ) -> None:
-        """Undo a read that may have mixed two topics of one name, or two incarnations of a log."""
-        if version is None:
+        """Refuse what may mix two topics of one name, or two incarnations of a log."""
+        if not files and not any(topic.earlier for topic in plans):
             return
         now = self.cluster.describe_topics(
             sorted(set(plan.descriptions) & set(self.cluster.topics()))
@@ -282,9 +320,6 @@ class BackupRun:
             if span.to_read and logs.get(span.partition, span.topic_id) != span.topic_id
         }
         if changed:
-            from spark_resources.records_table import restore_version
-
-            restore_version(self.spark.spark_session, self._records, version - 1)
             raise TopicRecreatedWhileReadingError(topics=changed)
 
     def _refuse_poorer(
@@ -292,9 +327,8 @@ class BackupRun:
         plans: Sequence[TopicPlan],
         contents: Mapping[SpanId, SpanContent],
         windows: Sequence[Window],
-        version: int | None,
     ) -> None:
-        """Put the earlier backup back should Kafka have lost records while they were re-read."""
+        """Keep the earlier backup should Kafka have lost records while they were re-read."""
         poorer = {
             topic.topic.name
             for topic in plans
@@ -302,10 +336,7 @@ class BackupRun:
             if entry.result.content.records
             > contents.get(_span_id(entry.result.plan), SpanContent()).records
         }
-        if poorer and version is not None:
-            from spark_resources.records_table import restore_version
-
-            restore_version(self.spark.spark_session, self._records, version - 1)
+        if poorer:
             raise PoorerBackupError(windows=windows, topics=poorer)
 
     def _window_backup(

@@ -24,7 +24,7 @@ from kstreams_assets.warehouse.layout import (
 from scripts.reference import proof_texts
 from scripts.reference import table_texts as texts
 from scripts.reference.markdown import table
-from spark_resources.records_table import RECORD_COLUMNS
+from spark_resources.span_reader import RECORD_COLUMNS
 
 Columns = Mapping[str, tuple[str, str]]
 """Name -> type and text of a column."""

@@ -2,17 +2,27 @@
 
 import time
 from collections.abc import Collection
+from pathlib import Path
 from typing import NamedTuple
+from urllib.parse import unquote
 
 import pyarrow.dataset as ds
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 from deltalake import DeltaTable
 
+from kstreams_assets.backup.content import file_actions
 from tests.streams.cluster import unique_name
 from tests.streams.workbench import Workbench
 
 _LIMIT_S = 60.0
 _SPARK_TIMESTAMP_TYPE = {1: 0, 2: 1}  # librdkafka's numbers, and Kafka's own
+
+
+def newest_files(records: Path, topic: str) -> list[Path]:
+    """The files of a topic in a table of records, those of the newest window first."""
+    rows = [row for row in file_actions(records).to_pylist() if row["topic"] == topic]
+    rows.sort(key=lambda row: (row["window"], row["first"]), reverse=True)
+    return [records / unquote(row["path"]) for row in rows]
 
 
 class Record(NamedTuple):

@@ -1,48 +1,40 @@
-"""What the records table holds, read without a JVM from a table of the same shape."""
+"""An increment: tasks write files, they are looked at, and one commit refers to them."""
 
 import json
-import uuid
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
-from deltalake.transaction import AddAction
 
 from kstreams_assets.backup.content import (
+    NewFile,
     SpanId,
+    abandon_increment,
+    begin_increment,
+    commit,
+    contents_of,
+    file_actions,
     open_records,
-    span_contents,
     span_files,
-    windows_with_data,
+    sweep,
 )
+from kstreams_assets.errors import WarehouseError
 from kstreams_assets.offsets import TopicPartitionId
+from kstreams_assets.warehouse.digest import file_digest
 from kstreams_assets.warehouse.layout import LAYOUT_PROPERTY, NewerLayoutError
-
-SCHEMA = pa.schema(
-    [
-        pa.field("window", pa.string(), nullable=False),
-        pa.field("topic", pa.string(), nullable=False),
-        pa.field("partition", pa.int32(), nullable=False),
-        pa.field("offset", pa.int64(), nullable=False),
-        pa.field("timestamp_ms", pa.int64()),
-        pa.field("timestamp_type", pa.int32()),
-        pa.field("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
-        pa.field("key", pa.binary()),
-        pa.field("value", pa.binary()),
-    ]
-)
+from kstreams_assets.warehouse.predicate import WindowTopic
+from spark_resources.span_files import FILE, SpanEdges, SpanFiles
 
 KEY_WITH_COLON = "2026-11-21-13:30"
+BATCH = pa.schema([("topic", pa.string()), *FILE])
 
 
 def _record(offset: int, **columns: Any) -> dict[str, Any]:
     return {
-        "window": "w",
         "topic": "t",
         "partition": 0,
         "offset": offset,
@@ -54,48 +46,57 @@ def _record(offset: int, **columns: Any) -> dict[str, Any]:
     } | columns
 
 
-def _write(path: Path, *files: Sequence[dict[str, Any]]) -> None:
-    """Each sequence becomes a file for each of its windows and topics, as a task of Spark does."""
-    if not DeltaTable.is_deltatable(str(path)):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        DeltaTable.create(path, schema=SCHEMA, partition_by=["window", "topic"])
-    actions: list[AddAction] = []
-    for records in files:
-        of_file: dict[tuple[str, str], list[dict[str, Any]]] = {}
-        for record in records:
-            of_file.setdefault((record["window"], record["topic"]), []).append(record)
-        actions += [_add(path, key, rows) for key, rows in of_file.items()]
-    table = DeltaTable(path)
-    table.create_write_transaction([*actions], "append", table.schema(), ["window", "topic"])
+def _edges(*spans: tuple[str, int, int]) -> SpanEdges:
+    windows, starts, ends = zip(*spans, strict=True)
+    return SpanEdges(windows, starts, ends)
 
 
-def _add(path: Path, key: tuple[str, str], rows: list[dict[str, Any]]) -> AddAction:
-    """A file with the statistics that Spark keeps; deltalake itself keeps none of binaries."""
-    window, topic = key
-    folder = f"window={quote(window)}/topic={quote(topic)}"
-    file = path / folder / f"part-{uuid.uuid4()}.zstd.parquet"
-    file.parent.mkdir(parents=True, exist_ok=True)
-    data = pa.Table.from_pylist(rows, schema=SCHEMA).drop_columns(["window", "topic"])
-    pq.write_table(data, file, compression="zstd", use_dictionary=False)
-    numbers = ("partition", "offset", "timestamp_ms", "timestamp_type")
-    stats = {
-        "numRecords": len(rows),
-        "minValues": {name: min(row[name] for row in rows) for name in numbers},
-        "maxValues": {name: max(row[name] for row in rows) for name in numbers},
-        "nullCount": {name: data[name].null_count for name in data.column_names},
-    }
-    return AddAction(
-        f"{folder}/{file.name}",
-        file.stat().st_size,
-        {"window": window, "topic": topic},
-        0,
-        True,
-        json.dumps(stats),
-    )
+SPANS = {
+    ("t", 0): _edges(("w", 0, 10), ("x", 10, 100)),
+    ("t", 1): _edges(("w", 0, 100)),
+    ("u", 0): _edges((KEY_WITH_COLON, 0, 100)),
+}
+
+
+def _written(path: Path, *tasks: Sequence[Sequence[dict[str, Any]]]) -> list[NewFile]:
+    """What each task writes of its batches, in one increment."""
+    folder = begin_increment(path)
+    task = SpanFiles(str(folder), SPANS, "zstd", 1)
+    rows = [
+        row
+        for batches in tasks
+        for made in task.write(pa.RecordBatch.from_pylist([*b], schema=BATCH) for b in batches)
+        for row in made.to_pylist()
+    ]
+    return [
+        NewFile(
+            SpanId(row["window"], TopicPartitionId(row["topic"], row["partition"])),
+            f"{folder.name}/{row['name']}",
+            row["size"],
+            row["digest"],
+            json.loads(row["stats"]),
+            row["payload_bytes"],
+            row["odd_timestamps"],
+        )
+        for row in rows
+    ]
+
+
+def _committed(path: Path, files: Sequence[NewFile]) -> int | None:
+    pairs = {WindowTopic(file.span.window, file.span.partition.topic) for file in files}
+    return commit(path, files, replaces=pairs, provenance={"run_id": "r"})
 
 
 def _span(window: str = "w", topic: str = "t", partition: int = 0) -> SpanId:
     return SpanId(window, TopicPartitionId(topic, partition))
+
+
+def _offsets(path: Path, span: SpanId) -> list[int]:
+    return [
+        offset
+        for file in span_files(path, span)
+        for offset in pq.ParquetFile(file.path).read(["offset"])["offset"].to_pylist()
+    ]
 
 
 @pytest.fixture
@@ -104,105 +105,123 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "records" / "shop"
 
 
-class TestNothing:
-    """Before the first backup."""
-
-    def test_no_table(self, path: Path) -> None:
-        assert open_records(path) is None
-        assert windows_with_data(path, {"w"}) == set()
-        assert span_contents(path, {"w"}, {"t"}) == {}
-        assert span_files(path, _span()) == []
-
-    def test_a_table_without_records(self, path: Path) -> None:
-        path.parent.mkdir(parents=True)
-        DeltaTable.create(path, schema=SCHEMA, partition_by=["window", "topic"])
-        assert open_records(path) is not None
-        assert windows_with_data(path, {"w"}) == set()
-        assert span_contents(path, {"w"}, {"t"}) == {}
+def test_nothing_is_there_before_the_first_backup(path: Path) -> None:
+    assert open_records(path) is None
+    assert span_files(path, _span()) == []
+    sweep(path)
+    assert commit(path, [], replaces=[WindowTopic("w", "t")], provenance={}) is None
 
 
-class TestContents:
-    """Counts and bounds of each span."""
+def test_batches_are_cut_into_spans(path: Path) -> None:
+    of_zero = [[_record(n) for n in range(4)], [_record(n) for n in range(4, 15)]]
+    of_others = [[_record(3, partition=1), _record(5, topic="u"), _record(7, topic="u")]]
+    files = _written(path, of_zero, of_others)
+    assert _committed(path, files) == 1
+    assert {span: _offsets(path, span) for span in contents_of(path, files)} == {
+        _span(): [*range(10)],
+        _span("x"): [*range(10, 15)],
+        _span(partition=1): [3],
+        _span(KEY_WITH_COLON, "u"): [5, 7],
+    }
 
-    def test_one_span(self, path: Path) -> None:
-        records = [
-            _record(5, value=None),
-            _record(6, key=None, timestamp_ms=-1),
-            _record(9, value=b"", timestamp_ms=0),
-            _record(10, timestamp_ms=1),
-        ]
-        _write(path, records)
-        content = span_contents(path, {"w"}, {"t"})[_span()]
-        assert (content.records, content.files) == (4, 1)
-        assert (content.tombstones, content.null_keys, content.odd_timestamps) == (1, 1, 2)
-        assert (content.first_offset, content.last_offset) == (5, 10)
-        assert (content.min_timestamp_ms, content.max_timestamp_ms) == (-1, 1005)
-        (file,) = path.rglob("*.parquet")
-        assert content.stored_bytes == file.stat().st_size
 
-    def test_a_span_of_two_files(self, path: Path) -> None:
-        _write(path, [_record(7), _record(8, value=None)], [_record(5), _record(6, value=None)])
-        content = span_contents(path, {"w"}, {"t"})[_span()]
-        assert (content.records, content.files, content.tombstones) == (4, 2, 2)
-        assert (content.first_offset, content.last_offset) == (5, 8)
-        assert (content.min_timestamp_ms, content.max_timestamp_ms) == (1005, 1008)
-        files = span_files(path, _span())
-        assert [(f.records, f.first_offset, f.last_offset) for f in files] == [
-            (2, 5, 6),
-            (2, 7, 8),
-        ]
-        assert all(f.path.is_file() for f in files)
+def test_what_a_span_holds(path: Path) -> None:
+    headers = [{"key": "h", "value": None}, {"key": "h", "value": b"x"}]
+    records = [
+        _record(0, value=None, headers=headers),
+        _record(1, key=None, timestamp_ms=-1),
+        _record(3, value=b"", timestamp_ms=0),
+        _record(4, timestamp_ms=1),
+    ]
+    files = _written(path, [records])
+    content = contents_of(path, files)[_span()]
+    assert (content.records, content.files) == (4, 1)
+    assert (content.tombstones, content.null_keys, content.odd_timestamps) == (1, 1, 2)
+    assert (content.first_offset, content.last_offset) == (0, 4)
+    assert (content.min_timestamp_ms, content.max_timestamp_ms) == (-1, 1000)
+    _committed(path, files)
+    (file,) = span_files(path, _span())
+    (written,) = content.written
+    assert (written.size, written.digest) == (file.path.stat().st_size, file_digest(file.path))
+    assert content.stored_bytes == written.size
+    stored = pq.ParquetFile(file.path, page_checksum_verification=True).read().to_pylist()
+    assert stored == [{k: v for k, v in one.items() if k != "topic"} for one in records]
+    (action,) = file_actions(path).to_pylist()
+    assert (action["first"], action["last"], action["earliest"]) == (0, 4, -1)
 
-    def test_spans_are_told_apart(self, path: Path) -> None:
-        _write(
-            path,
-            [_record(0), _record(1, topic="u"), _record(2, window="x")],
-            [_record(3, partition=1)],
-        )
-        assert {k: v.records for k, v in span_contents(path, {"w", "x"}, {"t", "u"}).items()} == {
-            _span(): 1,
-            _span(topic="u"): 1,
-            _span(window="x"): 1,
-            _span(partition=1): 1,
-        }
-        assert span_contents(path, {"x"}, {"u"}) == {}
-        assert windows_with_data(path, {"w"}) == {("w", "t"), ("w", "u")}
 
-    def test_only_the_newest_version_counts(self, path: Path) -> None:
-        _write(path, [_record(0), _record(1)])
-        DeltaTable(path).delete("window = 'w' AND topic = 't'")
-        assert span_contents(path, {"w"}, {"t"}) == {}
-        _write(path, [_record(0)])
-        assert span_contents(path, {"w"}, {"t"})[_span()].records == 1
+def test_a_span_of_two_files(path: Path) -> None:
+    files = _written(path, [[_record(7), _record(8)]], [[_record(5), _record(6, value=None)]])
+    content = contents_of(path, files)[_span()]
+    assert (content.records, content.files, content.tombstones) == (4, 2, 1)
+    assert (content.first_offset, content.last_offset) == (5, 8)
+    _committed(path, files)
+    assert _offsets(path, _span()) == [5, 6, 7, 8]
 
-    def test_names_that_are_escaped_in_paths(self, path: Path) -> None:
-        topic = "a.b_c-1"
-        _write(path, [_record(0, window=KEY_WITH_COLON, topic=topic)])
-        content = span_contents(path, {KEY_WITH_COLON}, {topic})
-        assert content[_span(KEY_WITH_COLON, topic)].bytes > 0
-        (file,) = span_files(path, _span(KEY_WITH_COLON, topic))
-        assert file.path.is_file()
 
-    def test_odd_timestamps_are_counted_in_every_file(self, path: Path) -> None:
-        _write(path, [_record(0, timestamp_ms=0)], [_record(1)], [_record(2, timestamp_ms=0)])
-        _write(path, [_record(0, topic="u", timestamp_ms=-1), _record(1, topic="u")])
-        content = span_contents(path, {"w"}, {"t", "u"})
-        assert content[_span()].odd_timestamps == 2
-        assert content[_span(topic="u")].odd_timestamps == 1
+def test_bytes_are_those_of_keys_values_and_headers(path: Path) -> None:
+    headers = [{"key": "h", "value": b"x" * 500}]
+    records = [_record(n, value=bytes([n]) * 2000, headers=headers) for n in range(10)]
+    files = _written(path, [records])
+    assert 10 * 2500 < contents_of(path, files)[_span()].bytes < 10 * 2500 * 1.3
 
-    def test_bytes_are_those_of_keys_values_and_headers(self, path: Path) -> None:
-        headers = [{"key": "h", "value": b"x" * 500}]
-        _write(
-            path,
-            [_record(i, value=bytes([i]) * 2000) for i in range(50)],
-            [_record(i, topic="u", headers=headers) for i in range(50)],
-        )
-        content = span_contents(path, {"w"}, {"t", "u"})
-        assert 50 * 2000 < content[_span()].bytes < 50 * 2000 * 1.1
+
+@pytest.mark.parametrize("offsets", [(3, 3), (5, 4)])
+def test_records_out_of_order_are_refused(path: Path, offsets: tuple[int, int]) -> None:
+    first, second = offsets
+    for batches in ([[_record(first), _record(second)]], [[_record(first)], [_record(second)]]):
+        with pytest.raises(ValueError, match="out of order"):
+            _written(path, batches)
+
+
+def test_a_record_that_was_not_asked_for_is_refused(path: Path) -> None:
+    with pytest.raises(ValueError, match="offset 100 of t-0 was not asked for"):
+        _written(path, [[_record(99), _record(100)]])
+
+
+def test_a_window_that_is_read_again_is_replaced_in_one_commit(path: Path) -> None:
+    first = _written(path, [[_record(n) for n in range(20)]])
+    _committed(path, first)
+    again = [file for file in _written(path, [[_record(n) for n in range(5)]])]
+    assert _committed(path, again) == 2
+    assert _offsets(path, _span()) == [0, 1, 2, 3, 4]
+    assert _offsets(path, _span("x")) == [*range(10, 20)]
+    assert commit(path, [], replaces=[WindowTopic("x", "t")], provenance={}) == 3
+    assert _offsets(path, _span("x")) == []
+    assert commit(path, [], replaces=[WindowTopic("x", "t")], provenance={}) is None
+
+
+def test_what_was_not_committed_is_swept_and_what_was_stays(path: Path) -> None:
+    kept = _written(path, [[_record(n) for n in range(20)]])
+    _committed(path, kept)
+    # killed between the commit and the end of its mark
+    mark = path / Path(kept[0].path).parts[0] / "_uncommitted"
+    mark.touch()
+    left = _written(path, [[_record(n) for n in range(5)]])
+
+    sweep(path)
+
+    assert not (path / left[0].path).parent.exists()
+    assert not mark.exists()
+    assert _offsets(path, _span()) == [*range(10)]
+
+
+def test_an_abandoned_increment_leaves_nothing(path: Path) -> None:
+    (file,) = _written(path, [[_record(1)]])
+    abandon_increment((path / file.path).parent)
+    assert [entry.name for entry in path.iterdir()] == ["_delta_log"]
+
+
+def test_a_file_that_cannot_be_seen_is_an_error_before_the_commit(path: Path) -> None:
+    (file,) = _written(path, [[_record(1)]])
+    (path / file.path).unlink()
+    with pytest.raises(WarehouseError, match=r"is missing, although Spark has just written it"):
+        contents_of(path, [file])
 
 
 def test_a_newer_layout_is_refused(path: Path) -> None:
-    _write(path, [_record(0)])
+    _committed(path, _written(path, [[_record(0)]]))
     DeltaTable(path).alter.set_table_properties({LAYOUT_PROPERTY: "2"}, raise_if_not_exists=False)
-    with pytest.raises(NewerLayoutError, match=r"records/shop has layout version 2"):
-        span_contents(path, {"w"}, {"t"})
+    for use in (lambda: begin_increment(path), lambda: file_actions(path)):
+        with pytest.raises(NewerLayoutError, match=r"records/shop has layout version 2"):
+            use()

@@ -32,7 +32,7 @@ class Moment:
 
 
 def _has_data_files(bench: Workbench) -> bool:
-    return any(bench.records_path.glob("window=*/*/*.parquet"))
+    return any(bench.records_path.glob("*/*.parquet"))
 
 
 def _has_commit(bench: Workbench) -> bool:
@@ -64,7 +64,7 @@ SECOND_BACKUP = {
 
 
 def _files(bench: Workbench) -> int:
-    return len(list(bench.records_path.glob("window=*/*/*.parquet")))
+    return len(list(bench.records_path.glob("*/*.parquet")))
 
 
 def _kill_at(bench: Workbench, windows: Sequence[Window], moment: Moment) -> None:

@@ -19,6 +19,7 @@ from kstreams_assets.settings import ApplicationSettings
 from kstreams_assets.warehouse.control_table import ControlTable
 from kstreams_assets.warehouse.digest import file_digest
 from kstreams_assets.warehouse.layout import Warehouse
+from tests.backup.reading import newest_files
 
 Row = dict[str, Any]
 
@@ -86,8 +87,7 @@ class Backup:
         change: Callable[[list[Row], int], list[Row]],
     ) -> Seeded:
         """Change the rows of the newest file with a record that fits and that the point holds."""
-        root = self.settings.warehouse.records(self._id)
-        for file in sorted(root.glob(f"window=*/topic={topic}/*.parquet"), reverse=True):
+        for file in newest_files(self.settings.warehouse.records(self._id), topic):
             table = pq.ParquetFile(file).read()
             rows = table.to_pylist()
             found = [n for n, row in enumerate(rows) if self._holds(topic, row) and fits(row)]

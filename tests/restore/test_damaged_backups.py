@@ -19,6 +19,7 @@ from kstreams_assets.restore.request import ChangelogSource, RestoreRequest
 from kstreams_assets.restore.restores_table import RestoreState
 from kstreams_assets.settings import ApplicationSettings, WindowSchedule
 from kstreams_assets.warehouse.layout import Warehouse
+from tests.backup.reading import newest_files
 from tests.restore.trial import own_names
 from tests.streams.cluster import unique_name
 from tests.streams.workbench import Workbench
@@ -37,7 +38,7 @@ class _Records:
 
     def _file(self, topic: str) -> Path:
         """That of the newer window."""
-        return max(self.path.glob(f"window=*/topic={topic}/*.parquet"))
+        return newest_files(self.path, topic)[0]
 
 
 def _last_commit(records: _Records) -> None:
@@ -208,9 +209,7 @@ def test_a_changed_snapshot_is_not_restored(
     assert _restore(workbench, settings, request) is RestoreState.VERIFIED
 
     # Nor is a snapshot made of a record that was changed.
-    (record_file,) = settings.warehouse.records(settings.application_id).glob(
-        f"window=w0001/topic={totals}/*.parquet"
-    )
+    record_file = newest_files(settings.warehouse.records(settings.application_id), totals)[0]
     _rewrite(record_file, lambda values: [value[::-1] for value in values])
     with pytest.raises(StoredDataError, match=rf"The backup of {totals}.*{record_file.name}"):
         make()
