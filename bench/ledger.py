@@ -20,9 +20,9 @@ from kstreams_assets.backup.plan import SpanPlan
 from kstreams_assets.backup.result import SpanContent, SpanResult, TopicBackup, TopicFacts
 from kstreams_assets.backup.windows import Window
 from kstreams_assets.offsets import TopicPartitionId
-from kstreams_assets.warehouse import control_table
-from kstreams_assets.warehouse.control_table import ControlTable
+from kstreams_assets.warehouse import table as tables
 from kstreams_assets.warehouse.layout import Warehouse
+from kstreams_assets.warehouse.table import Table
 
 _APPLICATION = "order-processor"
 _START_MS = 1_795_000_000_000 // 3_600_000 * 3_600_000
@@ -71,7 +71,7 @@ class _Year:
     def row(self, name: str) -> list[object]:
         """What the tables cost now."""
         spans = self._spans
-        with mock.patch.object(control_table, "_folded", {}):  # as in another process
+        with mock.patch.object(tables, "_folded", {}):  # as in another process
             first = _ms(spans)
             self.until(self.runs + 1)
             again = _ms(spans)
@@ -143,7 +143,7 @@ def main() -> None:
     took_s = time.process_time() - began
     with TemporaryDirectory(prefix="kstreams-bench-") as folder:
         year = _Year(Path(folder))
-        with mock.patch.object(ControlTable, "_put_together"):
+        with mock.patch.object(Table, "_put_together"):
             year.until(_NEVER)
             rows.append(year.row(f"{_NEVER:,}, never put together"))
         print(rows[-1], flush=True)

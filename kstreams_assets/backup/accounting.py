@@ -246,8 +246,8 @@ class Accountant(Closing):
 
 
 def _before_the_look(entry: LedgerEntry) -> SpanPlan:
-    plan = entry.result.plan
-    return replace(plan, gaps=tuple(g for g in plan.gaps if g.cause not in _SEEN_IN_THE_LOG))
+    gaps = tuple(gap for gap in entry.result.gaps if gap.cause not in _SEEN_IN_THE_LOG)
+    return replace(entry.result.plan, gaps=gaps)
 
 
 def _with_a_look(

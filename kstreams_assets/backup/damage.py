@@ -14,8 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from kstreams_assets.offsets import OffsetRange
-from kstreams_assets.warehouse.control_table import one_of
 from kstreams_assets.warehouse.digest import file_problem
+from kstreams_assets.warehouse.table import one_of
 
 COLUMNS = [
     "window",

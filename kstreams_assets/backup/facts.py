@@ -1,39 +1,46 @@
 """The table `topics`: how each topic was described when a window was backed up."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Annotated
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from kstreams_assets.backup.result import TopicBackup, TopicFacts
 from kstreams_assets.kafka.topics import TopicDescription
-from kstreams_assets.warehouse.control_table import ControlTable, one_of
+from kstreams_assets.warehouse.column import (
+    WINDOW_END,
+    WINDOW_KEY,
+    ApplicationId,
+    Column,
+    TopicName,
+)
 from kstreams_assets.warehouse.layout import Warehouse
 from kstreams_assets.warehouse.predicate import WindowTopic, sql_string, windows_and_topics
+from kstreams_assets.warehouse.rows import rows_of
+from kstreams_assets.warehouse.table import Table, one_of
 
-SCHEMA = pa.schema(
-    [
-        pa.field("application_id", pa.string(), nullable=False),
-        pa.field("window", pa.string(), nullable=False),
-        pa.field("window_end_ms", pa.int64(), nullable=False),
-        pa.field("topic", pa.string(), nullable=False),
-        pa.field("role", pa.string(), nullable=False),
-        pa.field("topic_id", pa.string(), nullable=False),
-        pa.field("partitions", pa.int32(), nullable=False),
-        pa.field("replication_factor", pa.int32(), nullable=False),
-        pa.field("configs", pa.map_(pa.string(), pa.string())),
-    ]
-)
+
+@dataclass(frozen=True, slots=True)
+class NotedTopic:
+    """A row of the table."""
+
+    application_id: ApplicationId
+    window: Annotated[str, WINDOW_KEY]
+    window_end_ms: Annotated[int, WINDOW_END]
+    topic: TopicName
+    role: Annotated[str, Column("Roles, joined with `+`.")]
+    facts: TopicFacts
 
 
 class TopicFactsTable:
     """What topics of one application looked like, window by window."""
 
     def __init__(self, warehouse: Warehouse, application_id: str) -> None:
-        self._table = ControlTable(
+        self._table = Table(
             warehouse.control("topics"),
-            SCHEMA,
+            NotedTopic,
             grows_along="window_end_ms",
             statistics=("window", "window_end_ms", "topic"),
         )
@@ -42,17 +49,14 @@ class TopicFactsTable:
     def record(self, backups: Sequence[TopicBackup]) -> None:
         """Put the facts of these windows and topics in place of earlier ones, in one commit."""
         rows = [
-            {
-                "application_id": self._application_id,
-                "window": backup.window.key,
-                "window_end_ms": backup.window.end_ms,
-                "topic": backup.topic,
-                "role": backup.role,
-                "topic_id": backup.facts.topic_id,
-                "partitions": backup.facts.partitions,
-                "replication_factor": backup.facts.replication_factor,
-                "configs": list(backup.facts.configs),
-            }
+            NotedTopic(
+                self._application_id,
+                backup.window.key,
+                backup.window.end_ms,
+                backup.topic,
+                backup.role,
+                backup.facts,
+            )
             for backup in backups
             if backup.facts is not None
         ]
@@ -80,27 +84,23 @@ class TopicFactsTable:
 
     def before(self, instant_ms: int) -> Mapping[str, TopicFacts]:
         """Of each topic, what was noted at the last window that ended at or before an instant."""
-        rows = self._table.read(
-            application_id=self._application_id,
-            where=pc.field("window_end_ms") <= instant_ms,
-        )
-        newest = rows.group_by("topic").aggregate([("window_end_ms", "max")]).to_pylist()
-        chosen = {(row["topic"], row["window_end_ms_max"]) for row in newest}
-        return {
-            row["topic"]: facts_in(row)
-            for row in rows.to_pylist()
-            if (row["topic"], row["window_end_ms"]) in chosen
-        }
+        where = pc.field("window_end_ms") <= instant_ms
+        rows = self._table.read(application_id=self._application_id, where=where)
+        ends_ms = rows["window_end_ms"].to_pylist()
+        newest: dict[str, int] = {}
+        for index, topic in enumerate(rows["topic"].to_pylist()):
+            if ends_ms[index] >= ends_ms[newest.get(topic, index)]:
+                newest[topic] = index
+        chosen = rows.take(pa.array(newest.values(), pa.int64()))
+        return dict(zip(newest, facts_in(chosen), strict=True))
 
     def of_windows(self, windows: Collection[str]) -> Mapping[WindowTopic, TopicFacts]:
         """What was noted at these windows (keys)."""
-        rows = self._table.read(
-            application_id=self._application_id, where=one_of("window", windows)
-        ).to_pylist()
-        return {WindowTopic(row["window"], row["topic"]): facts_in(row) for row in rows}
+        rows = self._table.rows(self._application_id, one_of("window", windows))
+        return {WindowTopic(row.window, row.topic): row.facts for row in rows}
 
     def rows(self, topics: Iterable[str]) -> pa.Table:
-        """All that was noted of these topics; columns as in `SCHEMA`."""
+        """All that was noted of these topics; columns of `NotedTopic`."""
         return self._table.read(application_id=self._application_id, where=one_of("topic", topics))
 
 
@@ -113,14 +113,9 @@ def _least_delete_retention_ms(rows: pa.Table) -> Mapping[str, int]:
     return dict(zip(least["topic"].to_pylist(), least["ms_min"].to_pylist(), strict=True))
 
 
-def facts_in(row: Mapping[str, Any]) -> TopicFacts:
-    """The facts in a row of the table."""
-    return TopicFacts(
-        topic_id=row["topic_id"],
-        partitions=row["partitions"],
-        replication_factor=row["replication_factor"],
-        configs=tuple(row["configs"] or ()),
-    )
+def facts_in(rows: pa.Table) -> list[TopicFacts]:
+    """The facts in rows of the table."""
+    return rows_of(NotedTopic).read_part(TopicFacts, rows)
 
 
 def facts_of(descriptions: Mapping[str, TopicDescription]) -> Mapping[str, TopicFacts]:

@@ -1,12 +1,12 @@
 """The ledger: the table `windows`, one row for each window and partition that is backed up."""
 
+import inspect
 import math
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from operator import itemgetter
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -15,79 +15,29 @@ import pyarrow.dataset as ds
 from kstreams_assets.backup.chains import StoredSpan, folded
 from kstreams_assets.backup.content import file_actions
 from kstreams_assets.backup.damage import COLUMNS as DAMAGE_COLUMNS
-from kstreams_assets.backup.damage import Comparison, DamagedSpans, damaged_spans
-from kstreams_assets.backup.plan import Gap, GapCause, SpanPlan
+from kstreams_assets.backup.damage import (
+    NOTHING_DAMAGED,
+    Comparison,
+    DamagedSpans,
+    damaged_spans,
+)
+from kstreams_assets.backup.plan import UNKNOWN, GapCause, SpanPlan
 from kstreams_assets.backup.result import SpanContent, SpanResult, TopicBackup
-from kstreams_assets.backup.stored_spans import COLUMNS, rows_with_gap, spans_of
 from kstreams_assets.backup.windows import Position, RecordedSpan, Window
 from kstreams_assets.offsets import TopicPartitionId
-from kstreams_assets.warehouse.control_table import ControlTable, one_of
+from kstreams_assets.recovery.point import taken_at_of
+from kstreams_assets.warehouse.column import ApplicationId, Column, RunId
 from kstreams_assets.warehouse.delta import LogState, log_state
-from kstreams_assets.warehouse.digest import WRITTEN_FILES, files_in
 from kstreams_assets.warehouse.layout import Warehouse
 from kstreams_assets.warehouse.predicate import WindowTopic, sql_string, windows_and_topics
-
-_GAP = pa.struct(
-    [
-        ("cause", pa.string()),
-        ("start", pa.int64()),
-        ("end", pa.int64()),
-        ("offsets", pa.int64()),
-    ]
-)
-
-SCHEMA = pa.schema(
-    [
-        pa.field("application_id", pa.string(), nullable=False),
-        pa.field("window", pa.string(), nullable=False),
-        pa.field("window_start_ms", pa.int64(), nullable=False),
-        pa.field("window_end_ms", pa.int64(), nullable=False),
-        pa.field("topic", pa.string(), nullable=False),
-        pa.field("partition", pa.int32(), nullable=False),
-        pa.field("topic_id", pa.string(), nullable=False),
-        pa.field("start", pa.int64(), nullable=False),
-        pa.field("end", pa.int64(), nullable=False),
-        pa.field("read_start", pa.int64(), nullable=False),
-        pa.field("continues", pa.bool_(), nullable=False),
-        pa.field("log_start", pa.int64(), nullable=False),
-        pa.field("records", pa.int64(), nullable=False),
-        pa.field("bytes", pa.int64(), nullable=False),
-        pa.field("stored_bytes", pa.int64(), nullable=False),
-        pa.field("files", pa.int32(), nullable=False),
-        pa.field("tombstones", pa.int64(), nullable=False),
-        pa.field("null_keys", pa.int64(), nullable=False),
-        pa.field("odd_timestamps", pa.int64(), nullable=False),
-        pa.field("first_offset", pa.int64()),
-        pa.field("last_offset", pa.int64()),
-        pa.field("min_timestamp_ms", pa.int64()),
-        pa.field("max_timestamp_ms", pa.int64()),
-        pa.field("gaps", pa.list_(_GAP)),
-        pa.field("first_hole", pa.int64()),
-        pa.field("contiguity_known", pa.bool_()),
-        pa.field("recovery_point_id", pa.string()),
-        pa.field("delta_version", pa.int64()),
-        pa.field("run_id", pa.string(), nullable=False),
-        pa.field("recorded_at_ms", pa.int64(), nullable=False),
-        pa.field("ledger_version", pa.int64()),
-        pa.field("written", WRITTEN_FILES),
-    ]
-)
-
-_EDGE_COLUMNS = [
-    "window",
-    "window_start_ms",
-    "window_end_ms",
-    "topic",
-    "partition",
-    "topic_id",
-    "start",
-    "end",
-    "continues",
-]
-
+from kstreams_assets.warehouse.rows import rows_of
+from kstreams_assets.warehouse.table import Table, one_of
 
 _comparisons: dict[Path, tuple[tuple[LogState, LogState], Comparison]] = {}
 """By records table, how it compared with the ledger when both were in this state."""
+
+_VANISHED = frozenset({GapCause.TOPIC_DELETED, GapCause.TOPIC_RECREATED, GapCause.LOG_TRUNCATED})
+"""With these the point that closes the window may not have seen the span's end."""
 
 _NO_PARTITION = -1
 """A topic that had no partition when the window closed has one row: it says the window is done."""
@@ -101,16 +51,45 @@ RecordedTopic = tuple[Window, str]
 class LedgerEntry:
     """One row of the ledger."""
 
+    application_id: ApplicationId
     result: SpanResult
-    recovery_point_id: str | None
-    delta_version: int | None
-    run_id: str
-    recorded_at_ms: int
+    recovery_point_id: Annotated[str | None, Column("The recovery point that ends the window.")]
+    delta_version: Annotated[
+        int | None, Column("Version of the records table that holds the span.")
+    ]
+    run_id: RunId
+    recorded_at_ms: Annotated[int, Column("When the row was written, epoch milliseconds.")]
+    ledger_version: Annotated[
+        int | None,
+        Column("Version of this table when the span had been read; null: not known."),
+    ]
 
     @property
     def has_span(self) -> bool:
         """False where the row only says that the window is done: the topic had no partition."""
         return self.result.partition.partition != _NO_PARTITION
+
+
+@dataclass(frozen=True, slots=True)
+class _First(RecordedSpan):
+    """As much of a row, with the log start offset of its plan."""
+
+    log_start: int
+
+
+@dataclass(slots=True)  # there are many, and those that are frozen take thrice as long to make
+class _Done:
+    """A topic in a window."""
+
+    window: Window
+    topic: str
+
+
+@dataclass(slots=True)
+class _Closed(_Done):
+    """The same, and the recovery point that ends the window."""
+
+    recovery_point_id: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +102,9 @@ class _FoldedFile:
         return folded(spans_of(rows), holes_matter=self.holes_matter)
 
 
+_ROWS = rows_of(LedgerEntry)
+
+
 class Ledger:
     """What is backed up, of one application.
 
@@ -130,9 +112,9 @@ class Ledger:
     """
 
     def __init__(self, warehouse: Warehouse, application_id: str) -> None:
-        self._table = ControlTable(
+        self._table = Table(
             warehouse.control("windows"),
-            SCHEMA,
+            LedgerEntry,
             grows_along="window_start_ms",
             statistics=("window", "window_start_ms", "window_end_ms", "topic", "recovery_point_id"),
         )
@@ -140,14 +122,10 @@ class Ledger:
         self._records = warehouse.records(application_id)
 
     def recorded_spans(
-        self, windows: Sequence[Window], topics: Iterable[str]
+        self, windows: Sequence[Window], topics: Collection[str]
     ) -> list[RecordedSpan]:
         """The spans whose edges bear on these windows: theirs, and the nearest on either side."""
-        rows = self._table.read(
-            application_id=self._application_id,
-            columns=_EDGE_COLUMNS,
-            where=one_of("topic", topics) & (pc.field("partition") >= 0),
-        )
+        rows = self.span_rows(topics, columns=_ROWS.names(RecordedSpan))
         if rows.num_rows == 0 or not windows:
             return []
         low = min(window.start_ms for window in windows)
@@ -158,64 +136,46 @@ class Ledger:
             (pc.field("window_end_ms") > low) & (pc.field("window_start_ms") < high)
         )
         chosen = pa.concat_tables([near, inside, far], promote_options="permissive")
-        return [_recorded(row) for row in chosen.to_pylist()]
+        return _ROWS.read_part(RecordedSpan, chosen)
 
     def first_spans_cut_short(
-        self, topics: Iterable[str], *, begins_ms: int
+        self, topics: Collection[str], *, begins_ms: int
     ) -> Mapping[TopicPartitionId, Position]:
         """Where the backups of partitions begin, if the first window passed over offsets below.
 
         Earlier releases let the first window (of the schedule, which begins at `begins_ms`) begin
         where an older recovery point stood. Partitions without such an edge are left out.
         """
+        where = _chosen(None, topics) & (pc.field("window_start_ms") <= begins_ms)
         rows = self._table.read(
-            application_id=self._application_id,
-            columns=[*_EDGE_COLUMNS, "log_start"],
-            where=one_of("topic", topics)
-            & (pc.field("partition") >= 0)
-            & (pc.field("window_start_ms") <= begins_ms),
-        ).to_pylist()
-        first: dict[TopicPartitionId, dict[str, Any]] = {}
-        for row in sorted(rows, key=itemgetter("window_start_ms")):
-            first.setdefault(TopicPartitionId(row["topic"], row["partition"]), row)
+            application_id=self._application_id, columns=_ROWS.names(_First), where=where
+        )
+        first = _ROWS.read_part(_First, _nearest(rows, "window_start_ms", 0, before=False))
         return {
-            partition: Position(row["topic_id"], row["start"])
-            for partition, row in first.items()
-            if row["continues"] and row["log_start"] < row["start"]
+            span.partition: Position(span.topic_id, span.start)
+            for span in first
+            if span.continues and span.log_start < span.start
         }
 
     def done(self, topics: Collection[str]) -> dict[Window, set[str]]:
         """Windows that are recorded, with their topics among these."""
-        rows = self._table.read(
-            application_id=self._application_id,
-            columns=["window", "window_start_ms", "window_end_ms", "topic"],
-            where=one_of("topic", topics),
+        where = one_of("topic", topics)
+        return _topics_by_window(
+            self._table.rows_as(_Done, self._application_id, where, distinct=True)
         )
-        done: dict[Window, set[str]] = {}
-        keys = ["window", "window_start_ms", "window_end_ms", "topic"]
-        for row in rows.group_by(keys).aggregate([]).to_pylist():
-            window = Window(row["window_start_ms"], row["window_end_ms"], row["window"])
-            done.setdefault(window, set()).add(row["topic"])
-        return done
 
     def not_examined(self, topics: Collection[str]) -> dict[Window, set[str]]:
         """Windows with topics of which the log could not be looked at in time."""
-        rows = self.span_rows(topics, columns=[*_EDGE_COLUMNS, "gaps"])
-        found: dict[Window, set[str]] = {}
-        for index in rows_with_gap(rows, {GapCause.NOT_EXAMINED}):
-            (row,) = rows.slice(index, 1).to_pylist()
-            found.setdefault(_window(row), set()).add(row["topic"])
-        return found
+        rows = self.span_rows(topics, columns=[*_ROWS.names(_Done), "gaps"])
+        found = pa.array(rows_with_gap(rows, {GapCause.NOT_EXAMINED}), pa.int64())
+        return _topics_by_window(_ROWS.read_part(_Done, rows.take(found)))
 
     def closing_points(self, topics: Collection[str]) -> dict[str, dict[Window, str | None]]:
         """Of each topic, the recovery point (id) that bounds each recorded window."""
-        keys = ["topic", "window", "window_start_ms", "window_end_ms", "recovery_point_id"]
-        rows = self._table.read(
-            application_id=self._application_id, columns=keys, where=one_of("topic", topics)
-        )
         found: dict[str, dict[Window, str | None]] = {}
-        for row in rows.group_by(keys).aggregate([]).to_pylist():
-            found.setdefault(row["topic"], {})[_window(row)] = row["recovery_point_id"]
+        where = one_of("topic", topics)
+        for row in self._table.rows_as(_Closed, self._application_id, where, distinct=True):
+            found.setdefault(row.topic, {})[row.window] = row.recovery_point_id
         return found
 
     def newest_by_run(self, count: int) -> dict[str, set[tuple[str, str]]]:
@@ -310,28 +270,23 @@ class Ledger:
     def span_rows(self, topics: Collection[str], *, columns: Sequence[str]) -> pa.Table:
         """These columns of every span of these topics."""
         return self._table.read(
-            application_id=self._application_id,
-            columns=list(columns),
-            where=one_of("topic", topics) & (pc.field("partition") >= 0),
+            application_id=self._application_id, columns=columns, where=_chosen(None, topics)
         )
 
     def entries(
         self, *, windows: Collection[str] | None = None, topics: Collection[str] | None = None
     ) -> list[LedgerEntry]:
         """Whole rows, ordered by window, topic and partition."""
-        where = _chosen(windows, topics)
-        rows = self._table.read(application_id=self._application_id, where=where).to_pylist()
-        entries = [_entry(row) for row in rows]
+        entries = self._table.rows(self._application_id, _chosen(windows, topics))
         return sorted(entries, key=lambda e: (e.result.plan.window, e.result.partition))
 
     def of_run(self, run_id: str) -> Mapping[RecordedTopic, tuple[LedgerEntry, ...]]:
         """What is still as a run recorded it; see `LedgerEntry.has_span`."""
-        rows = self._table.read(
-            application_id=self._application_id, where=pc.field("run_id") == run_id
-        ).to_pylist()
         found: dict[RecordedTopic, list[LedgerEntry]] = {}
-        for row in sorted(rows, key=itemgetter("window_start_ms", "topic", "partition")):
-            found.setdefault((_window(row), row["topic"]), []).append(_entry(row))
+        entries = self._table.rows(self._application_id, pc.field("run_id") == run_id)
+        for entry in sorted(entries, key=lambda e: (e.result.plan.window, e.result.partition)):
+            key = entry.result.plan.window, entry.result.partition.topic
+            found.setdefault(key, []).append(entry)
         return {key: tuple(entries) for key, entries in found.items()}
 
     def record(self, backups: Sequence[TopicBackup], *, run_id: str) -> None:
@@ -340,7 +295,15 @@ class Ledger:
             return
         version = self._table.version()
         rows = [
-            self._row(backup, span, run_id, version)
+            LedgerEntry(
+                application_id=self._application_id,
+                result=span,
+                recovery_point_id=backup.recovery_point_id,
+                delta_version=backup.delta_version,
+                run_id=run_id,
+                recorded_at_ms=time.time_ns() // 1_000_000,
+                ledger_version=version,
+            )
             for backup in backups
             for span in backup.spans or (_no_span(backup),)
         ]
@@ -357,48 +320,6 @@ class Ledger:
     def version(self) -> int:
         """The version of the ledger; it grows with each change."""
         return self._table.version()
-
-    def _row(
-        self, backup: TopicBackup, span: SpanResult, run_id: str, version: int
-    ) -> dict[str, Any]:
-        plan, content = span.plan, span.content
-        return {
-            "application_id": self._application_id,
-            "window": plan.window.key,
-            "window_start_ms": plan.window.start_ms,
-            "window_end_ms": plan.window.end_ms,
-            "topic": plan.partition.topic,
-            "partition": plan.partition.partition,
-            "topic_id": plan.topic_id,
-            "start": plan.start,
-            "end": plan.end,
-            "read_start": plan.read_start,
-            "continues": plan.continues,
-            "log_start": plan.log_start,
-            "records": content.records,
-            "bytes": content.bytes,
-            "stored_bytes": content.stored_bytes,
-            "files": content.files,
-            "tombstones": content.tombstones,
-            "null_keys": content.null_keys,
-            "odd_timestamps": content.odd_timestamps,
-            "first_offset": content.first_offset,
-            "last_offset": content.last_offset,
-            "min_timestamp_ms": content.min_timestamp_ms,
-            "max_timestamp_ms": content.max_timestamp_ms,
-            "gaps": [
-                {"cause": g.cause.value, "start": g.start, "end": g.end, "offsets": g.offsets}
-                for g in span.gaps
-            ],
-            "first_hole": span.first_hole,
-            "contiguity_known": span.contiguity_known,
-            "recovery_point_id": backup.recovery_point_id,
-            "delta_version": backup.delta_version,
-            "run_id": run_id,
-            "recorded_at_ms": time.time_ns() // 1_000_000,
-            "ledger_version": version,
-            "written": [file.row() for file in content.written] or None,
-        }
 
 
 def _chosen(windows: Collection[str] | None, topics: Collection[str] | None) -> pc.Expression:
@@ -433,50 +354,83 @@ def _nearest(rows: pa.Table, column: str, edge_ms: int, *, before: bool) -> pa.T
     return side.join(extreme, ["topic", "partition", column], join_type="left semi")
 
 
-def _window(row: dict[str, Any]) -> Window:
-    return Window(row["window_start_ms"], row["window_end_ms"], row["window"])
+def _topics_by_window(found: Iterable[_Done]) -> dict[Window, set[str]]:
+    topics: dict[Window, set[str]] = {}
+    for one in found:
+        topics.setdefault(one.window, set()).add(one.topic)
+    return topics
 
 
-def _recorded(row: dict[str, Any]) -> RecordedSpan:
-    return RecordedSpan(
-        window=_window(row),
-        partition=TopicPartitionId(row["topic"], row["partition"]),
-        topic_id=row["topic_id"],
-        start=row["start"],
-        end=row["end"],
-        continues=row["continues"],
+def spans_of(rows: pa.Table, damaged: DamagedSpans = NOTHING_DAMAGED) -> list[StoredSpan]:
+    """The rows as spans; of those that are damaged nothing counts as stored."""
+    complete = [True] * rows.num_rows
+    for index in rows_with_gap(rows, UNKNOWN):
+        complete[index] = False
+    seen_at_end = [True] * rows.num_rows
+    for index in rows_with_gap(rows, _VANISHED):
+        seen_at_end[index] = False
+    columns = [rows.column(name).to_pylist() for name in COLUMNS[:-1]]
+    spans = list(map(_span, complete, seen_at_end, *columns)) if rows.num_rows else []
+    if not damaged:
+        return spans
+    return [
+        replace(span, complete=span.complete and not _is_damaged(span, damaged)) for span in spans
+    ]
+
+
+def _is_damaged(span: StoredSpan, damaged: DamagedSpans) -> bool:
+    life = (span.partition.topic, span.partition.partition, span.topic_id)
+    found = damaged.inside(life, span.start, span.end)
+    return found is not None and found.window == span.window.key
+
+
+def _span(
+    complete: bool,
+    seen_at_end: bool,
+    window: str,
+    window_start_ms: int,
+    window_end_ms: int,
+    topic: str,
+    partition: int,
+    topic_id: str,
+    start: int,
+    end: int,
+    read_start: int,
+    continues: bool,
+    log_start: int,
+    first_hole: int | None,
+    contiguity_known: bool | None,
+    recorded_at_ms: int,
+    ledger_version: int | None,
+    recovery_point_id: str | None,
+) -> StoredSpan:
+    closed_at_ms = taken_at_of(recovery_point_id) if recovery_point_id and seen_at_end else None
+    if closed_at_ms is not None and closed_at_ms > recorded_at_ms:
+        closed_at_ms = None  # a clock was wrong
+    return StoredSpan(
+        window=Window(window_start_ms, window_end_ms, window),
+        partition=TopicPartitionId(topic, partition),
+        topic_id=topic_id,
+        start=start,
+        end=end,
+        read_start=read_start,
+        continues=continues,
+        complete=complete,
+        log_start=log_start,
+        first_hole=first_hole if contiguity_known or start == end else start,
+        recorded_at_ms=recorded_at_ms,
+        ledger_version=ledger_version,
+        closed_at_ms=closed_at_ms,
     )
 
 
-def _entry(row: dict[str, Any]) -> LedgerEntry:
-    gaps = tuple(
-        Gap(GapCause(g["cause"]), g["start"], g["end"], g["offsets"]) for g in row["gaps"] or []
-    )
-    plan = SpanPlan(
-        window=_window(row),
-        partition=TopicPartitionId(row["topic"], row["partition"]),
-        topic_id=row["topic_id"],
-        start=row["start"],
-        end=row["end"],
-        read_start=row["read_start"],
-        continues=row["continues"],
-        gaps=gaps,
-        log_start=row["log_start"],
-    )
-    content = SpanContent(
-        **{name: row[name] for name in SpanContent.__dataclass_fields__ if name != "written"},
-        written=files_in(row["written"]),
-    )
-    return LedgerEntry(
-        result=SpanResult(
-            plan,
-            content,
-            gaps,
-            first_hole=row["first_hole"],
-            contiguity_known=bool(row["contiguity_known"]),
-        ),
-        recovery_point_id=row["recovery_point_id"],
-        delta_version=row["delta_version"],
-        run_id=row["run_id"],
-        recorded_at_ms=row["recorded_at_ms"],
-    )
+def rows_with_gap(rows: pa.Table, causes: Collection[GapCause]) -> list[int]:
+    """Numbers of the rows that lack records for one of these causes, without objects of gaps."""
+    gaps = rows.column("gaps").combine_chunks()
+    by_row = pa.table({"row": gaps.value_parent_indices(), "cause": gaps.flatten().field("cause")})
+    found = by_row.filter(one_of("cause", [cause.value for cause in causes]))
+    return found.column("row").to_pylist()
+
+
+COLUMNS = [*[*inspect.signature(_span).parameters][2:], "gaps"]
+"""The columns that `spans_of` needs."""

@@ -3,10 +3,12 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Annotated
 
 from kstreams_assets.backup.windows import Edges, Window
 from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.recovery.point import topic_id_of
+from kstreams_assets.warehouse.column import Column, Columns, TopicId, WindowColumns
 
 
 class GapCause(StrEnum):
@@ -82,18 +84,31 @@ class LogState:
 
 @dataclass(frozen=True, slots=True)
 class SpanPlan:
-    """One span: what the window holds, `[start, end)`, and of it to read `[read_start, end)`."""
+    """One span: what the window holds, `[start, end)`, and of it to read `[read_start, end)`.
 
-    window: Window
-    partition: TopicPartitionId
-    topic_id: str
-    start: int
-    end: int
-    read_start: int
-    continues: bool
+    `gaps` are known before anything is read; in the ledger they are among those of the result.
+    """
+
+    window: Annotated[Window, WindowColumns]
+    partition: Annotated[
+        TopicPartitionId,
+        Columns(
+            topic=Column("Topic."),
+            partition=Column(
+                "Partition; -1 in the one row of a topic that no recovery point knew yet.",
+                type="int32",
+            ),
+        ),
+    ]
+    topic_id: TopicId
+    start: Annotated[int, Column("First offset of the span.")]
+    end: Annotated[int, Column("Exclusive end of the span.")]
+    read_start: Annotated[
+        int, Column("First offset that was read; what lies before it is told in `gaps`.")
+    ]
+    continues: Annotated[bool, Column("Whether the span begins where the window before it ends.")]
     gaps: tuple[Gap, ...] = ()
-    log_start: int = 0
-    """Log start offset when the plan was made."""
+    log_start: Annotated[int, Column("Log start offset when the span was planned.")] = 0
 
     @property
     def to_read(self) -> int:

@@ -2,11 +2,13 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Annotated
 
 from kstreams_assets.app.model import TopicRole
 from kstreams_assets.backup.plan import UNKNOWN, Gap, GapCause, SpanPlan
 from kstreams_assets.backup.windows import Window
 from kstreams_assets.offsets import OffsetRange, TopicPartitionId
+from kstreams_assets.warehouse.column import Column, TopicId
 from kstreams_assets.warehouse.digest import WrittenFile
 
 
@@ -14,25 +16,38 @@ from kstreams_assets.warehouse.digest import WrittenFile
 class SpanContent:
     """What the table holds of one span.
 
-    `bytes` is the uncompressed size of keys, values and headers in Parquet's plain encoding (four
-    bytes of length for each included), `stored_bytes` the size of the files. Offsets and
-    timestamps are None without records. `odd_timestamps` counts records at or before the epoch.
-    `written` are the files as they were right after they were written; empty where a release
-    before did not note them.
+    To `bytes` each key, value and header adds four for its length. Offsets and timestamps are None
+    without records.
     """
 
-    records: int = 0
-    bytes: int = 0
-    stored_bytes: int = 0
-    files: int = 0
-    tombstones: int = 0
-    null_keys: int = 0
-    odd_timestamps: int = 0
-    first_offset: int | None = None
-    last_offset: int | None = None
-    min_timestamp_ms: int | None = None
-    max_timestamp_ms: int | None = None
-    written: tuple[WrittenFile, ...] = ()
+    records: Annotated[int, Column("Records stored.")] = 0
+    bytes: Annotated[
+        int,
+        Column("Uncompressed keys, values and headers in Parquet's plain encoding."),
+    ] = 0
+    stored_bytes: Annotated[int, Column("Size of the span's files.")] = 0
+    files: Annotated[int, Column("Number of the span's files.", type="int32")] = 0
+    tombstones: Annotated[int, Column("Records with a null value.")] = 0
+    null_keys: Annotated[int, Column("Records with a null key.")] = 0
+    odd_timestamps: Annotated[int, Column("Records with a timestamp of 0 or below.")] = 0
+    first_offset: Annotated[int | None, Column("Smallest offset stored; null without records.")] = (
+        None
+    )
+    last_offset: Annotated[int | None, Column("Largest offset stored; null without records.")] = (
+        None
+    )
+    min_timestamp_ms: Annotated[int | None, Column("Smallest timestamp stored.")] = None
+    max_timestamp_ms: Annotated[int | None, Column("Largest timestamp stored.")] = None
+    written: Annotated[
+        tuple[WrittenFile, ...],
+        Column(
+            "The data files as they were right after the backup: path below the records table,"
+            " bytes, records and SHA-256 of each. Restores compare them; null in rows of earlier"
+            " releases.",
+            nullable=True,
+            last=True,
+        ),
+    ] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,17 +55,26 @@ class SpanResult:
     """One span after its backup: the plan, the content and why the rest is missing.
 
     `kept` says that the records are those of an earlier run, because Kafka no longer holds all of
-    them. `first_hole` is the lowest offset of the span that the log did not hold any more after it
-    was read (compaction, retention); None: contiguous, or not looked at (`contiguity_known`, which
-    is for changelogs only).
+    them.
     """
 
     plan: SpanPlan
     content: SpanContent
-    gaps: tuple[Gap, ...]
+    gaps: Annotated[
+        tuple[Gap, ...],
+        Column("Offsets without a record: cause, range, number (see [checks](checks.md))."),
+    ]
     kept: bool = False
-    first_hole: int | None = None
-    contiguity_known: bool = False
+    first_hole: Annotated[
+        int | None,
+        Column(
+            "Changelogs: lowest offset that the log did not hold any more after the span was"
+            " read (compaction, retention); null: contiguous."
+        ),
+    ] = None
+    contiguity_known: Annotated[
+        bool, Column("Whether that was looked at: changelogs only.", nullable=True)
+    ] = False
     not_examined_because: str = ""
     """Why the log could not be looked at in time; known to the run that tried."""
 
@@ -96,10 +120,15 @@ class TopicLife:
 class TopicFacts:
     """A topic as the cluster described it at a backup; `configs` are those set on the topic."""
 
-    topic_id: str
-    partitions: int
-    replication_factor: int
-    configs: tuple[tuple[str, str], ...]
+    topic_id: TopicId
+    partitions: Annotated[int, Column("Number of partitions.", type="int32")]
+    replication_factor: Annotated[
+        int, Column("Smallest number of replicas of a partition.", type="int32")
+    ]
+    configs: Annotated[
+        tuple[tuple[str, str], ...],
+        Column("Settings made on the topic itself, not the broker's defaults."),
+    ]
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,10 +37,10 @@ from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.java_client import java_system_properties, spark_options
 from kstreams_assets.recovery.table import RecoveryPointTable
 from kstreams_assets.settings import BackupSettings, RecoveryPointSettings
-from kstreams_assets.warehouse.control_table import refuse_newer_tables
 from kstreams_assets.warehouse.layout import Warehouse
 from kstreams_assets.warehouse.lock import LockHandle, warehouse_lock
 from kstreams_assets.warehouse.predicate import WindowTopic
+from kstreams_assets.warehouse.table import refuse_newer_tables
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

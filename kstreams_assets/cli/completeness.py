@@ -19,8 +19,7 @@ from kstreams_assets.cli.restore_options import chosen_restore
 from kstreams_assets.cli.spark_run import spark_run
 from kstreams_assets.completeness.checks import AT_WINDOWS, ON_RESTORES, is_red, rule_checks
 from kstreams_assets.completeness.evaluate import evaluate_point, evaluate_window
-from kstreams_assets.completeness.result import RuleResult
-from kstreams_assets.completeness.results_table import ResultsTable
+from kstreams_assets.completeness.result import ResultsTable, RuleResult
 from kstreams_assets.completeness.rule import Place
 from kstreams_assets.errors import ConfigurationError
 from kstreams_assets.recovery.point import iso_time

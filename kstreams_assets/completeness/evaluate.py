@@ -15,8 +15,7 @@ from kstreams_assets.completeness.cluster import ClusterContents, needed_topics
 from kstreams_assets.completeness.content import Moment
 from kstreams_assets.completeness.evaluation import Contents, Evaluation
 from kstreams_assets.completeness.planner import ContentPlanner, MomentPlanner
-from kstreams_assets.completeness.result import RuleResult
-from kstreams_assets.completeness.results_table import ResultsTable
+from kstreams_assets.completeness.result import ResultsTable, RuleResult
 from kstreams_assets.completeness.rule import Place, Scope
 from kstreams_assets.completeness.runnable import Runnable, runnables_of
 from kstreams_assets.completeness.staging import Staging

@@ -13,9 +13,8 @@ import pyarrow.parquet as pq
 
 from kstreams_assets.backup.chains import PartitionLife
 from kstreams_assets.backup.coverage import Coverage
-from kstreams_assets.backup.ledger import Ledger
+from kstreams_assets.backup.ledger import Ledger, rows_with_gap
 from kstreams_assets.backup.plan import GapCause
-from kstreams_assets.backup.stored_spans import rows_with_gap
 from kstreams_assets.completeness.content import (
     Content,
     LoggedRows,

@@ -9,7 +9,7 @@ from kstreams_assets.backup.damage import DamagedSpans
 from kstreams_assets.backup.due import WindowStatus, window_statuses
 from kstreams_assets.backup.ledger import Ledger
 from kstreams_assets.completeness.checks import declared_rules
-from kstreams_assets.completeness.results_table import ResultsTable, RuleStanding
+from kstreams_assets.completeness.result import ResultsTable, RuleStanding
 from kstreams_assets.drill.table import DrillsTable, StoredDrill
 from kstreams_assets.governance.findings import GovernanceReport
 from kstreams_assets.governance.table import FindingsTable

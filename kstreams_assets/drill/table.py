@@ -1,88 +1,68 @@
 """The table `drills`: every restore drill, with its report."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
-
-import pyarrow as pa
+from typing import Annotated
 
 from kstreams_assets.drill.judgement import ObjectiveResult, objective_verdict
 from kstreams_assets.drill.report import DrillReport, Phase
 from kstreams_assets.drill.report_yaml import report_yaml
-from kstreams_assets.warehouse.control_table import ControlTable
+from kstreams_assets.warehouse.column import ApplicationId, Column
 from kstreams_assets.warehouse.layout import Warehouse
-
-_FIELDS = {
-    "drill_id": pa.string(),
-    "run_id": pa.string(),
-    "began_at_ms": pa.int64(),
-    "ended_at_ms": pa.int64(),
-    "point_id": pa.string(),
-    "passed": pa.bool_(),
-    "failed_phase": pa.string(),
-    "reason": pa.string(),
-    "objective_result": pa.string(),
-    "objective_s": pa.float64(),
-    "total_s": pa.float64(),
-    "restore_s": pa.float64(),
-    "start_s": pa.float64(),
-    "catch_up_s": pa.float64(),
-    "restored_records": pa.int64(),
-    "restored_bytes": pa.int64(),
-    "changelog_records_per_s": pa.float64(),
-    "cpu_s": pa.float64(),
-    "peak_memory_bytes": pa.int64(),
-    "disk_written_bytes": pa.int64(),
-    "state_bytes": pa.int64(),
-    "report": pa.string(),
-}
-SCHEMA = pa.schema(
-    [
-        pa.field("application_id", pa.string(), nullable=False),
-        *(pa.field(name, kind) for name, kind in _FIELDS.items()),
-    ]
-)
+from kstreams_assets.warehouse.table import Table
 
 
 @dataclass(frozen=True, slots=True)
 class StoredDrill:
-    """One drill; None is not measured or not reached. Seconds, bytes, epoch milliseconds.
+    """One drill, a row of the table; None is not measured or not reached."""
 
-    `total_s` is from the begin of the restore to caught up, `report` the whole report as YAML.
-    """
-
-    application_id: str
-    drill_id: str
-    run_id: str
-    began_at_ms: int
-    ended_at_ms: int
-    point_id: str | None
-    passed: bool
-    failed_phase: str | None
-    reason: str
-    objective_result: ObjectiveResult
-    objective_s: float | None
-    total_s: float | None
-    restore_s: float | None
-    start_s: float | None
-    catch_up_s: float | None
-    restored_records: int | None
-    restored_bytes: int | None
-    changelog_records_per_s: float | None
-    cpu_s: float | None
-    peak_memory_bytes: int | None
-    disk_written_bytes: int | None
-    state_bytes: int | None
-    report: str
+    application_id: ApplicationId
+    drill_id: Annotated[str, Column("The drill.", nullable=True)]
+    run_id: Annotated[str, Column("Dagster run, or `cli-...`.", nullable=True)]
+    began_at_ms: Annotated[int, Column("When it began, epoch milliseconds.", nullable=True)]
+    ended_at_ms: Annotated[int, Column("When it ended, epoch milliseconds.", nullable=True)]
+    point_id: Annotated[
+        str | None, Column("The recovery point; null when it ended before one was chosen.")
+    ]
+    passed: Annotated[
+        bool,
+        Column(
+            "Whether the application came back with the right state, however long it took.",
+            nullable=True,
+        ),
+    ]
+    failed_phase: Annotated[str | None, Column("Phase in which it ended before its end.")]
+    reason: Annotated[str, Column("Why it did not pass; empty when it did.", nullable=True)]
+    objective_result: Annotated[
+        ObjectiveResult,
+        Column("`met`, `missed`, `not_recovered` or `not_declared`.", nullable=True),
+    ]
+    objective_s: Annotated[float | None, Column("The declared recovery time objective, seconds.")]
+    total_s: Annotated[
+        float | None,
+        Column("From the begin of the restore to caught up; null when it never was."),
+    ]
+    restore_s: Annotated[float | None, Column("Of it, writing and verifying topics.")]
+    start_s: Annotated[float | None, Column("From the start of the application to RUNNING.")]
+    catch_up_s: Annotated[float | None, Column("From there to caught up.")]
+    restored_records: Annotated[int | None, Column("Records restored.")]
+    restored_bytes: Annotated[int | None, Column("Their size, about.")]
+    changelog_records_per_s: Annotated[
+        float | None, Column("How fast the application read its changelogs.")
+    ]
+    cpu_s: Annotated[float | None, Column("Processor time of the application, with its children.")]
+    peak_memory_bytes: Annotated[int | None, Column("The most memory that it had.")]
+    disk_written_bytes: Annotated[int | None, Column("What it wrote to disk.")]
+    state_bytes: Annotated[int | None, Column("Size of its state directory at the end.")]
+    report: Annotated[str, Column("The whole report `restoreDrill`, as YAML.", nullable=True)]
 
 
 class DrillsTable:
     """The drills of all applications."""
 
     def __init__(self, warehouse: Warehouse) -> None:
-        self._table = ControlTable(
+        self._table = Table(
             warehouse.control("drills"),
-            SCHEMA,
+            StoredDrill,
             grows_along="began_at_ms",
             statistics=("drill_id", "began_at_ms"),
         )
@@ -90,14 +70,12 @@ class DrillsTable:
     def record(self, report: DrillReport) -> StoredDrill:
         """Add a drill."""
         stored = stored_drill(report)
-        row = {name: getattr(stored, name) for name in SCHEMA.names}
-        self._table.append([{**row, "objective_result": stored.objective_result.value}])
+        self._table.append([stored])
         return stored
 
     def of(self, application_id: str) -> list[StoredDrill]:
         """All drills of an application, the newest first."""
-        rows = self._table.read(application_id=application_id).to_pylist()
-        found = [_drill(row) for row in rows]
+        found = self._table.rows(application_id)
         return sorted(found, key=lambda d: (d.began_at_ms, d.drill_id), reverse=True)
 
     def newest(self, application_id: str) -> StoredDrill | None:
@@ -138,8 +116,3 @@ def stored_drill(report: DrillReport) -> StoredDrill:
         state_bytes=application.state_bytes if application else None,
         report=report_yaml(report),
     )
-
-
-def _drill(row: Mapping[str, Any]) -> StoredDrill:
-    result = ObjectiveResult(row["objective_result"])
-    return StoredDrill(**{**row, "objective_result": result})

@@ -30,11 +30,11 @@ from kstreams_assets.ktables.work import (
     work_of,
 )
 from kstreams_assets.settings import BackupSettings
-from kstreams_assets.warehouse.control_table import refuse_newer_tables
 from kstreams_assets.warehouse.delta import storage_failures
 from kstreams_assets.warehouse.digest import first_changed
 from kstreams_assets.warehouse.layout import Warehouse
 from kstreams_assets.warehouse.lock import LockHandle, warehouse_lock
+from kstreams_assets.warehouse.table import refuse_newer_tables
 
 if TYPE_CHECKING:
     from kstreams_assets.ktables.schemas import RegisteredSchema

@@ -4,30 +4,15 @@ import logging
 import time
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-
-import pyarrow as pa
+from typing import Annotated
 
 from kstreams_assets.errors import KStreamsAssetsError, SchemaNotFoundError
 from kstreams_assets.ktables.registry import RegistryClient, RegistryEntry
 from kstreams_assets.ktables.store_format import Encoding
 from kstreams_assets.settings import ApplicationSettings
-from kstreams_assets.warehouse.control_table import ControlTable
+from kstreams_assets.warehouse.column import ApplicationId, Column
 from kstreams_assets.warehouse.layout import Warehouse
-
-SCHEMA = pa.schema(
-    [
-        pa.field("application_id", pa.string(), nullable=False),
-        pa.field("id", pa.int64(), nullable=False),
-        pa.field("kind", pa.string(), nullable=False),
-        pa.field("text", pa.string(), nullable=False),
-        pa.field(
-            "references",
-            pa.list_(pa.struct([("name", pa.string()), ("text", pa.string())])),
-            nullable=False,
-        ),
-        pa.field("saved_at_ms", pa.int64(), nullable=False),
-    ]
-)
+from kstreams_assets.warehouse.table import Table
 
 _KINDS = {"AVRO": Encoding.AVRO, "PROTOBUF": Encoding.PROTOBUF}
 _log = logging.getLogger(__name__)
@@ -50,55 +35,46 @@ class RegisteredSchema:
     FileDescriptorProto in base64, as some clients register it.
     """
 
-    id: int
-    kind: Encoding
-    text: str
-    references: tuple[ReferencedSchema, ...] = ()
+    id: Annotated[int, Column("Id in the registry, as it stands in the records.")]
+    kind: Annotated[Encoding, Column("`avro` or `protobuf`.")]
+    text: Annotated[str, Column("The schema.")]
+    references: Annotated[
+        tuple[ReferencedSchema, ...],
+        Column("Schemas that it refers to, by name.", nullable=False),
+    ] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class StoredSchema:
+    """A row of the table."""
+
+    application_id: ApplicationId
+    schema: RegisteredSchema
+    saved_at_ms: Annotated[int, Column("When it was copied, epoch milliseconds.")]
 
 
 class SchemasTable:
     """The schemas of all applications; one that is stored never changes."""
 
     def __init__(self, warehouse: Warehouse) -> None:
-        self._table = ControlTable(
+        self._table = Table(
             warehouse.control("schemas"),
-            SCHEMA,
+            StoredSchema,
             grows_along="saved_at_ms",
             statistics=("id", "saved_at_ms"),
         )
 
     def of(self, application_id: str) -> dict[int, RegisteredSchema]:
         """The schemas of one application by their ids."""
-        rows = self._table.read(application_id=application_id).to_pylist()
-        return {
-            row["id"]: RegisteredSchema(
-                id=row["id"],
-                kind=Encoding(row["kind"]),
-                text=row["text"],
-                references=tuple(
-                    ReferencedSchema(found["name"], found["text"]) for found in row["references"]
-                ),
-            )
-            # Two processes may have stored a schema at once; then the earlier row counts.
-            for row in sorted(rows, key=lambda row: (row["id"], -row["saved_at_ms"]))
-        }
+        rows = self._table.rows(application_id)
+        # Two processes may have stored a schema at once; then the earlier row counts.
+        rows.sort(key=lambda row: (row.schema.id, -row.saved_at_ms))
+        return {row.schema.id: row.schema for row in rows}
 
     def add(self, application_id: str, schemas: Iterable[RegisteredSchema]) -> None:
         """Store schemas, in one commit."""
         saved_at_ms = int(time.time() * 1000)
-        rows = [
-            {
-                "application_id": application_id,
-                "id": schema.id,
-                "kind": str(schema.kind),
-                "text": schema.text,
-                "references": [
-                    {"name": found.name, "text": found.text} for found in schema.references
-                ],
-                "saved_at_ms": saved_at_ms,
-            }
-            for schema in schemas
-        ]
+        rows = [StoredSchema(application_id, schema, saved_at_ms) for schema in schemas]
         if rows:
             self._table.append(rows)
 

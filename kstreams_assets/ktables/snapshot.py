@@ -1,10 +1,19 @@
 """What a KTable snapshot is: the content of one store at the recovery point of one window. Pure."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Annotated
 
 from kstreams_assets.backup.windows import Window
 from kstreams_assets.ktables.store_format import StoreFormat
 from kstreams_assets.offsets import OffsetRange
+from kstreams_assets.warehouse.column import (
+    ApplicationId,
+    Column,
+    Int32,
+    RunId,
+    TopicName,
+    WindowColumns,
+)
 from kstreams_assets.warehouse.digest import WrittenFile
 
 
@@ -32,7 +41,7 @@ class SnapshotPartition:
     session end or version timestamp seen, on which retention is counted; None before the first.
     """
 
-    partition: int
+    partition: Int32
     topic_id: str
     log_start: int
     end: int
@@ -51,40 +60,61 @@ class SnapshotPartition:
 class RowProblem:
     """A row that is kept but could not be read: null key, key of a wrong length, no decoding."""
 
-    partition: int
+    partition: Int32
     offset: int
     problem: str
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """One snapshot, as noted in the table `ktable_snapshots`.
+    """One snapshot, a row of the table `ktable_snapshots`.
 
-    `proved`: it is exactly the store's content at the point; else `reason` says why that cannot be
-    proved (point not exact, compaction before the backup). `base_window` is the earlier snapshot
-    it builds on, None when it was made from the begin of the log. `records` were read to make it.
-    `problem_rows` counts rows with a problem, of which `problems` are the first few. `written` are
-    its files right after they were written; empty where an earlier release made it.
+    `recorded_at_ms` is set when it is stored.
+    What keeps it from being `proved` is a point that is not exact, or compaction before the backup.
     """
 
-    application_id: str
-    store: str
-    topic: str
-    window: Window
-    point_id: str
-    taken_at_ms: int
-    proved: bool
-    reason: str
-    base_window: str | None
-    fingerprint: str
-    partitions: tuple[SnapshotPartition, ...]
-    records: int
-    problem_rows: int = 0
-    problems: tuple[RowProblem, ...] = ()
-    delta_version: int | None = None
-    took_ms: int = 0
-    run_id: str = ""
-    written: tuple[WrittenFile, ...] = ()
+    application_id: ApplicationId
+    store: Annotated[str, Column("State store.")]
+    topic: TopicName
+    window: Annotated[Window, WindowColumns]
+    point_id: Annotated[str, Column("The recovery point whose state it is.")]
+    taken_at_ms: Annotated[int, Column("When that point was taken, epoch milliseconds.")]
+    proved: Annotated[bool, Column("Whether it is exactly the store's content at the point.")]
+    reason: Annotated[str, Column("Why it is, or why that cannot be proved.")]
+    base_window: Annotated[
+        str | None,
+        Column(
+            "Window of the earlier snapshot that it builds on; null: made from the begin of"
+            " the log."
+        ),
+    ]
+    fingerprint: Annotated[str, Column("The same for formats that give the same rows.")]
+    partitions: Annotated[
+        tuple[SnapshotPartition, ...],
+        Column(
+            "Of each partition: where in the log it stands, rows, bytes, the time on which"
+            " retention is counted."
+        ),
+    ]
+    records: Annotated[int, Column("Records read to make it.")]
+    problem_rows: Annotated[int, Column("Rows that could not be decoded.")] = 0
+    problems: Annotated[tuple[RowProblem, ...], Column("The first of them.")] = ()
+    delta_version: Annotated[int | None, Column("Version of the table that holds it.")] = None
+    took_ms: Annotated[int, Column("How long it took.")] = 0
+    run_id: RunId = ""
+    recorded_at_ms: Annotated[
+        int,
+        Column("When the row was written; the newest one of a store and window counts."),
+    ] = field(default=0, compare=False)
+    written: Annotated[
+        tuple[WrittenFile, ...],
+        Column(
+            "The data files as they were right after they were written: path below the store's"
+            " table, bytes, rows and SHA-256 of each; compared before a restore or the next"
+            " snapshot uses them. Null in rows of earlier releases.",
+            nullable=True,
+        ),
+    ] = ()
 
     @property
     def rows(self) -> int:

@@ -24,8 +24,8 @@ from kstreams_assets.recovery.retention import kept
 from kstreams_assets.recovery.saved_records import SavedRecordsTable
 from kstreams_assets.recovery.table import RecoveryPointTable
 from kstreams_assets.warehouse.compaction import FileRange, ranges_to_rewrite
-from kstreams_assets.warehouse.control_table import StoredFile
 from kstreams_assets.warehouse.layout import Warehouse
+from kstreams_assets.warehouse.table import StoredFile
 
 _ROUND_S = 600.0
 """A round every ten minutes: at most sixty small files per table for points every ten seconds."""

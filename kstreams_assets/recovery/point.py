@@ -6,10 +6,11 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from enum import StrEnum
 from functools import lru_cache
-from typing import Protocol, TypeVar
+from typing import Annotated, Protocol, TypeVar
 
 from kstreams_assets.app.model import TopicRole
 from kstreams_assets.offsets import OffsetRange, TopicPartitionId
+from kstreams_assets.warehouse.column import ApplicationId, Column, Int32
 
 
 class Guarantee(StrEnum):
@@ -46,7 +47,7 @@ class GroupOffset:
     """
 
     topic: str
-    partition: int
+    partition: Int32
     offset: int
     metadata: str
 
@@ -64,14 +65,14 @@ class PartitionCut:
     """
 
     topic: str
-    partition: int
+    partition: Int32
     topic_id: str
     log_start: int
     end: int
     roles: frozenset[TopicRole] = frozenset()
     excluded: tuple[OffsetRange, ...] = ()
     saved_from: int | None = None
-    leader_epoch: int | None = None
+    leader_epoch: Int32 | None = None
 
     @property
     def id(self) -> TopicPartitionId:
@@ -90,51 +91,97 @@ class PartitionCut:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RecoveryPoint:
-    """One cut of an application.
+    """One cut of an application, a row of the table `recovery_points`.
 
-    Times are epoch milliseconds. `taken_at_ms` is the beginning of the attempt that took it, which
-    lasted `took_ms`: its positions were read in between. `reason` says why the guarantee is not
-    better, or what was seen. `absent_topics` are declared topics that were not seen on the cluster.
-    `undeclared_topics` were there, but not declared, so that the point has nothing of them:
-    internal topics of the application by their names, and topics that the group had committed
-    offsets of; None in points of earlier releases, which did not look. A point that lacks a topic
-    like these, or whose records in flight were too many to be saved, is taken as `at_least_once`;
-    `cut_guarantee` is the guarantee of what it has, once backups hold it.
-    `closes_window_end_ms` is set on a point that was taken late, on
-    behalf of a window that had closed without one: it then bounds that window (exclusive end).
-    `sealed`: the changelog records up to its ends were saved with it or lay in backups that were
-    read before it, so that compaction cannot change it any more; `unsealed_because` says why not.
-    `attempts` counts the cuts that were tried, `in_flight` the records of repartition topics that
-    belong to it and were not yet processed. `sequence` counts the points of the application and
-    orders them, whatever the clocks said; `ledger_version` is the version of the table `windows`
-    before the cut: what was recorded by then was read before the cut. Both are None in points of
-    earlier releases. `saved_version` is the version of the table `recovery_point_records` with what
-    was saved of the point in it; None where nothing was, and in points of earlier releases.
+    Its positions were read in the `took_ms` after `taken_at_ms`. A point that lacks a declared or
+    an undeclared topic, or whose records in flight were too many to be saved, is taken as
+    `at_least_once`; `cut_guarantee` is the guarantee of what it has, once backups hold it. It is
+    sealed when the changelog records up to its ends were saved with it or lay in backups that were
+    read before it, so that compaction cannot change it any more. `digest` is set when it is stored.
     """
 
-    id: str
-    application_id: str
-    cluster_id: str
-    taken_at_ms: int
-    method: Method
-    guarantee: Guarantee
-    reason: str
-    took_ms: int
-    partitions: tuple[PartitionCut, ...]
-    group_offsets: tuple[GroupOffset, ...]
-    closes_window_end_ms: int | None = None
-    sealed: bool = False
-    unsealed_because: str = ""
-    absent_topics: tuple[str, ...] = ()
-    attempts: int = 1
-    in_flight: int = 0
-    sequence: int | None = None
-    ledger_version: int | None = None
-    undeclared_topics: tuple[str, ...] | None = None
-    cut_guarantee: Guarantee | None = None
-    saved_version: int | None = None
+    application_id: ApplicationId
+    id: Annotated[str, Column("Sorts by the time the point was taken.")]
+    cluster_id: Annotated[str, Column("Id of the Kafka cluster.")]
+    taken_at_ms: Annotated[int, Column("When it was taken, epoch milliseconds.")]
+    closes_window_end_ms: Annotated[
+        int | None,
+        Column(
+            "Set on a point taken late, for a window that closed without one: exclusive end of"
+            " that window."
+        ),
+    ] = None
+    method: Annotated[Method, Column("How it was taken.")]
+    guarantee: Annotated[
+        Guarantee,
+        Column("What it was taken with: see [concepts](../concepts.md#recovery-point)."),
+    ]
+    sealed: Annotated[bool, Column("Whether its changelogs are safe from compaction.")] = False
+    reason: Annotated[str, Column("Why it has this guarantee and no better one.")]
+    took_ms: Annotated[int, Column("How long it took.")]
+    attempts: Annotated[int, Column("Number of cuts that were tried.", type="int32")] = 1
+    in_flight: Annotated[
+        int,
+        Column("Records of repartition topics that belong to it and were not yet processed."),
+    ] = 0
+    unsealed_because: Annotated[str, Column("Why it is not sealed; empty when it is.")] = ""
+    absent_topics: Annotated[
+        tuple[str, ...],
+        Column("Declared topics that were not on the cluster, or not visible."),
+    ] = ()
+    partitions: Annotated[
+        tuple[PartitionCut, ...],
+        Column(
+            "Of each partition: log start offset and exclusive `end`; ranges `excluded` from"
+            " it; `saved_from`: its records from there on are in `recovery_point_records`,"
+            " under this id or earlier ones; `leader_epoch` of the leader that reported `end`."
+        ),
+    ]
+    group_offsets: Annotated[
+        tuple[GroupOffset, ...],
+        Column("Committed offsets of the group, with metadata unchanged."),
+    ]
+    sequence: Annotated[
+        int | None,
+        Column(
+            "Number of the point among those of the application: orders them, whatever the"
+            " clocks said; null: taken by an earlier release."
+        ),
+    ] = None
+    ledger_version: Annotated[
+        int | None,
+        Column(
+            "Version of the table `windows` before the cut: what it held was read before"
+            " the cut; null: not known."
+        ),
+    ] = None
+    undeclared_topics: Annotated[
+        tuple[str, ...] | None,
+        Column(
+            "Topics of the application (by their names, or with offsets of its group)"
+            " that nobody had declared; null: not known."
+        ),
+    ] = None
+    cut_guarantee: Annotated[
+        Guarantee | None,
+        Column("Guarantee of what the point has, whatever topics it lacks; null: as `guarantee`."),
+    ] = None
+    digest: Annotated[
+        str | None,
+        Column(
+            "SHA-256 of the rest of the row as JSON (keys in order, without nulls); compared"
+            " whenever the row is read. Null in rows of earlier releases."
+        ),
+    ] = field(default=None, repr=False, compare=False)
+    saved_version: Annotated[
+        int | None,
+        Column(
+            "Version of the table `recovery_point_records` with what was saved of the point in"
+            " it; an older table is refused. Null: nothing was saved, or not known."
+        ),
+    ] = None
     damaged: bool = False
     """Its row was changed since it was stored; nothing it says may be relied on."""
     _by_id: dict[TopicPartitionId, PartitionCut] = field(

@@ -33,9 +33,9 @@ from kstreams_assets.recovery.table import RecoveryPointTable
 from kstreams_assets.recovery.transactions import TransactionsMethod
 from kstreams_assets.recovery.truncation import incarnations
 from kstreams_assets.settings import RecoveryPointSettings
-from kstreams_assets.warehouse.control_table import table_version
 from kstreams_assets.warehouse.layout import Warehouse
 from kstreams_assets.warehouse.lock import warehouse_lock
+from kstreams_assets.warehouse.table import table_version
 
 _ATTEMPTS = 3
 _TRIES: Mapping[Method, int] = {

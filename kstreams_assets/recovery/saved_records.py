@@ -9,6 +9,7 @@ import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Annotated
 
 import numpy as np
 import numpy.typing as npt
@@ -20,26 +21,59 @@ from kstreams_assets.kafka.raw_record import RawRecord
 from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.recovery.offset_ranges import OffsetRanges, matching
 from kstreams_assets.recovery.point import PartitionCut, RecoveryPoint
-from kstreams_assets.warehouse.control_table import ControlTable, StoredFile
-from kstreams_assets.warehouse.layout import Warehouse
-
-SCHEMA = pa.schema(
-    [
-        pa.field("application_id", pa.string(), nullable=False),
-        pa.field("recovery_point_id", pa.string(), nullable=False),
-        pa.field("topic", pa.string(), nullable=False),
-        pa.field("topic_id", pa.string(), nullable=False),
-        pa.field("partition", pa.int32(), nullable=False),
-        pa.field("offset", pa.int64(), nullable=False),
-        pa.field("timestamp_ms", pa.int64(), nullable=False),
-        pa.field("timestamp_type", pa.int32(), nullable=False),
-        pa.field("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
-        pa.field("key", pa.binary()),
-        pa.field("value", pa.binary()),
-        pa.field("digest", pa.binary()),
-    ]
+from kstreams_assets.warehouse.column import (
+    HEADERS,
+    KEY,
+    OFFSET,
+    PARTITION,
+    TIMESTAMP,
+    TIMESTAMP_TYPE,
+    VALUE,
+    ApplicationId,
+    Column,
+    TopicId,
+    TopicName,
 )
+from kstreams_assets.warehouse.layout import Warehouse
+from kstreams_assets.warehouse.rows import rows_of
+from kstreams_assets.warehouse.table import StoredFile, Table
 
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """A header of a record."""
+
+    key: str
+    value: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class SavedRecord:
+    """A row of the table; there are many, so that they are written and read by the column."""
+
+    application_id: ApplicationId
+    recovery_point_id: Annotated[
+        str, Column("The point that saved the record; later ones refer to it by offset.")
+    ]
+    topic: TopicName
+    topic_id: TopicId
+    partition: Annotated[int, PARTITION]
+    offset: Annotated[int, OFFSET]
+    timestamp_ms: Annotated[int, TIMESTAMP]
+    timestamp_type: Annotated[int, TIMESTAMP_TYPE]
+    headers: Annotated[tuple[Header, ...], HEADERS]
+    key: Annotated[bytes | None, KEY]
+    value: Annotated[bytes | None, VALUE]
+    digest: Annotated[
+        bytes | None,
+        Column(
+            "BLAKE2b (16 bytes) of the record with its topic and partition; compared when it is"
+            " read. Null in rows of earlier releases."
+        ),
+    ]
+
+
+SCHEMA = rows_of(SavedRecord).schema
 _HEADERS = SCHEMA.field("headers").type
 _DIGEST_BYTES = 16
 _KEY = ["topic", "partition", "topic_id", "offset"]
@@ -58,9 +92,9 @@ class SavedRecordsTable:
     """Saved records of all applications."""
 
     def __init__(self, warehouse: Warehouse) -> None:
-        self._table = ControlTable(
+        self._table = Table(
             warehouse.control("recovery_point_records"),
-            SCHEMA,
+            SavedRecord,
             grows_along="recovery_point_id",  # ids sort by the time their point was taken
             statistics=("recovery_point_id", "topic", "partition", "offset"),
             bulky=True,

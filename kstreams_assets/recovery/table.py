@@ -8,84 +8,17 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from kstreams_assets.app.model import TopicRole
 from kstreams_assets.errors import StoredDataError
-from kstreams_assets.offsets import OffsetRange, TopicPartitionId
+from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.recovery.offset_ranges import OffsetRanges
-from kstreams_assets.recovery.point import (
-    GroupOffset,
-    Guarantee,
-    Method,
-    PartitionCut,
-    RecoveryPoint,
-    in_force,
-    in_order,
-)
-from kstreams_assets.warehouse.control_table import ControlTable, StoredFile, one_of
+from kstreams_assets.recovery.point import Guarantee, RecoveryPoint, in_force, in_order
 from kstreams_assets.warehouse.digest import value_digest
 from kstreams_assets.warehouse.layout import Warehouse
+from kstreams_assets.warehouse.rows import plain_columns, rows_of
+from kstreams_assets.warehouse.table import StoredFile, Table, one_of
 
 CHANGED = "its row does not match the digest that was noted when it was taken"
 """What is wrong with a point that is `damaged`."""
-
-SCHEMA = pa.schema(
-    [
-        pa.field("application_id", pa.string(), nullable=False),
-        pa.field("id", pa.string(), nullable=False),
-        pa.field("cluster_id", pa.string(), nullable=False),
-        pa.field("taken_at_ms", pa.int64(), nullable=False),
-        pa.field("closes_window_end_ms", pa.int64()),
-        pa.field("method", pa.string(), nullable=False),
-        pa.field("guarantee", pa.string(), nullable=False),
-        pa.field("sealed", pa.bool_(), nullable=False),
-        pa.field("reason", pa.string(), nullable=False),
-        pa.field("took_ms", pa.int64(), nullable=False),
-        pa.field("attempts", pa.int32(), nullable=False),
-        pa.field("in_flight", pa.int64(), nullable=False),
-        pa.field("unsealed_because", pa.string(), nullable=False),
-        pa.field("absent_topics", pa.list_(pa.string())),
-        pa.field(
-            "partitions",
-            pa.list_(
-                pa.struct(
-                    [
-                        ("topic", pa.string()),
-                        ("partition", pa.int32()),
-                        ("topic_id", pa.string()),
-                        ("log_start", pa.int64()),
-                        ("end", pa.int64()),
-                        ("roles", pa.list_(pa.string())),
-                        (
-                            "excluded",
-                            pa.list_(pa.struct([("start", pa.int64()), ("end", pa.int64())])),
-                        ),
-                        ("saved_from", pa.int64()),
-                        ("leader_epoch", pa.int32()),
-                    ]
-                )
-            ),
-        ),
-        pa.field(
-            "group_offsets",
-            pa.list_(
-                pa.struct(
-                    [
-                        ("topic", pa.string()),
-                        ("partition", pa.int32()),
-                        ("offset", pa.int64()),
-                        ("metadata", pa.string()),
-                    ]
-                )
-            ),
-        ),
-        pa.field("sequence", pa.int64()),
-        pa.field("ledger_version", pa.int64()),
-        pa.field("undeclared_topics", pa.list_(pa.string())),
-        pa.field("cut_guarantee", pa.string()),
-        pa.field("digest", pa.string()),
-        pa.field("saved_version", pa.int64()),
-    ]
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,9 +64,9 @@ class RecoveryPointTable:
 
     def __init__(self, warehouse: Warehouse) -> None:
         path = warehouse.control("recovery_points")
-        self._table = ControlTable(
+        self._table = Table(
             path,
-            SCHEMA,
+            RecoveryPoint,
             grows_along="taken_at_ms",
             statistics=_STATISTICS,
             small_files=128,  # rounds of maintenance come before; this is for where there are none
@@ -146,8 +79,7 @@ class RecoveryPointTable:
 
     def append_many(self, points: Iterable[RecoveryPoint]) -> None:
         """Store points in one commit."""
-        rows = [row_of(point) for point in points]
-        self._table.append([{**row, "digest": value_digest(row)} for row in rows])
+        self._table.append([replace(point, digest=value_digest(row_of(point))) for point in points])
 
     def instants(self, application_id: str) -> list[PointInstant]:
         """When each point of the application counts, oldest first."""
@@ -183,8 +115,8 @@ class RecoveryPointTable:
             return []
         # The range lets the reader skip files and row groups, which a list of values does not.
         wanted = one_of("id", names) & (pc.field("id") >= names[0]) & (pc.field("id") <= names[-1])
-        rows = self._table.read(application_id=application_id, where=wanted).to_pylist()
-        points = sorted((_point(row) for row in rows), key=in_order)
+        rows = self._table.read(application_id=application_id, where=wanted)
+        points = sorted(_points(rows), key=in_order)
         for point in points:
             if point.damaged and not damaged_too:
                 raise StoredDataError(
@@ -204,13 +136,13 @@ class RecoveryPointTable:
         """
         wanted = count
         while True:
-            found = self._by_sequence.read_newest(application_id, wanted).to_pylist()
+            found = _points(self._by_sequence.read_newest(application_id, wanted))
             if len(found) < wanted:  # points of earlier releases have no sequence
-                found += self._table.read_newest(application_id, wanted).to_pylist()
-            rows = {row["id"]: row for row in found}
-            points = sorted(map(_point, rows.values()), key=in_order, reverse=True)
+                found += _points(self._table.read_newest(application_id, wanted))
+            by_id = {point.id: point for point in found}
+            points = sorted(by_id.values(), key=in_order, reverse=True)
             sound = [point for point in points if damaged_too or not point.damaged]
-            if len(sound) >= count or len(rows) < wanted:
+            if len(sound) >= count or len(points) < wanted:
                 return sound[:count]
             wanted *= 2
 
@@ -219,8 +151,7 @@ class RecoveryPointTable:
         sealed = [i for i in self.instants(application_id) if i.sealed]
         for newest in sorted(sealed, key=in_order, reverse=True):
             where = (pc.field("taken_at_ms") == newest.taken_at_ms) & (pc.field("id") == newest.id)
-            rows = self._table.read(application_id=application_id, where=where).to_pylist()
-            for point in map(_point, rows):
+            for point in _points(self._table.read(application_id=application_id, where=where)):
                 if not point.damaged:
                     return point
         return None
@@ -261,100 +192,21 @@ def at_edges(instants: Sequence[PointInstant], edges_ms: Iterable[int]) -> set[s
 
 
 def row_of(point: RecoveryPoint) -> dict[str, Any]:
-    """A point as plain values, in the columns of `SCHEMA`."""
-    return {
-        "application_id": point.application_id,
-        "id": point.id,
-        "cluster_id": point.cluster_id,
-        "taken_at_ms": point.taken_at_ms,
-        "closes_window_end_ms": point.closes_window_end_ms,
-        "method": point.method.value,
-        "guarantee": point.guarantee.value,
-        "sealed": point.sealed,
-        "reason": point.reason,
-        "took_ms": point.took_ms,
-        "attempts": point.attempts,
-        "in_flight": point.in_flight,
-        "unsealed_because": point.unsealed_because,
-        "absent_topics": list(point.absent_topics),
-        "partitions": [
-            {
-                "topic": cut.topic,
-                "partition": cut.partition,
-                "topic_id": cut.topic_id,
-                "log_start": cut.log_start,
-                "end": cut.end,
-                "roles": sorted(role.value for role in cut.roles),
-                "excluded": [{"start": bad.start, "end": bad.end} for bad in cut.excluded],
-                "saved_from": cut.saved_from,
-                "leader_epoch": cut.leader_epoch,
-            }
-            for cut in point.partitions
-        ],
-        "group_offsets": [
-            {
-                "topic": offset.topic,
-                "partition": offset.partition,
-                "offset": offset.offset,
-                "metadata": offset.metadata,
-            }
-            for offset in point.group_offsets
-        ],
-        "sequence": point.sequence,
-        "ledger_version": point.ledger_version,
-        "undeclared_topics": (
-            None if point.undeclared_topics is None else list(point.undeclared_topics)
-        ),
-        "cut_guarantee": None if point.cut_guarantee is None else point.cut_guarantee.value,
-        "saved_version": point.saved_version,
-    }
+    """A point as plain values by column, without the digest, which is of these."""
+    row = rows_of(RecoveryPoint).plain(point)
+    del row["digest"]
+    return row
 
 
-def _point(row: dict[str, Any]) -> RecoveryPoint:
-    return RecoveryPoint(
-        id=row["id"],
-        application_id=row["application_id"],
-        cluster_id=row["cluster_id"],
-        taken_at_ms=row["taken_at_ms"],
-        method=Method(row["method"]),
-        guarantee=Guarantee(row["guarantee"]),
-        reason=row["reason"],
-        took_ms=row["took_ms"],
-        attempts=row["attempts"],
-        in_flight=row["in_flight"],
-        sequence=row["sequence"],
-        ledger_version=row["ledger_version"],
-        unsealed_because=row["unsealed_because"],
-        partitions=tuple(_cut(cut) for cut in row["partitions"]),
-        group_offsets=tuple(GroupOffset(**offset) for offset in row["group_offsets"]),
-        closes_window_end_ms=row["closes_window_end_ms"],
-        sealed=row["sealed"],
-        absent_topics=tuple(row["absent_topics"] or ()),
-        undeclared_topics=(
-            None if row["undeclared_topics"] is None else tuple(row["undeclared_topics"])
-        ),
-        cut_guarantee=None if row["cut_guarantee"] is None else Guarantee(row["cut_guarantee"]),
-        saved_version=row["saved_version"],
-        damaged=_is_damaged(row),
-    )
-
-
-def _is_damaged(row: Mapping[str, Any]) -> bool:
-    """Whether a row is not the one that was written; rows of earlier releases have no digest."""
-    digest = row["digest"]
-    noted = {name: value for name, value in row.items() if name != "digest"}
-    return digest is not None and digest != value_digest(noted)
-
-
-def _cut(row: dict[str, Any]) -> PartitionCut:
-    return PartitionCut(
-        topic=row["topic"],
-        partition=row["partition"],
-        topic_id=row["topic_id"],
-        log_start=row["log_start"],
-        end=row["end"],
-        roles=frozenset(TopicRole(role) for role in row["roles"] or ()),
-        excluded=tuple(OffsetRange(bad["start"], bad["end"]) for bad in row["excluded"] or ()),
-        saved_from=row["saved_from"],
-        leader_epoch=row["leader_epoch"],
-    )
+def _points(rows: pa.Table) -> list[RecoveryPoint]:
+    columns = plain_columns(rows)
+    points = rows_of(RecoveryPoint).of_plain(columns)
+    others = [name for name in columns if name != "digest"]
+    values = zip(*(columns[name] for name in others), strict=True)
+    # The digest is of the row as it stands there: it keeps it when the table gets another column.
+    return [
+        replace(point, damaged=True)
+        if point.digest not in (None, value_digest(dict(zip(others, row, strict=True))))
+        else point
+        for point, row in zip(points, values, strict=True)
+    ]

@@ -11,8 +11,7 @@ from kstreams_assets.completeness.checks import (
     rule_checks,
 )
 from kstreams_assets.completeness.evaluate import evaluate_cluster
-from kstreams_assets.completeness.result import Outcome, RuleResult
-from kstreams_assets.completeness.results_table import ResultsTable
+from kstreams_assets.completeness.result import Outcome, ResultsTable, RuleResult
 from kstreams_assets.completeness.rule import Place
 from kstreams_assets.completeness.runnable import Runnable
 from kstreams_assets.completeness.standing import Judged

@@ -20,8 +20,7 @@ from kstreams_assets.backup.content import SpanFile, file_actions
 from kstreams_assets.backup.damage import COLUMNS as DAMAGE_COLUMNS
 from kstreams_assets.backup.damage import SpanDamage, damaged_spans
 from kstreams_assets.backup.facts import TopicFactsTable, facts_in
-from kstreams_assets.backup.ledger import Ledger
-from kstreams_assets.backup.stored_spans import COLUMNS, spans_of
+from kstreams_assets.backup.ledger import COLUMNS, Ledger, spans_of
 from kstreams_assets.errors import StoredDataError
 from kstreams_assets.offsets import OffsetRange, TopicPartitionId
 from kstreams_assets.recovery.offset_ranges import within_ranges
@@ -101,6 +100,7 @@ class Inventory:
         """
         lives = {t.source: topic_id_of(t.partitions[0].cut.topic_id) for t in topics}
         rows = TopicFactsTable(self._warehouse, self._application_id).rows(lives)
+        facts = facts_in(rows)
         best: dict[str, tuple[bool, bool, int, int]] = {}
         names = ["topic", "topic_id", "window_end_ms"]
         for index, (topic, life, end_ms) in enumerate(
@@ -111,8 +111,7 @@ class Inventory:
             rank = (life != lives[topic], later, distance, index)
             best[topic] = min(best.get(topic, rank), rank)
         return {
-            topic: NotedFacts(facts_in(rows.slice(index, 1).to_pylist()[0]), later)
-            for topic, (_, later, _, index) in best.items()
+            topic: NotedFacts(facts[index], later) for topic, (_, later, _, index) in best.items()
         }
 
     def _damaged(self, wanted: WantedPartition) -> tuple[SpanDamage, ...]:

@@ -7,6 +7,7 @@ compacted changelog has a run per record, so rows are written and read by the co
 import hashlib
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 import pyarrow as pa
@@ -16,25 +17,44 @@ from kstreams_assets.errors import StoredDataError
 from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.restore.offset_map import OffsetMap, OffsetRuns, merge_runs
 from kstreams_assets.restore.result import PartitionProduced
-from kstreams_assets.warehouse.control_table import ControlTable, one_of
+from kstreams_assets.warehouse.column import ApplicationId, Column
 from kstreams_assets.warehouse.layout import Warehouse
+from kstreams_assets.warehouse.rows import rows_of
+from kstreams_assets.warehouse.table import Table, one_of
 
-SCHEMA = pa.schema(
-    [
-        pa.field("application_id", pa.string(), nullable=False),
-        pa.field("restore_id", pa.string(), nullable=False),
-        pa.field("topic", pa.string(), nullable=False),
-        pa.field("partition", pa.int32(), nullable=False),
-        pa.field("target_topic", pa.string(), nullable=False),
-        pa.field("target_partition", pa.int32(), nullable=False),
-        pa.field("source_start", pa.int64()),
-        pa.field("target_start", pa.int64(), nullable=False),
-        pa.field("length", pa.int64(), nullable=False),
-        pa.field("digest", pa.string()),
+
+@dataclass(frozen=True, slots=True)
+class MapRow:
+    """A row of the table: a run, or the end of a partition."""
+
+    application_id: ApplicationId
+    restore_id: Annotated[str, Column("The restore.")]
+    topic: Annotated[str, Column("Source topic.")]
+    partition: Annotated[int, Column("Source partition.", type="int32")]
+    target_topic: Annotated[str, Column("Topic on the target.")]
+    target_partition: Annotated[int, Column("Partition on the target.", type="int32")]
+    source_start: Annotated[
+        int | None,
+        Column("First source offset of the run; null in the row that tells the end."),
     ]
-)
+    target_start: Annotated[
+        int, Column("Its target offset; in the row that tells the end, the target's end.")
+    ]
+    length: Annotated[
+        int,
+        Column("Records with consecutive offsets on both sides; 0 in the row that tells the end."),
+    ]
+    digest: Annotated[
+        str | None,
+        Column(
+            "In the row that tells the end: SHA-256 of the partition's map; compared when it is"
+            " read. Null in rows of earlier releases."
+        ),
+    ]
 
-_LOADED = [name for name in SCHEMA.names if name not in ("application_id", "restore_id")]
+
+_NAMES = rows_of(MapRow).schema.names
+_LOADED = [name for name in _NAMES if name not in ("application_id", "restore_id")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +69,9 @@ class OffsetMapsTable:
     """Offset maps of the restores of all applications."""
 
     def __init__(self, warehouse: Warehouse) -> None:
-        self._table = ControlTable(
+        self._table = Table(
             warehouse.control("offset_maps"),
-            SCHEMA,
+            MapRow,
             grows_along="restore_id",
             statistics=("restore_id", "topic", "partition", "source_start"),
             bulky=True,
@@ -145,7 +165,7 @@ def _columns(application_id: str, restore_id: str, produced: PartitionProduced) 
         "length": pa.array(np.append(runs.lengths, 0)),
         "digest": pa.array([None] * len(runs) + [_digest(target, runs, produced.end)], pa.string()),
     }
-    return pa.table([columns[name] for name in SCHEMA.names], names=SCHEMA.names)
+    return pa.table([columns[name] for name in _NAMES], names=_NAMES)
 
 
 def _digest(target: TopicPartitionId, runs: OffsetRuns, end: int) -> str:

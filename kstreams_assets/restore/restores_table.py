@@ -2,85 +2,18 @@
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any
+from typing import Annotated, Any
 
-import pyarrow as pa
 import pyarrow.compute as pc
 
 from kstreams_assets.recovery.point import GroupOffset
 from kstreams_assets.restore.plan import PlacedTopic
-from kstreams_assets.restore.request import InputsAt, RestoreMode
-from kstreams_assets.warehouse.control_table import ControlTable
+from kstreams_assets.restore.request import RestoreMode
+from kstreams_assets.warehouse.column import ApplicationId, Column, RunId
 from kstreams_assets.warehouse.layout import Warehouse
-
-_GROUP_OFFSETS = pa.list_(
-    pa.struct(
-        [
-            ("topic", pa.string()),
-            ("partition", pa.int32()),
-            ("offset", pa.int64()),
-            ("metadata", pa.string()),
-        ]
-    )
-)
-
-SCHEMA = pa.schema(
-    [
-        pa.field("application_id", pa.string(), nullable=False),
-        pa.field("restore_id", pa.string(), nullable=False),
-        pa.field("change", pa.int32(), nullable=False),
-        pa.field("state", pa.string(), nullable=False),
-        pa.field("changed_at_ms", pa.int64(), nullable=False),
-        pa.field("created_at_ms", pa.int64(), nullable=False),
-        pa.field("run_id", pa.string(), nullable=False),
-        pa.field("point_id", pa.string(), nullable=False),
-        pa.field("group", pa.string(), nullable=False),
-        pa.field("target_cluster_id", pa.string(), nullable=False),
-        pa.field("target_bootstrap_servers", pa.string(), nullable=False),
-        pa.field("mode", pa.string(), nullable=False),
-        pa.field("request", pa.string(), nullable=False),
-        pa.field(
-            "topics",
-            pa.list_(
-                pa.struct(
-                    [
-                        ("source", pa.string()),
-                        ("target", pa.string()),
-                        ("target_topic_id", pa.string()),
-                        ("base_offsets", pa.list_(pa.int64())),
-                        ("records", pa.int64()),
-                        ("roles", pa.list_(pa.string())),
-                        ("put_back", pa.map_(pa.string(), pa.string())),
-                        ("created", pa.bool_()),
-                    ]
-                )
-            ),
-        ),
-        pa.field("former_offsets", _GROUP_OFFSETS),
-        pa.field("to_commit", _GROUP_OFFSETS),
-        pa.field("committed", _GROUP_OFFSETS),
-        pa.field("verified_records", pa.int64()),
-        pa.field("problem", pa.string(), nullable=False),
-        pa.field(
-            "placed",
-            pa.list_(
-                pa.struct(
-                    [
-                        ("source", pa.string()),
-                        ("target", pa.string()),
-                        ("target_topic_id", pa.string()),
-                        ("inputs_are_at", pa.string()),
-                        ("offsets", _GROUP_OFFSETS),
-                        ("writer_application_id", pa.string()),
-                        ("written_by", pa.string()),
-                    ]
-                )
-            ),
-        ),
-    ]
-)
+from kstreams_assets.warehouse.table import Table
 
 
 class RestoreState(StrEnum):
@@ -122,38 +55,66 @@ class StoredTopic:
     created: bool = True
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StoredRestore:
-    """A restore in one of its states; times are epoch milliseconds.
+    """A restore in one of its states, a row of the table; `change` is set when it is stored.
 
-    `run_id` is the run that changed the state. `group` is the consumer group on the target.
-    `request` is the request as JSON. `to_commit` are the point's offsets as they map to the target,
-    set once all records are produced. `former_offsets` are those that the group had on the target
-    before `committed` were committed (target topics and offsets); None where nothing was committed
-    yet. `verified_records` counts the records that were read back. `problem` says what went wrong,
-    empty when nothing did. `placed` are excluded topics in which the group goes on, their offsets
-    are among those `to_commit`.
+    `run_id` is the run that changed the state. `to_commit` are the point's offsets, set once all
+    records are produced.
     """
 
-    application_id: str
-    restore_id: str
-    state: RestoreState
-    changed_at_ms: int
-    created_at_ms: int
-    run_id: str
-    point_id: str
-    group: str
-    target_cluster_id: str
-    target_bootstrap_servers: str
-    mode: RestoreMode
-    request: str
-    topics: tuple[StoredTopic, ...]
-    to_commit: tuple[GroupOffset, ...] = ()
-    former_offsets: tuple[GroupOffset, ...] | None = None
-    committed: tuple[GroupOffset, ...] | None = None
-    verified_records: int | None = None
-    problem: str = ""
-    placed: tuple[PlacedTopic, ...] = ()
+    application_id: ApplicationId
+    restore_id: Annotated[str, Column("The same for the same point, mode, names and target.")]
+    change: Annotated[
+        int,
+        Column("Number of the change; the highest one is how the restore stands.", type="int32"),
+    ] = field(default=0, compare=False)
+    state: Annotated[
+        RestoreState,
+        Column(
+            "`planned`, `produced`, `verified`, `failed_verification`, `committed`,"
+            " `rolled_back`, `finished`."
+        ),
+    ]
+    changed_at_ms: Annotated[int, Column("When it came into this state, epoch milliseconds.")]
+    created_at_ms: Annotated[int, Column("When it was begun, epoch milliseconds.")]
+    run_id: RunId
+    point_id: Annotated[str, Column("The recovery point.")]
+    group: Annotated[str, Column("Consumer group on the target, its application id.")]
+    target_cluster_id: Annotated[str, Column("Id of the target cluster.")]
+    target_bootstrap_servers: Annotated[str, Column("Where it was.")]
+    mode: Annotated[RestoreMode, Column("`state`, `rebuild` or `inputs_until`.")]
+    request: Annotated[str, Column("What was asked for, as JSON.")]
+    topics: Annotated[
+        tuple[StoredTopic, ...],
+        Column(
+            "Names, id on the target, ends there before the first restored record, number of"
+            " records, configs that `finish` puts back."
+        ),
+    ]
+    former_offsets: Annotated[
+        tuple[GroupOffset, ...] | None,
+        Column("What the group had committed on the target before; null before the commit."),
+    ] = None
+    to_commit: Annotated[
+        tuple[GroupOffset, ...],
+        Column("What is to be committed once the restore is verified, in the target's offsets."),
+    ] = ()
+    committed: Annotated[
+        tuple[GroupOffset, ...] | None,
+        Column("What was committed, in the target's offsets; null before the commit."),
+    ] = None
+    verified_records: Annotated[int | None, Column("Records that were read back and compared.")] = (
+        None
+    )
+    problem: Annotated[str, Column("What went wrong, empty when nothing did.")] = ""
+    placed: Annotated[
+        tuple[PlacedTopic, ...],
+        Column(
+            "Excluded topics in which the group goes on: where, how that is known, and its"
+            " `offsets` there, which are among those `to_commit`; null in rows of earlier releases."
+        ),
+    ] = ()
 
     @property
     def asked(self) -> Mapping[str, Any]:
@@ -185,9 +146,9 @@ class RestoresTable:
     """Restores of all applications, one row for each change of state."""
 
     def __init__(self, warehouse: Warehouse) -> None:
-        self._table = ControlTable(
+        self._table = Table(
             warehouse.control("restores"),
-            SCHEMA,
+            StoredRestore,
             grows_along="changed_at_ms",
             statistics=("restore_id", "change", "changed_at_ms"),
         )
@@ -198,28 +159,24 @@ class RestoresTable:
         The order in which states are stored decides, not the clock: it may have been set back.
         """
         earlier = self._changes(restore.application_id, restore.restore_id)
-        self._table.append([_row(restore, max(earlier, default=0) + 1)])
+        self._table.append([replace(restore, change=max(earlier, default=0) + 1)])
 
     def newest(self, application_id: str, restore_id: str) -> StoredRestore | None:
         """A restore as it stands, None when there is none with this id."""
-        where = pc.field("restore_id") == restore_id
-        rows = self._table.read(application_id=application_id, where=where).to_pylist()
-        return _restore(max(rows, key=_place)) if rows else None
+        return max(self._of(application_id, restore_id), key=_place, default=None)
 
     def all(self, application_id: str) -> list[StoredRestore]:
         """Every restore as it stands; the one that was begun last comes first."""
-        return _as_they_stand(self._table.read(application_id=application_id))
+        return _as_they_stand(self._table.rows(application_id))
 
     def onto(self, target_cluster_id: str) -> list[StoredRestore]:
         """The restores of all applications onto one cluster, as in `all`."""
         where = pc.field("target_cluster_id") == target_cluster_id
-        return _as_they_stand(self._table.read(application_id=None, where=where))
+        return _as_they_stand(self._table.rows(None, where))
 
     def history(self, application_id: str, restore_id: str) -> list[StoredRestore]:
         """A restore in each of its states, oldest first."""
-        where = pc.field("restore_id") == restore_id
-        rows = self._table.read(application_id=application_id, where=where).to_pylist()
-        return [_restore(row) for row in sorted(rows, key=_place)]
+        return sorted(self._of(application_id, restore_id), key=_place)
 
     def of_run(self, application_id: str, run_id: str) -> list[StoredRestore]:
         """The restores whose state this run changed, as they stand; as in `all`."""
@@ -237,6 +194,9 @@ class RestoresTable:
         points = {restore.point_id for restore in self.unfinished(application_id)}
         return frozenset(points - {""})
 
+    def _of(self, application_id: str, restore_id: str) -> list[StoredRestore]:
+        return self._table.rows(application_id, pc.field("restore_id") == restore_id)
+
     def _changes(self, application_id: str, restore_id: str) -> list[int]:
         where = pc.field("restore_id") == restore_id
         rows = self._table.read(application_id=application_id, columns=["change"], where=where)
@@ -253,116 +213,11 @@ def writers_of(restores: Iterable[StoredRestore]) -> dict[str, StoredRestore]:
     }
 
 
-def _as_they_stand(rows: pa.Table) -> list[StoredRestore]:
-    ordered = sorted(rows.to_pylist(), key=_place)
-    newest = {(row["application_id"], row["restore_id"]): row for row in ordered}
-    found = [_restore(row) for row in newest.values()]
-    return sorted(found, key=lambda r: (r.created_at_ms, r.restore_id), reverse=True)
+def _as_they_stand(restores: Iterable[StoredRestore]) -> list[StoredRestore]:
+    newest = {(r.application_id, r.restore_id): r for r in sorted(restores, key=_place)}
+    return sorted(newest.values(), key=lambda r: (r.created_at_ms, r.restore_id), reverse=True)
 
 
-def _place(row: Mapping[str, Any]) -> tuple[int, int]:
+def _place(restore: StoredRestore) -> tuple[int, int]:
     """Two processes may have stored the same change of a restore at once: the later one counts."""
-    return row["change"], row["changed_at_ms"]
-
-
-def _row(restore: StoredRestore, change: int) -> dict[str, Any]:
-    return {
-        "application_id": restore.application_id,
-        "restore_id": restore.restore_id,
-        "change": change,
-        "state": restore.state.value,
-        "changed_at_ms": restore.changed_at_ms,
-        "created_at_ms": restore.created_at_ms,
-        "run_id": restore.run_id,
-        "point_id": restore.point_id,
-        "group": restore.group,
-        "target_cluster_id": restore.target_cluster_id,
-        "target_bootstrap_servers": restore.target_bootstrap_servers,
-        "mode": restore.mode.value,
-        "request": restore.request,
-        "topics": [_topic_row(topic) for topic in restore.topics],
-        "to_commit": _offset_rows(restore.to_commit),
-        "former_offsets": _offset_rows(restore.former_offsets),
-        "committed": _offset_rows(restore.committed),
-        "verified_records": restore.verified_records,
-        "problem": restore.problem,
-        "placed": [
-            {
-                "source": topic.source,
-                "target": topic.target,
-                "target_topic_id": topic.target_topic_id,
-                "inputs_are_at": topic.inputs_are_at.value,
-                "offsets": _offset_rows(topic.offsets),
-                "writer_application_id": topic.writer_application_id,
-                "written_by": topic.written_by,
-            }
-            for topic in restore.placed
-        ],
-    }
-
-
-def _topic_row(topic: StoredTopic) -> dict[str, Any]:
-    return {
-        "source": topic.source,
-        "target": topic.target,
-        "target_topic_id": topic.target_topic_id,
-        "base_offsets": list(topic.base_offsets),
-        "records": topic.records,
-        "roles": list(topic.roles),
-        "put_back": list(topic.put_back.items()),
-        "created": topic.created,
-    }
-
-
-def _offset_rows(offsets: tuple[GroupOffset, ...] | None) -> list[dict[str, Any]] | None:
-    if offsets is None:
-        return None
-    return [
-        {"topic": o.topic, "partition": o.partition, "offset": o.offset, "metadata": o.metadata}
-        for o in offsets
-    ]
-
-
-def _restore(row: Mapping[str, Any]) -> StoredRestore:
-    values = {name: row[name] for name in StoredRestore.__dataclass_fields__}
-    return StoredRestore(
-        **values
-        | {
-            "state": RestoreState(row["state"]),
-            "mode": RestoreMode(row["mode"]),
-            "topics": tuple(_topic(topic) for topic in row["topics"]),
-            "to_commit": _offsets(row["to_commit"]) or (),
-            "former_offsets": _offsets(row["former_offsets"]),
-            "committed": _offsets(row["committed"]),
-            "placed": tuple(_placed(topic) for topic in row["placed"] or ()),
-        }
-    )
-
-
-def _topic(row: Mapping[str, Any]) -> StoredTopic:
-    return StoredTopic(
-        source=row["source"],
-        target=row["target"],
-        target_topic_id=row["target_topic_id"],
-        base_offsets=tuple(row["base_offsets"]),
-        records=row["records"],
-        roles=tuple(row["roles"]),
-        put_back=dict(row["put_back"]),
-        created=row["created"],
-    )
-
-
-def _placed(row: Mapping[str, Any]) -> PlacedTopic:
-    return PlacedTopic(
-        source=row["source"],
-        target=row["target"],
-        target_topic_id=row["target_topic_id"],
-        inputs_are_at=InputsAt(row["inputs_are_at"]),
-        offsets=_offsets(row["offsets"]) or (),
-        writer_application_id=row["writer_application_id"],
-        written_by=row["written_by"],
-    )
-
-
-def _offsets(rows: list[dict[str, Any]] | None) -> tuple[GroupOffset, ...] | None:
-    return None if rows is None else tuple(GroupOffset(**row) for row in rows)
+    return restore.change, restore.changed_at_ms

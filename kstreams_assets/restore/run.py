@@ -32,9 +32,9 @@ from kstreams_assets.restore.topics import TargetTopics
 from kstreams_assets.restore.verify import verify
 from kstreams_assets.restore.work import PartitionWork
 from kstreams_assets.settings import RestoreSettings
-from kstreams_assets.warehouse.control_table import refuse_newer_tables
 from kstreams_assets.warehouse.layout import Warehouse
 from kstreams_assets.warehouse.lock import warehouse_lock
+from kstreams_assets.warehouse.table import refuse_newer_tables
 
 _log = logging.getLogger(__name__)
 

@@ -6,25 +6,11 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 from urllib.parse import unquote
-
-import pyarrow as pa
 
 _THREADS: Final = 4
 """Files that are read at a time: hashing leaves the interpreter to others."""
-
-WRITTEN_FILES = pa.list_(
-    pa.struct(
-        [
-            ("path", pa.string()),
-            ("size", pa.int64()),
-            ("records", pa.int64()),
-            ("digest", pa.string()),
-        ]
-    )
-)
-"""A column of `WrittenFile`; null in rows of releases that did not note them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +26,6 @@ class WrittenFile:
     records: int
     digest: str
 
-    def row(self) -> dict[str, Any]:
-        """An element of a `WRITTEN_FILES` column."""
-        return {name: getattr(self, name) for name in self.__dataclass_fields__}
-
 
 def written_files(table: Path, files: Sequence[tuple[str, int]]) -> list[WrittenFile]:
     """Read files of a table, given by their paths in Delta's log and records, and note them."""
@@ -55,11 +37,6 @@ def written_files(table: Path, files: Sequence[tuple[str, int]]) -> list[Written
 
     with ThreadPoolExecutor(_THREADS) as pool:
         return list(pool.map(note, files))
-
-
-def files_in(rows: Sequence[Mapping[str, Any]] | None) -> tuple[WrittenFile, ...]:
-    """The elements of a `WRITTEN_FILES` column; empty where nothing was noted."""
-    return tuple(WrittenFile(**row) for row in rows or ())
 
 
 def file_digest(path: Path) -> str:

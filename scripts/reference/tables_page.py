@@ -6,28 +6,43 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from kstreams_assets.backup import facts, ledger
-from kstreams_assets.completeness import results_table
-from kstreams_assets.drill import table as drills
-from kstreams_assets.governance import table as governance
-from kstreams_assets.ktables import schemas, snapshots_table
+from kstreams_assets.backup.facts import NotedTopic
+from kstreams_assets.backup.ledger import LedgerEntry
+from kstreams_assets.completeness.result import RuleResult
+from kstreams_assets.drill.table import StoredDrill
+from kstreams_assets.governance.table import StoredVerdict
 from kstreams_assets.ktables.columns import KEY_PARTS, POSITION, RAW
-from kstreams_assets.recovery import saved_records
-from kstreams_assets.recovery import table as recovery_points
-from kstreams_assets.restore import offset_maps_table, restores_table
+from kstreams_assets.ktables.schemas import StoredSchema
+from kstreams_assets.ktables.snapshot import Snapshot
+from kstreams_assets.recovery.point import RecoveryPoint
+from kstreams_assets.recovery.saved_records import SavedRecord
+from kstreams_assets.restore.offset_maps_table import MapRow
+from kstreams_assets.restore.restores_table import StoredRestore
+from kstreams_assets.warehouse import column
 from kstreams_assets.warehouse.layout import (
     CONTROL_TABLES,
     LAYOUT_PROPERTY,
     LAYOUT_VERSION,
     Warehouse,
 )
-from scripts.reference import proof_texts
-from scripts.reference import table_texts as texts
+from kstreams_assets.warehouse.rows import rows_of
 from scripts.reference.markdown import table
 from spark_resources.span_reader import RECORD_COLUMNS
 
 Columns = Mapping[str, tuple[str, str]]
 """Name -> type and text of a column."""
+
+_RECORDS: Mapping[str, str] = {
+    "window": column.WINDOW_KEY.text,
+    "topic": "Topic.",
+    "partition": column.PARTITION.text,
+    "offset": column.OFFSET.text,
+    "timestamp_ms": column.TIMESTAMP.text,
+    "timestamp_type": column.TIMESTAMP_TYPE.text,
+    "headers": column.HEADERS.text,
+    "key": column.KEY.text,
+    "value": column.VALUE.text,
+}
 
 
 def table_lines() -> Iterator[str]:
@@ -57,38 +72,38 @@ def _tables(warehouse: Warehouse) -> list[tuple[Path, str, Columns]]:
             warehouse.records("<application id>"),
             "Records, partitioned by `window` and `topic`; written by Spark. A file holds records"
             " of one span, in offset order.",
-            _sql_columns(RECORD_COLUMNS, texts.RECORDS),
+            _sql_columns(RECORD_COLUMNS, _RECORDS),
         ),
         (
             warehouse.control("recovery_points"),
             "Recovery points, one row each.",
-            _arrow_columns(recovery_points.SCHEMA, texts.RECOVERY_POINTS),
+            _columns(RecoveryPoint),
         ),
         (
             warehouse.control("recovery_point_records"),
             "Records of recovery points that could not wait for a backup: repartition records in"
             " flight, tails of changelogs.",
-            _arrow_columns(saved_records.SCHEMA, texts.SAVED_RECORDS),
+            _columns(SavedRecord),
         ),
         (
             warehouse.control("windows"),
             "The ledger: one row for each window, topic and partition that is backed up.",
-            _arrow_columns(ledger.SCHEMA, texts.WINDOWS),
+            _columns(LedgerEntry),
         ),
         (
             warehouse.control("topics"),
             "How each topic was described when a window was backed up.",
-            _arrow_columns(facts.SCHEMA, texts.TOPICS),
+            _columns(NotedTopic),
         ),
         (
             warehouse.control("restores"),
             "Restores, one row for each change of state.",
-            _arrow_columns(restores_table.SCHEMA, texts.RESTORES),
+            _columns(StoredRestore),
         ),
         (
             warehouse.control("offset_maps"),
             "Where restored records went: source offsets to target offsets, run by run.",
-            _arrow_columns(offset_maps_table.SCHEMA, texts.OFFSET_MAPS),
+            _columns(MapRow),
         ),
         (
             warehouse.ktable("<application id>", "<store>"),
@@ -99,27 +114,27 @@ def _tables(warehouse: Warehouse) -> list[tuple[Path, str, Columns]]:
         (
             warehouse.control("ktable_snapshots"),
             "The snapshots of state stores, one row for each store and window.",
-            _arrow_columns(snapshots_table.SCHEMA, texts.KTABLE_SNAPSHOTS),
+            _columns(Snapshot),
         ),
         (
             warehouse.control("schemas"),
             "Schemas of Avro and Protobuf records, as the registry had them.",
-            _arrow_columns(schemas.SCHEMA, texts.SCHEMAS),
+            _columns(StoredSchema),
         ),
         (
             warehouse.control("completeness_results"),
             "How completeness rules came out, one row for each evaluation of each rule.",
-            _arrow_columns(results_table.SCHEMA, proof_texts.COMPLETENESS_RESULTS),
+            _columns(RuleResult),
         ),
         (
             warehouse.control("governance_findings"),
             "Governance reports, one row for each check; kept for 90 days.",
-            _arrow_columns(governance.SCHEMA, proof_texts.GOVERNANCE_FINDINGS),
+            _columns(StoredVerdict),
         ),
         (
             warehouse.control("drills"),
             "Restore drills, one row each.",
-            _arrow_columns(drills.SCHEMA, proof_texts.DRILLS),
+            _columns(StoredDrill),
         ),
     ]
 
@@ -142,9 +157,8 @@ def _ktable_columns() -> Columns:
     }
 
 
-def _arrow_columns(schema: pa.Schema, meanings: Mapping[str, str]) -> Columns:
-    _require_same(schema.names, meanings)
-    return {field.name: (_arrow_type(field.type), meanings[field.name]) for field in schema}
+def _columns(row: type) -> Columns:
+    return {c.name: (_arrow_type(c.field.type), c.column.text) for c in rows_of(row).columns}
 
 
 def _arrow_type(kind: pa.DataType) -> str:
@@ -157,8 +171,8 @@ def _arrow_type(kind: pa.DataType) -> str:
 
 def _sql_columns(text: str, meanings: Mapping[str, str]) -> Columns:
     found = {}
-    for column in re.split(r",\s*(?![^<]*>)", text):
-        name, kind = column.replace(" NOT NULL", "").split(" ", 1)
+    for each in re.split(r",\s*(?![^<]*>)", text):
+        name, kind = each.replace(" NOT NULL", "").split(" ", 1)
         found[name] = kind.lower()
     _require_same(list(found), meanings)
     return {name: (kind, meanings[name]) for name, kind in found.items()}

@@ -11,12 +11,13 @@ from deltalake import DeltaTable, write_deltalake
 
 from kstreams_assets.app.model import AppTopic, TopicRole
 from kstreams_assets.backup.held import held_positions, proven_ranges
-from kstreams_assets.backup.ledger import SCHEMA, Ledger
+from kstreams_assets.backup.ledger import Ledger, LedgerEntry
 from kstreams_assets.backup.plan import Gap, GapCause
 from kstreams_assets.backup.result import SpanResult, TopicBackup
 from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.recovery.held import HeldPosition
 from kstreams_assets.warehouse.layout import Warehouse
+from kstreams_assets.warehouse.rows import rows_of
 from tests.backup.held_records import hold_records
 from tests.backup.samples import APPLICATION_ID, application, backup, result, span
 
@@ -137,7 +138,7 @@ def test_rows_of_an_earlier_release_count_as_not_looked_at(tmp_path: Path) -> No
     ledger = Ledger(Warehouse(tmp_path), APPLICATION_ID)
     _record(ledger, _of(0, 10))
     table = tmp_path / "windows"
-    rows = pa.Table.from_pylist(_rows(tmp_path), schema=SCHEMA)
+    rows = pa.Table.from_pylist(_rows(tmp_path), schema=rows_of(LedgerEntry).schema)
     older = rows.drop_columns(["first_hole", "contiguity_known"])
     write_deltalake(table, older, mode="overwrite", schema_mode="overwrite")
     (found,) = ledger.stored_spans({"log"})

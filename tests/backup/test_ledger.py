@@ -40,6 +40,8 @@ FULL = SpanResult(
     first_hole=10,
     contiguity_known=True,
 )
+STORED = replace(FULL, plan=replace(FULL.plan, gaps=()))
+"""What was planned to be missing is in the gaps of the result."""
 
 
 def _one(index: int, *spans: SpanResult, topic: str = "t") -> TopicBackup:
@@ -77,7 +79,7 @@ class TestRows:
         before_ms = time.time_ns() // 1_000_000
         ledger.record([_one(1, FULL)], run_id="run-1")
         (entry,) = ledger.entries()
-        assert entry.result == FULL
+        assert entry.result == STORED
         assert (entry.recovery_point_id, entry.delta_version) == ("point-1", 3)
         assert entry.run_id == "run-1"
         assert before_ms <= entry.recorded_at_ms <= time.time_ns() // 1_000_000
@@ -234,7 +236,7 @@ class TestDone:
         assert ledger.entries() == []
         assert ledger.recorded_spans([window(i) for i in range(3)], ["t"]) == []
         ledger.record([_one(1, FULL)], run_id="run-2")
-        assert [entry.result for entry in ledger.entries()] == [FULL]
+        assert [entry.result for entry in ledger.entries()] == [STORED]
 
     def test_no_topic(self, ledger: Ledger) -> None:
         ledger.record([_one(1, FULL)], run_id="run-1")

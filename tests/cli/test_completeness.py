@@ -16,8 +16,7 @@ from kstreams_assets.backup.result import SpanContent, SpanResult
 from kstreams_assets.backup.verdicts import Severity
 from kstreams_assets.backup.windows import Window
 from kstreams_assets.cli import completeness
-from kstreams_assets.completeness.result import Outcome, RuleResult
-from kstreams_assets.completeness.results_table import ResultsTable
+from kstreams_assets.completeness.result import Outcome, ResultsTable, RuleResult
 from kstreams_assets.completeness.rule import Place
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.recovery.table import RecoveryPointTable

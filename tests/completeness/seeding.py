@@ -16,9 +16,9 @@ from kstreams_assets.ktables.snapshots_table import SnapshotsTable
 from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.recovery.point import RecoveryPoint
 from kstreams_assets.settings import ApplicationSettings
-from kstreams_assets.warehouse.control_table import ControlTable
 from kstreams_assets.warehouse.digest import file_digest
 from kstreams_assets.warehouse.layout import Warehouse
+from kstreams_assets.warehouse.table import Table
 from tests.backup.reading import newest_files
 
 Row = dict[str, Any]
@@ -114,7 +114,7 @@ class Backup:
         return cut is not None and cut.holds(row["offset"]) and below
 
 
-def _note_again(table: ControlTable, application_id: str, file: Path) -> None:
+def _note_again(table: Table[Any], application_id: str, file: Path) -> None:
     """As if the backup had written the file so: otherwise its digest gives the fault away."""
 
     def changed(rows: pa.Table) -> pa.Table:

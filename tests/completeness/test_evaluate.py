@@ -9,8 +9,7 @@ import pytest
 
 from kstreams_assets.completeness.evaluate import Evaluator, evaluate_point, evaluate_window
 from kstreams_assets.completeness.recomputation import Recomputation, WindowedBy
-from kstreams_assets.completeness.result import Outcome, RuleKind, RuleResult
-from kstreams_assets.completeness.results_table import ResultsTable
+from kstreams_assets.completeness.result import Outcome, ResultsTable, RuleKind, RuleResult
 from kstreams_assets.completeness.rule import CompletenessRule, Place, Scope
 from kstreams_assets.errors import RecoveryPointNotFoundError, UnknownRuleError
 from kstreams_assets.ktables.from_settings import make_snapshots

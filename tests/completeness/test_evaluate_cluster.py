@@ -9,8 +9,7 @@ import pytest
 
 from kstreams_assets.backup.verdicts import Severity
 from kstreams_assets.completeness.evaluate import evaluate_cluster
-from kstreams_assets.completeness.result import Outcome, RuleResult
-from kstreams_assets.completeness.results_table import ResultsTable
+from kstreams_assets.completeness.result import Outcome, ResultsTable, RuleResult
 from kstreams_assets.completeness.rule import CompletenessRule, Place, Scope
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection

@@ -4,11 +4,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from kstreams_assets.backup.verdicts import Severity
-from kstreams_assets.completeness.result import Outcome, RuleKind, RuleResult, Sample
-from kstreams_assets.completeness.results_table import SCHEMA, ResultsTable
+from kstreams_assets.completeness.result import Outcome, ResultsTable, RuleKind, RuleResult, Sample
 from kstreams_assets.completeness.rule import Place
-from kstreams_assets.warehouse.control_table import ControlTable
 from kstreams_assets.warehouse.layout import CONTROL_TABLES, Warehouse
+from kstreams_assets.warehouse.table import Table
 
 VIOLATED = RuleResult(
     application_id="app",
@@ -98,8 +97,10 @@ def test_small_files_are_put_together_and_nothing_is_lost(tmp_path: Path) -> Non
     for result in results:
         table.record([result])
     assert table.of("app") == results
-    control = ControlTable(
-        Warehouse(tmp_path).control("completeness_results"), SCHEMA, grows_along="evaluated_at_ms"
+    control = Table(
+        Warehouse(tmp_path).control("completeness_results"),
+        RuleResult,
+        grows_along="evaluated_at_ms",
     )
     assert len(control.files("app")) < 10
 

@@ -14,12 +14,13 @@ import pytest
 import yaml
 from deltalake import DeltaTable, QueryBuilder, write_deltalake
 
-from kstreams_assets.backup.ledger import SCHEMA as WINDOWS_SCHEMA
+from kstreams_assets.backup.ledger import LedgerEntry
 from kstreams_assets.cli.app_file import load_settings
 from kstreams_assets.cli.main import cli
 from kstreams_assets.components import KafkaStreamsAppComponent
 from kstreams_assets.components.builder import build_application_definitions
-from kstreams_assets.ktables.snapshots_table import SCHEMA as SNAPSHOTS_SCHEMA
+from kstreams_assets.ktables.snapshot import Snapshot
+from kstreams_assets.warehouse.rows import rows_of
 from spark_resources.session import SparkSessionResource
 from tests.docs.documents import CHECKOUT, Block, anchors, blocks, documents, links, prose
 
@@ -192,11 +193,11 @@ def _ktables(folder: Path) -> None:
     write_deltalake(warehouse / _KTABLES["order_totals"], table, partition_by=["window"])
     taken: dict[str, Any] = {
         field.name: 0 if pa.types.is_integer(field.type) else "x"
-        for field in SNAPSHOTS_SCHEMA
+        for field in rows_of(Snapshot).schema
         if not pa.types.is_nested(field.type)
     }
     taken |= {"store": "order-totals", "window": window, "proved": True}
-    snapshots = pa.Table.from_pylist([taken], SNAPSHOTS_SCHEMA)
+    snapshots = pa.Table.from_pylist([taken], rows_of(Snapshot).schema)
     write_deltalake(warehouse / _KTABLES["ktable_snapshots"], snapshots)
 
 
@@ -226,7 +227,7 @@ def _warehouse(folder: Path) -> None:
     write_deltalake(target, records, partition_by=["window", "topic"])
     span: dict[str, Any] = {
         field.name: 0 if pa.types.is_integer(field.type) else "x"
-        for field in WINDOWS_SCHEMA
+        for field in rows_of(LedgerEntry).schema
         if not pa.types.is_nested(field.type)
     }
     span |= {
@@ -235,7 +236,9 @@ def _warehouse(folder: Path) -> None:
         "contiguity_known": True,
         "gaps": [{"cause": "retention", "start": 0, "end": 3, "offsets": 3}],
     }
-    write_deltalake(folder / "warehouse/windows", pa.Table.from_pylist([span], WINDOWS_SCHEMA))
+    write_deltalake(
+        folder / "warehouse/windows", pa.Table.from_pylist([span], rows_of(LedgerEntry).schema)
+    )
     _ktables(folder)
 
 

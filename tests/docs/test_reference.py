@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 
@@ -32,13 +31,6 @@ def test_check_fails_for_a_page_that_differs_or_is_missing(
     result = CliRunner().invoke(main, ["--check"])
     assert result.exit_code == 1
     assert "cli.md" in result.output
-
-
-def test_a_column_without_a_text_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    schema = tables_page.facts.SCHEMA.append(pa.field("new_column", pa.int64()))
-    monkeypatch.setattr(tables_page.facts, "SCHEMA", schema)
-    with pytest.raises(ValueError, match="new_column"):
-        pages()
 
 
 def test_a_table_without_a_text_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

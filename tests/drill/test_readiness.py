@@ -9,8 +9,7 @@ import pytest
 from kstreams_assets.backup.coverage import Recency, Restorable
 from kstreams_assets.backup.point_judge import PointStatus, Restores
 from kstreams_assets.backup.verdicts import Severity
-from kstreams_assets.completeness.result import Outcome
-from kstreams_assets.completeness.results_table import ResultsTable
+from kstreams_assets.completeness.result import Outcome, ResultsTable
 from kstreams_assets.completeness.rule import CompletenessRule, Place
 from kstreams_assets.drill.readiness import Facts, OpenFinding, judge_readiness
 from kstreams_assets.drill.readiness_facts import readiness

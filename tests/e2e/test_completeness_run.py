@@ -11,8 +11,7 @@ import dagster as dg
 import pytest
 
 from kstreams_assets.app.model import TopicRole
-from kstreams_assets.completeness.result import Outcome
-from kstreams_assets.completeness.results_table import ResultsTable
+from kstreams_assets.completeness.result import Outcome, ResultsTable
 from kstreams_assets.completeness.rule import CompletenessRule, Place
 from kstreams_assets.naming import backup_key, completeness_key, restore_completeness_key
 from kstreams_assets.offsets import CommittedOffset, TopicPartitionId

@@ -225,7 +225,7 @@ class TestIfDue:
         caplog: pytest.LogCaptureFixture,
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
-        monkeypatch.setattr("kstreams_assets.warehouse.control_table._LOCK_WAIT_S", 0.0)
+        monkeypatch.setattr("kstreams_assets.warehouse.table._LOCK_WAIT_S", 0.0)
         store(warehouse, [sealed_point(number) for number in range(3)])
         lock = warehouse.root / ".locks" / "tables" / "recovery_points.lock"
         with warehouse_lock(lock, purpose="test", wait_s=0):

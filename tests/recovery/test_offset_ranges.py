@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from kstreams_assets.app.model import TopicRole
 from kstreams_assets.offsets import OffsetRange, TopicPartitionId
 from kstreams_assets.recovery.offset_ranges import OffsetRanges, ProvenRange
-from kstreams_assets.recovery.point import PartitionCut
-from kstreams_assets.recovery.table import SCHEMA, row_of
+from kstreams_assets.recovery.point import PartitionCut, RecoveryPoint
+from kstreams_assets.warehouse.rows import rows_of
 from tests.backup.samples import point
 
 TOP = 30
@@ -91,8 +91,8 @@ def test_cuts(cuts: list[PartitionCut]) -> None:
 def test_points_as_columns(
     cuts: list[list[PartitionCut]], proven: dict[TopicPartitionId, list[ProvenRange]]
 ) -> None:
-    rows = [row_of(point(number, *of_one)) for number, of_one in enumerate(cuts)]
-    table = pa.Table.from_pylist(rows, schema=SCHEMA)
+    rows = [point(number, *of_one) for number, of_one in enumerate(cuts)]
+    table = rows_of(RecoveryPoint).write(rows)
 
     def is_proven(cut: PartitionCut, offset: int) -> bool:
         return (

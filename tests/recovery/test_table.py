@@ -8,16 +8,18 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from kstreams_assets.recovery.point import GroupOffset, Guarantee, in_force
+from kstreams_assets.recovery.point import GroupOffset, Guarantee, RecoveryPoint, in_force
 from kstreams_assets.recovery.table import (
-    SCHEMA,
     PointInstant,
     RecoveryPointTable,
     at_edges,
     row_of,
 )
 from kstreams_assets.warehouse.layout import Warehouse
+from kstreams_assets.warehouse.rows import rows_of
 from tests.backup.samples import APPLICATION_ID, cut, point
+
+SCHEMA = rows_of(RecoveryPoint).schema
 
 
 @pytest.fixture
@@ -178,7 +180,9 @@ def test_ten_thousand_points(table: RecoveryPointTable, tmp_path: Path) -> None:
     table.append(point(0, *cuts))
     rows = [row_of(point(at, *cuts)) for at in range(1, 10_000)]
     write_deltalake(
-        tmp_path / "recovery_points", pa.Table.from_pylist(rows, schema=SCHEMA), mode="append"
+        tmp_path / "recovery_points",
+        pa.Table.from_pylist(rows, schema=SCHEMA),
+        mode="append",
     )
     began = time.process_time()
     instants = table.instants(APPLICATION_ID)

@@ -17,11 +17,11 @@ from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.recovery.point import Guarantee, Method, RecoveryPoint
 from kstreams_assets.recovery.recorder import Recorder
-from kstreams_assets.recovery.saved_records import SCHEMA
+from kstreams_assets.recovery.saved_records import SavedRecord
 from kstreams_assets.recovery.table import RecoveryPointTable
 from kstreams_assets.settings import RecoveryPointSettings
-from kstreams_assets.warehouse.control_table import ControlTable
 from kstreams_assets.warehouse.layout import Warehouse
+from kstreams_assets.warehouse.table import Table
 from tests.recovery.history import read_history
 from tests.recovery.oracle import Cut, History, Violation, lost_only, violations
 from tests.recovery.oracle_records import Record
@@ -176,8 +176,8 @@ class Trial:
     def _stored(self) -> Mapping[TopicPartitionId, list[Record]]:
         """All saved records, each once; read when the first point is looked at."""
         if self._rows is None:
-            table = ControlTable(
-                self.warehouse.control("recovery_point_records"), SCHEMA, "recovery_point_id"
+            table = Table(
+                self.warehouse.control("recovery_point_records"), SavedRecord, "recovery_point_id"
             )
             rows = table.read(application_id=self.topics.application_id)
             names = ("topic", "partition", "offset", "key", "value")

@@ -10,8 +10,7 @@ import pytest
 
 from kstreams_assets.backup.verdicts import Severity
 from kstreams_assets.completeness.recomputation import Recomputation
-from kstreams_assets.completeness.result import Outcome, RuleKind, RuleResult
-from kstreams_assets.completeness.results_table import ResultsTable
+from kstreams_assets.completeness.result import Outcome, ResultsTable, RuleKind, RuleResult
 from kstreams_assets.completeness.rule import Place
 from kstreams_assets.errors import RestoreIncompleteError, RestoreNotVerifiedError
 from kstreams_assets.kafka.connection import KafkaConnection

@@ -9,8 +9,7 @@ import dagster as dg
 import pytest
 
 from kstreams_assets.app.model import AppTopic, TopicRole
-from kstreams_assets.completeness.result import Outcome, RuleResult
-from kstreams_assets.completeness.results_table import ResultsTable
+from kstreams_assets.completeness.result import Outcome, ResultsTable, RuleResult
 from kstreams_assets.completeness.rule import Place
 from kstreams_assets.errors import GroupNotEmptyError
 from kstreams_assets.kafka.connection import KafkaConnection

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from tests.warehouse.test_control_table import TABLES
+from tests.warehouse.test_table import TABLES
 
 _STORED = Path(__file__).with_name("stored_schemas.json")
 """By table its columns in order (name, Arrow type, whether null is allowed) and how it is kept.

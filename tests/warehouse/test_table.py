@@ -7,9 +7,9 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -18,7 +18,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from kstreams_assets.backup.facts import TopicFactsTable
 from kstreams_assets.backup.ledger import Ledger
-from kstreams_assets.completeness.results_table import ResultsTable
+from kstreams_assets.completeness.result import ResultsTable
 from kstreams_assets.drill.table import DrillsTable
 from kstreams_assets.governance.table import FindingsTable
 from kstreams_assets.ktables.schemas import SchemasTable
@@ -27,8 +27,8 @@ from kstreams_assets.recovery.saved_records import SavedRecordsTable
 from kstreams_assets.recovery.table import RecoveryPointTable
 from kstreams_assets.restore.offset_maps_table import OffsetMapsTable
 from kstreams_assets.restore.restores_table import RestoresTable
-from kstreams_assets.warehouse import control_table
-from kstreams_assets.warehouse.control_table import ControlTable, one_of
+from kstreams_assets.warehouse import table as tables
+from kstreams_assets.warehouse.column import ApplicationId, Column, Int32
 from kstreams_assets.warehouse.layout import (
     CONTROL_TABLES,
     LAYOUT_PROPERTY,
@@ -36,23 +36,29 @@ from kstreams_assets.warehouse.layout import (
     Warehouse,
 )
 from kstreams_assets.warehouse.lock import warehouse_lock
+from kstreams_assets.warehouse.rows import rows_of
+from kstreams_assets.warehouse.table import Table, one_of
 
 NOWHERE = Warehouse(Path("/nowhere"))
 
-SCHEMA = pa.schema(
-    [
-        pa.field("application_id", pa.string(), nullable=False),
-        pa.field("name", pa.string(), nullable=False),
-        pa.field("number", pa.int64()),
-    ]
-)
+
+@dataclass(frozen=True)
+class Thing:
+    """A row of a table."""
+
+    application_id: ApplicationId
+    name: Annotated[str, Column("Any.")]
+    number: Annotated[int | None, Column("Any.")]
+
+
+SCHEMA = rows_of(Thing).schema
 
 _PROCESS = """
 import sys
 from pathlib import Path
-from tests.warehouse.test_control_table import SCHEMA, rows
-from kstreams_assets.warehouse.control_table import ControlTable
-table = ControlTable(Path(sys.argv[1]), SCHEMA, "number")
+from tests.warehouse.test_table import Thing, rows
+from kstreams_assets.warehouse.table import Table
+table = Table(Path(sys.argv[1]), Thing, "number")
 application = sys.argv[2]
 for number in range(10):
     table.append(rows(application, number))
@@ -66,9 +72,9 @@ _READER = """
 import sys
 from pathlib import Path
 import pyarrow as pa
-from kstreams_assets.warehouse.control_table import ControlTable
-schema = pa.schema([("application_id", pa.string()), ("name", pa.string()), ("number", pa.int64())])
-print(ControlTable(Path(sys.argv[1]), schema, "number").read(application_id="a").num_rows)
+from kstreams_assets.warehouse.table import Table
+from tests.warehouse.test_table import Thing
+print(Table(Path(sys.argv[1]), Thing, "number").read(application_id="a").num_rows)
 """
 
 
@@ -76,8 +82,8 @@ _KILLED = """
 import os, signal, sys
 from pathlib import Path
 from deltalake import DeltaTable
-from tests.warehouse.test_control_table import SCHEMA, rows
-from kstreams_assets.warehouse import control_table
+from tests.warehouse.test_table import Thing, rows
+from kstreams_assets.warehouse import table as tables
 
 left = int(sys.argv[3])
 
@@ -95,17 +101,22 @@ def die():
         os.kill(os.getpid(), signal.SIGKILL)
     left -= 1
 
-control_table.write_deltalake = killed_around(control_table.write_deltalake)
+tables.write_deltalake = killed_around(tables.write_deltalake)
 for name in ("vacuum", "create_checkpoint", "cleanup_metadata"):
     setattr(DeltaTable, name, killed_around(getattr(DeltaTable, name)))
-table = control_table.ControlTable(Path(sys.argv[1]), SCHEMA, "number", small_files=1)
+table = tables.Table(Path(sys.argv[1]), Thing, "number", small_files=1)
 table.append(rows("a", int(sys.argv[2])))
 """
 
 
-def rows(application_id: str, *numbers: int, name: str = "row") -> list[dict[str, object]]:
+def rows(application_id: str, *numbers: int, name: str = "row") -> list[Thing]:
     """Rows of one application."""
-    return [{"application_id": application_id, "name": name, "number": n} for n in numbers]
+    return [Thing(application_id, name, number) for number in numbers]
+
+
+def columns(rows: list[Thing]) -> pa.Table:
+    """The same as columns."""
+    return rows_of(Thing).write(rows)
 
 
 TABLES = [
@@ -129,9 +140,9 @@ def test_all_control_tables_are_known() -> None:
 
 @pytest.mark.parametrize("known", TABLES, ids=lambda known: known._table.name)
 def test_each_control_table_is_put_together(known: Any, tmp_path: Path) -> None:
-    table: ControlTable = replace(known._table, path=tmp_path / "w" / "table", small_files=3)
+    table: Table[Any] = replace(known._table, path=tmp_path / "w" / "table", small_files=3)
     for number in range(6):
-        table.append([_made_up(table, number)])
+        table.append_table(pa.Table.from_pylist([_made_up(table, number)], schema=table.schema))
     assert table.read(application_id="a").num_rows == 6
     assert len(table.files("a")) == 3
     log = "\n".join(entry.read_text() for entry in _log_entries(table))
@@ -140,7 +151,7 @@ def test_each_control_table_is_put_together(known: Any, tmp_path: Path) -> None:
     assert all(table.grows_along in json.loads(file["stats"])["minValues"] for file in added)
 
 
-def _made_up(table: ControlTable, number: int) -> dict[str, object]:
+def _made_up(table: Table[Any], number: int) -> dict[str, object]:
     """Some row of a table, the `number`th along the column that it grows along."""
     row: dict[str, object] = {"application_id": "a"}
     for column in table.schema:
@@ -159,24 +170,24 @@ def _listed(found: pa.Table) -> list[int]:
     return found["number"].to_pylist()
 
 
-def _numbers(table: ControlTable, application_id: str) -> list[int]:
+def _numbers(table: Table[Thing], application_id: str) -> list[int]:
     return sorted(table.read(application_id=application_id)["number"].to_pylist())
 
 
 @pytest.fixture
-def table(tmp_path: Path) -> ControlTable:
+def table(tmp_path: Path) -> Table[Thing]:
     """A table that nobody has written."""
-    return ControlTable(tmp_path / "warehouse" / "things", SCHEMA, "number")
+    return Table(tmp_path / "warehouse" / "things", Thing, "number")
 
 
-def test_a_table_that_nobody_has_written(table: ControlTable) -> None:
+def test_a_table_that_nobody_has_written(table: Table[Thing]) -> None:
     assert table.open() is None
     assert table.read(application_id="a").schema == SCHEMA
     assert table.read(application_id="a", columns=["number"]).column_names == ["number"]
     assert not table.path.exists()
 
 
-def test_rows_of_each_application(table: ControlTable) -> None:
+def test_rows_of_each_application(table: Table[Thing]) -> None:
     table.append(rows("a", 1, 2))
     table.append(rows("b'c=d/e", 3))
     assert _numbers(table, "a") == [1, 2]
@@ -184,14 +195,14 @@ def test_rows_of_each_application(table: ControlTable) -> None:
     assert table.read(application_id="a", columns=["name"]).column_names == ["name"]
 
 
-def test_filters(table: ControlTable) -> None:
+def test_filters(table: Table[Thing]) -> None:
     table.append([*rows("a", 1, name="x"), *rows("a", 2, name="y"), *rows("b", 3, name="x")])
     for wanted, expected in ((["x"], [1]), (["x", "y"], [1, 2]), (["z"], []), ([], [])):
         found = table.read(application_id="a", where=one_of("name", wanted))
         assert sorted(found["number"].to_pylist()) == expected
 
 
-def test_replace_is_one_commit_and_touches_what_matches(table: ControlTable) -> None:
+def test_replace_is_one_commit_and_touches_what_matches(table: Table[Thing]) -> None:
     table.append([*rows("a", 1), *rows("a", 2, name="y"), *rows("b", 3)])
     before = DeltaTable(table.path).version()
     table.replace(rows("a", 4, 5), where="application_id = 'a' AND name = 'row'")
@@ -202,7 +213,7 @@ def test_replace_is_one_commit_and_touches_what_matches(table: ControlTable) -> 
     assert _numbers(table, "a") == [2]
 
 
-def test_a_newer_layout_is_neither_read_nor_written(table: ControlTable) -> None:
+def test_a_newer_layout_is_neither_read_nor_written(table: Table[Thing]) -> None:
     table.append(rows("a", 1))
     delta = DeltaTable(table.path)
     assert delta.metadata().configuration[LAYOUT_PROPERTY] == "1"
@@ -219,7 +230,7 @@ def test_a_newer_layout_is_neither_read_nor_written(table: ControlTable) -> None
 
 
 @pytest.mark.e2e
-def test_processes_of_two_applications_lose_nothing(table: ControlTable) -> None:
+def test_processes_of_two_applications_lose_nothing(table: Table[Thing]) -> None:
     applications = ("a", "b")
     processes = [
         subprocess.Popen([sys.executable, "-c", _PROCESS, str(table.path), application])
@@ -230,7 +241,7 @@ def test_processes_of_two_applications_lose_nothing(table: ControlTable) -> None
         assert _numbers(table, application) == [*range(10), 109]
 
 
-def test_a_reader_needs_no_lock(table: ControlTable) -> None:
+def test_a_reader_needs_no_lock(table: Table[Thing]) -> None:
     table.append(rows("a", 1))
     lock = table.path.parent / ".locks" / "tables" / "things.lock"
     with warehouse_lock(lock, purpose="test", wait_s=0):
@@ -238,24 +249,24 @@ def test_a_reader_needs_no_lock(table: ControlTable) -> None:
 
 
 @pytest.fixture
-def growing(table: ControlTable) -> ControlTable:
+def growing(table: Table[Thing]) -> Table[Thing]:
     """A table whose rows come in the order of their numbers."""
-    return ControlTable(table.path, SCHEMA, grows_along="number", statistics=("number",))
+    return Table(table.path, Thing, grows_along="number", statistics=("number",))
 
 
 class TestFilesByRange:
     """A table that grows along a column."""
 
-    def test_files_with_their_ranges(self, growing: ControlTable) -> None:
+    def test_files_with_their_ranges(self, growing: Table[Thing]) -> None:
         assert growing.files("a") == []
         growing.append(rows("a", 7, 5))
         growing.append([*rows("a", 3), *rows("b", 9)])
-        growing.append_table(pa.Table.from_pylist(rows("a", 8), schema=SCHEMA))
+        growing.append_table(columns(rows("a", 8)))
         found = [(file.rows, file.low, file.high) for file in growing.files("a")]
         assert found == [(1, 3, 3), (2, 5, 7), (1, 8, 8)]
         assert [file.low for file in growing.files("b")] == [9]
 
-    def test_a_range_is_rewritten_in_one_commit(self, growing: ControlTable) -> None:
+    def test_a_range_is_rewritten_in_one_commit(self, growing: Table[Thing]) -> None:
         for number in range(6):
             growing.append([*rows("a", number), *rows("b'c", number)])
         version = DeltaTable(growing.path).version()
@@ -272,7 +283,7 @@ class TestFilesByRange:
         assert _numbers(growing, "b'c") == []
         assert len(_numbers(growing, "a")) == 5
 
-    def test_what_others_add_meanwhile_is_not_lost(self, growing: ControlTable) -> None:
+    def test_what_others_add_meanwhile_is_not_lost(self, growing: Table[Thing]) -> None:
         """A writer on another machine, whom the lock does not reach."""
         growing.append(rows("a", 1, 2, 5))
         seen: list[int] = []
@@ -280,7 +291,7 @@ class TestFilesByRange:
         def change(found: pa.Table) -> pa.Table:
             seen.append(found.num_rows)
             if len(seen) == 1:
-                late = pa.Table.from_pylist([*rows("a", 3), *rows("b", 3)], schema=SCHEMA)
+                late = columns([*rows("a", 3), *rows("b", 3)])
                 write_deltalake(growing.path, late, mode="append")
             return found.filter(pc.field("number") != 1)
 
@@ -293,7 +304,7 @@ class TestFilesByRange:
 class TestNewest:
     """The rows at the end, without reading the rest."""
 
-    def test_as_many_as_asked_for(self, growing: ControlTable) -> None:
+    def test_as_many_as_asked_for(self, growing: Table[Thing]) -> None:
         assert growing.read_newest("a", 1).num_rows == 0
         growing.append([*rows("a", 1, 4, 9), *rows("b", 99)])
         growing.append(rows("a", 5, 3, 8))
@@ -302,7 +313,7 @@ class TestNewest:
             assert found == [n for n in (1, 3, 4, 5, 8, 9) if n >= lowest]
         assert growing.read_newest("a", 0).num_rows == growing.read_newest("c", 1).num_rows == 0
 
-    def test_other_files_are_not_opened(self, growing: ControlTable) -> None:
+    def test_other_files_are_not_opened(self, growing: Table[Thing]) -> None:
         for number in range(4):
             growing.append(rows("a", number))
         kept = growing.files("a")[-1].path
@@ -316,11 +327,11 @@ class TestPutTogether:
     """Small files become one while the table grows; nobody loses a row by it."""
 
     @pytest.fixture
-    def small(self, growing: ControlTable) -> ControlTable:
+    def small(self, growing: Table[Thing]) -> Table[Thing]:
         """Put together when four files can be spared."""
         return replace(growing, small_files=4)
 
-    def test_however_many_commits_few_files_are_read(self, small: ControlTable) -> None:
+    def test_however_many_commits_few_files_are_read(self, small: Table[Thing]) -> None:
         for number in range(40):
             where = f"application_id = 'a' AND number = {number}"
             small.replace(rows("a", number), where=where)
@@ -328,7 +339,7 @@ class TestPutTogether:
             assert max(len(small.files("a")), len(small.files("b"))) <= 6
         assert _numbers(small, "a") == _numbers(small, "b") == [*range(40)]
 
-    def test_rows_are_in_order_and_files_hold_ranges(self, small: ControlTable) -> None:
+    def test_rows_are_in_order_and_files_hold_ranges(self, small: Table[Thing]) -> None:
         for number in (3, 1, 2, 0, 7, 9, 8, 6, 5, 4, *range(10, 40)):
             small.append(rows("a", number))
         by_file = small.fold("a", ["number"], _listed)
@@ -338,7 +349,7 @@ class TestPutTogether:
         assert all(int(one[1]) < int(other[0]) for one, other in itertools.pairwise(found))
         assert small.read_newest("a", 1)["number"].to_pylist() == [39]
 
-    def test_what_is_kept(self, small: ControlTable) -> None:
+    def test_what_is_kept(self, small: Table[Thing]) -> None:
         table = replace(small, kept=10)
         for number in range(0, 100, 2):
             table.append(rows("a", number))
@@ -346,7 +357,7 @@ class TestPutTogether:
         assert found[-6:] == [*range(88, 100, 2)]
         assert len(found) < 12
 
-    def test_a_writer_that_planned_before_is_not_undone(self, small: ControlTable) -> None:
+    def test_a_writer_that_planned_before_is_not_undone(self, small: Table[Thing]) -> None:
         """A writer on another machine, whom the lock does not reach, puts files together."""
         for number in range(4):
             small.append(rows("a", number))
@@ -354,23 +365,23 @@ class TestPutTogether:
         small.append(rows("a", 4))
         assert len(small.files("a")) == 1
 
-        class Stale(ControlTable):
+        class Stale(Table[Thing]):
             def open(self) -> DeltaTable | None:
                 return stale.pop() if stale else super().open()
 
-        Stale(small.path, SCHEMA, "number", small_files=99).replace(
+        Stale(small.path, Thing, "number", small_files=99).replace(
             rows("a", 30, 31), where="application_id = 'a' AND number IN (2, 3, 30, 31)"
         )
         assert not stale
         assert _numbers(small, "a") == [0, 1, 4, 30, 31]
 
-    def test_a_replacement_meanwhile_is_not_undone(self, small: ControlTable) -> None:
+    def test_a_replacement_meanwhile_is_not_undone(self, small: Table[Thing]) -> None:
         for number in range(4):
             small.append(rows("a", number))
-        other = pa.Table.from_pylist(rows("a", 1, 1), schema=SCHEMA)
+        other = columns(rows("a", 1, 1))
         commits: list[str | None] = []
 
-        class Interrupted(ControlTable):
+        class Interrupted(Table[Thing]):
             def _commit(self, table: DeltaTable, rows: pa.Table, predicate: str | None) -> None:
                 commits.append(predicate)
                 if len(commits) == 2:  # the first is the row, the second puts files together
@@ -382,12 +393,12 @@ class TestPutTogether:
                     )
                 super()._commit(table, rows, predicate)
 
-        Interrupted(small.path, SCHEMA, "number", small_files=4).append(rows("a", 4))
+        Interrupted(small.path, Thing, "number", small_files=4).append(rows("a", 4))
         assert len(commits) == 3
         assert _numbers(small, "a") == [0, 1, 1, 2, 3, 4]
         assert len(small.files("a")) == 1
 
-    def test_a_reader_of_the_version_before_goes_on(self, small: ControlTable) -> None:
+    def test_a_reader_of_the_version_before_goes_on(self, small: Table[Thing]) -> None:
         for number in range(4):
             small.append(rows("a", number))
         before = DeltaTable(small.path).to_pyarrow_dataset()
@@ -397,27 +408,27 @@ class TestPutTogether:
 
     def test_what_was_written_does_not_fail_for_it(
         self,
-        small: ControlTable,
+        small: Table[Thing],
         monkeypatch: pytest.MonkeyPatch,
         caplog: pytest.LogCaptureFixture,
     ) -> None:
         def full(_: DeltaTable) -> None:
             raise OSError(28, "No space left on device")
 
-        monkeypatch.setattr(control_table, "_tidy", full)
+        monkeypatch.setattr(tables, "_tidy", full)
         for number in range(6):
             small.append(rows("a", number))
         assert _numbers(small, "a") == [*range(6)]
         assert "Small files of things were not put together: [Errno 28]" in caplog.text
 
-    def test_files_of_an_earlier_release_without_statistics(self, table: ControlTable) -> None:
+    def test_files_of_an_earlier_release_without_statistics(self, table: Table[Thing]) -> None:
         table.path.mkdir(parents=True)
         configuration = {"delta.dataSkippingStatsColumns": "name"}
         DeltaTable.create(
             table.path, SCHEMA, partition_by=["application_id"], configuration=configuration
         )
         for number in range(5):
-            found = pa.Table.from_pylist(rows("a b'c", number), schema=SCHEMA)
+            found = columns(rows("a b'c", number))
             write_deltalake(table.path, found, mode="append")
         assert [(f.low, f.high) for f in table.files("a b'c")] == [(n, n) for n in range(5)]
         replace(table, small_files=4).append(rows("a b'c", 5))
@@ -425,7 +436,7 @@ class TestPutTogether:
         assert _numbers(table, "a b'c") == [*range(6)]
 
     @pytest.mark.e2e
-    def test_killed_at_each_step_it_stays_whole(self, small: ControlTable) -> None:
+    def test_killed_at_each_step_it_stays_whole(self, small: Table[Thing]) -> None:
         """SIGKILL before and after each commit, between the files and the log, in the clean-up."""
         number = 0
         for step in range(8):
@@ -446,7 +457,7 @@ class TestPutTogether:
 class TestFold:
     """What is made of each file is remembered while the file is part of the table."""
 
-    def test_a_file_is_read_once(self, growing: ControlTable) -> None:
+    def test_a_file_is_read_once(self, growing: Table[Thing]) -> None:
         made: list[list[int]] = []
 
         def numbers(rows: pa.Table) -> int:
@@ -472,7 +483,7 @@ class TestFold:
 class TestTidy:
     """Files and log entries that are no longer part of the table."""
 
-    def test_after_an_hour(self, growing: ControlTable) -> None:
+    def test_after_an_hour(self, growing: Table[Thing]) -> None:
         for number in range(5):
             growing.append(rows("a", number))
         growing.rewrite("a", 0, 4, lambda found: found)
@@ -494,7 +505,7 @@ class TestTidy:
         growing.append(rows("a", 5))
         assert _numbers(growing, "a") == [0, 1, 2, 3, 4, 5]
 
-    def test_the_log_of_a_table_that_nobody_rewrites(self, growing: ControlTable) -> None:
+    def test_the_log_of_a_table_that_nobody_rewrites(self, growing: Table[Thing]) -> None:
         for number in range(5):
             growing.append(rows("a", number))
         _age(growing.path, 3700)
@@ -502,7 +513,7 @@ class TestTidy:
         assert len(_log_entries(growing)) <= 1
         assert _numbers(growing, "a") == [0, 1, 2, 3, 4]
 
-    def test_a_table_of_an_earlier_release(self, table: ControlTable) -> None:
+    def test_a_table_of_an_earlier_release(self, table: Table[Thing]) -> None:
         table.tidy()
         assert table.open() is None
         table.path.mkdir(parents=True)
@@ -516,27 +527,50 @@ class TestTidy:
         assert DeltaTable(table.path).version() <= version + 2  # the vacuum's own entries
 
 
-def test_columns_that_a_table_of_an_earlier_release_lacks(table: ControlTable) -> None:
-    application, name, number = SCHEMA
-    earlier = pa.schema([application, name, _parts(("part", pa.int32()))])
-    later = pa.schema(
-        [application, name, _parts(("part", pa.int32()), ("epoch", pa.int32())), number]
+def test_columns_that_a_table_of_an_earlier_release_lacks(table: Table[Thing]) -> None:
+    Table(table.path, Earlier, "name").append(
+        [Earlier("a", name, (EarlierPart(1),)) for name in ("old", "again")]
     )
-    old = {"application_id": "a", "parts": [{"part": 1}]}
-    ControlTable(table.path, earlier, "name").append(
-        [{**old, "name": name} for name in ("old", "again")]
-    )
-    grown = ControlTable(table.path, later, "name")
-    new = {"application_id": "a", "parts": [{"part": 2, "epoch": 7}], "number": 5}
-    grown.append([{**new, "name": "new"}])
-    grown.replace([{**new, "name": "again"}], where="application_id = 'a' AND name = 'again'")
-    found = {row.pop("name"): row for row in grown.read(application_id="a").to_pylist()}
-    assert found["old"] == {**old, "parts": [{"part": 1, "epoch": None}], "number": None}
-    assert found["new"] == found["again"] == new
+    grown = Table(table.path, Later, "name")
+    new, again = (Later("a", name, (LaterPart(2, 7),), ("y",), 5) for name in ("new", "again"))
+    grown.append([new])
+    grown.replace([again], where="application_id = 'a' AND name = 'again'")
+    found = sorted(grown.rows("a"), key=lambda row: row.name)
+    assert found == [again, new, Later("a", "old", (LaterPart(1, None),), (), 3)]
 
 
-def _parts(*fields: tuple[str, pa.DataType]) -> pa.Field:
-    return pa.field("parts", pa.list_(pa.struct(list(fields))))
+@dataclass(frozen=True)
+class EarlierPart:
+    """A value in a list."""
+
+    part: Int32
+
+
+@dataclass(frozen=True)
+class Earlier:
+    """A row as an earlier release knew it."""
+
+    application_id: ApplicationId
+    name: Annotated[str, Column("Any.")]
+    parts: Annotated[tuple[EarlierPart, ...], Column("Any.")]
+
+
+@dataclass(frozen=True)
+class LaterPart(EarlierPart):
+    """The same with one field more."""
+
+    epoch: Int32 | None
+
+
+@dataclass(frozen=True)
+class Later:
+    """The same with more columns."""
+
+    application_id: ApplicationId
+    name: Annotated[str, Column("Any.")]
+    parts: Annotated[tuple[LaterPart, ...], Column("Any.")]
+    names: Annotated[tuple[str, ...], Column("Any.")]
+    number: Annotated[int, Column("Any.", nullable=True)] = 3
 
 
 def _age(path: Path, seconds: float) -> None:
@@ -547,12 +581,12 @@ def _age(path: Path, seconds: float) -> None:
             os.utime(file, (at_s, at_s))
 
 
-def _log_entries(table: ControlTable) -> list[Path]:
+def _log_entries(table: Table[Thing]) -> list[Path]:
     return sorted(table.path.glob("_delta_log/*.json"))
 
 
 @pytest.mark.e2e
-def test_a_reading_process_ends_in_peace(table: ControlTable) -> None:
+def test_a_reading_process_ends_in_peace(table: Table[Thing]) -> None:
     """Reading through deltalake's own file system aborted one process in three at its exit."""
     table.append(rows("a", 1, 2))
     for _ in range(2):

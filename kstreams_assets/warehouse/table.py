@@ -2,11 +2,11 @@
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 from urllib.parse import unquote
 
 import pyarrow as pa
@@ -28,16 +28,19 @@ from kstreams_assets.warehouse.layout import (
 from kstreams_assets.warehouse.lock import warehouse_lock
 from kstreams_assets.warehouse.predicate import sql_string
 from kstreams_assets.warehouse.presence import make_warehouse
+from kstreams_assets.warehouse.rows import Rows, rows_of
 
 Value = int | str
 """A value of the column that a table grows along."""
 
 T = TypeVar("T")
+P = TypeVar("P")
+R = TypeVar("R")
 
 _log = logging.getLogger(__name__)
 
 _folded: dict[tuple[Any, ...], dict[str, Any]] = {}
-"""What `ControlTable.fold` remembers: of each file in use what was made of it."""
+"""What `Table.fold` remembers: of each file in use what was made of it."""
 
 _ATTEMPTS = 5
 _LOCK_WAIT_S = 30.0
@@ -98,9 +101,10 @@ class StoredFile:
 
 
 @dataclass(frozen=True, slots=True)
-class ControlTable:
+class Table(Generic[R]):
     """One table below the warehouse; every application has a partition of its own in it.
 
+    `row` is the class of its rows (see `warehouse/column.py`), with a field `application_id`.
     `grows_along` is a column without nulls whose values rise from one append to the next (a time,
     an id that sorts by time), so that files hold ranges of it and can be put together range by
     range. `statistics` are the columns by which readers skip files, `grows_along` among them.
@@ -114,7 +118,7 @@ class ControlTable:
     """
 
     path: Path
-    schema: pa.Schema
+    row: type[R]
     grows_along: str
     statistics: tuple[str, ...] = ()
     bulky: bool = False
@@ -125,6 +129,15 @@ class ControlTable:
     def name(self) -> str:
         """The table's name in messages."""
         return self.path.name
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Its columns."""
+        return self._made.schema
+
+    @property
+    def _made(self) -> Rows[R]:
+        return rows_of(self.row)
 
     def open(self) -> DeltaTable | None:
         """The table as it stands, None while nobody has written it.
@@ -139,17 +152,17 @@ class ControlTable:
         """The version of the table (`table_version`)."""
         return table_version(self.path)
 
-    def append(self, rows: Sequence[Mapping[str, Any]]) -> None:
+    def append(self, rows: Sequence[R]) -> None:
         """Add rows in one commit."""
-        self._write(self._table_of(rows), predicate=None)
+        self._write(self._made.write(rows), predicate=None)
 
     def append_table(self, rows: pa.Table) -> None:
         """Add rows that are columns already, in one commit; columns as in the table's schema."""
         self._write(rows, predicate=None)
 
-    def replace(self, rows: Sequence[Mapping[str, Any]], *, where: str) -> None:
+    def replace(self, rows: Sequence[R], *, where: str) -> None:
         """Put rows in place of those that match the predicate, in one commit."""
-        self._write(self._table_of(rows), predicate=where)
+        self._write(self._made.write(rows), predicate=where)
 
     def rewrite(
         self, application_id: str, low: Value, high: Value, change: Callable[[pa.Table], pa.Table]
@@ -226,6 +239,32 @@ class ControlTable:
         with storage_failures(file):
             return pq.ParquetFile(file).read(columns=[self.grows_along])[0].to_pylist()
 
+    def rows(self, application_id: str | None, where: ds.Expression | None = None) -> list[R]:
+        """The rows of one application, of all of them for None."""
+        return self._made.read(self.read(application_id=application_id, where=where))
+
+    def rows_as(
+        self,
+        part: type[P],
+        application_id: str,
+        where: ds.Expression | None = None,
+        *,
+        distinct: bool = False,
+    ) -> list[P]:
+        """The same, of each what a class with some of their fields has (see `Rows.read_part`).
+
+        Only these columns are read. With `distinct` equal ones come once.
+        """
+        names = self._made.names(part)
+        found = self.read(application_id=application_id, columns=names, where=where)
+        if distinct:
+            found = found.group_by(names).aggregate([])
+        return self._made.read_part(part, found)
+
+    def newest_rows(self, application_id: str, count: int) -> list[R]:
+        """As `read_newest`."""
+        return self._made.read(self.read_newest(application_id, count))
+
     def read(
         self,
         *,
@@ -233,7 +272,7 @@ class ControlTable:
         columns: Sequence[str] | None = None,
         where: ds.Expression | None = None,
     ) -> pa.Table:
-        """The rows of one application, of all of them for None."""
+        """The rows of one application, of all of them for None, as columns."""
         table = self.open()
         if table is None:
             schema = pa.schema([self.schema.field(c) for c in columns]) if columns else self.schema
@@ -325,9 +364,6 @@ class ControlTable:
             filesystem=local,
             schema=self.schema,
         )
-
-    def _table_of(self, rows: Sequence[Mapping[str, Any]]) -> pa.Table:
-        return pa.Table.from_pylist(list(rows), schema=self.schema)
 
     def _write(self, rows: pa.Table, *, predicate: str | None) -> None:
         with self._lock():
