@@ -22,6 +22,10 @@ _BATCH_RECORDS: Final = 2_000
 _BATCH_SETTING: Final = "spark.sql.execution.arrow.maxRecordsPerBatch"
 
 _CAUSE = re.compile(r"^\s*Caused by: (.+)$", re.MULTILINE)
+_FIRST = re.compile(
+    r"^(?:: |.*Lost task .*?\): )((?:[\w$]+\.)+\w*(?:Exception|Error): .+)$", re.MULTILINE
+)
+"""What py4j, or the driver, names before its causes."""
 _EXCEPTION = re.compile(r"^\s*((?:[\w$]+\.)+\w*(?:Exception|Error): .+)$", re.MULTILINE)
 _PYTHON = "Traceback (most recent call last):"
 _PYTHON_ERROR = re.compile(r"^((?:\w+\.)*\w*(?:Exception|Error): .+)$", re.MULTILINE)
@@ -118,7 +122,7 @@ def innermost_cause(text: str) -> str:
 
     Below those lie Java's own (`ArithmeticException: long overflow`), which say less.
     """
-    causes = _CAUSE.findall(text) or _EXCEPTION.findall(text)
+    causes = [*_FIRST.findall(text), *_CAUSE.findall(text)] or _EXCEPTION.findall(text)
     if causes and causes[-1].endswith(_PYTHON):
         causes = _PYTHON_ERROR.findall(text) or causes
     if not causes:

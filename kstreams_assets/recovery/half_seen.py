@@ -7,7 +7,7 @@ than the wait between the looks, and it has no offset commits, it would be left 
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from kstreams_assets.kafka.positions import TopicPartitionId
+from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.recovery.identity import Identities, ProducerEpoch, TransactionId
 from kstreams_assets.recovery.refusal import Refusal, Wanted
 from kstreams_assets.recovery.sample import Sample

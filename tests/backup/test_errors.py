@@ -206,9 +206,9 @@ class TestCluster:
         acls.allow(ResourceType.TOPIC, topic, AclOperation.READ)
         bob.spark = session
 
-        def without_right(run, plans, windows, lock):
+        def without_right(*arguments):
             acls.withdraw(topic, AclOperation.READ)
-            return write_spans(run, plans, windows, lock)
+            return write_spans(*arguments)
 
         write_spans = BackupRun._write
         monkeypatch.setattr(BackupRun, "_write", without_right)
@@ -230,9 +230,9 @@ class TestCluster:
         _write(secure_cluster, topic)
         bench.close_window()
 
-        def without_broker(run, plans, windows, lock):
+        def without_broker(*arguments):
             secure_cluster.kill_node(0)
-            return write_spans(run, plans, windows, lock)
+            return write_spans(*arguments)
 
         write_spans = BackupRun._write
         monkeypatch.setattr(BackupRun, "_write", without_broker)

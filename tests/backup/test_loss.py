@@ -251,10 +251,10 @@ class TestWhileSparkReads:
         def install(action: Callable[[], None]) -> None:
             actions = [action]
 
-            def write(run, plans, windows, lock):
+            def write(*arguments):
                 if actions:
                     actions.pop()()
-                return write_spans(run, plans, windows, lock)
+                return write_spans(*arguments)
 
             monkeypatch.setattr(BackupRun, "_write", write)
 
