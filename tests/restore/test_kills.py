@@ -110,9 +110,12 @@ def assert_restored(restoring: Restoring, target: KafkaCluster) -> None:
         # neither log has gaps, so even the offsets are the same
         assert sorted(found[of_target], key=_place) == sorted(wanted[name], key=_place)
     offsets = target.group_offsets(str(restoring.request.application_id))
-    assert {(o.offset, o.metadata) for o in offsets.values()} == {
-        (100 + number, f"at {number}") for number in range(PARTITIONS)
+    with KafkaCluster(source.settings.connection) as of_source:
+        committed = of_source.group_offsets(source.settings.application_id)
+    assert {p.partition: (o.offset, o.metadata) for p, o in offsets.items()} == {
+        p.partition: (o.offset, o.metadata) for p, o in committed.items()
     }
+    assert len(offsets) == PARTITIONS
     assert restoring.state is RestoreState.COMMITTED
 
 
