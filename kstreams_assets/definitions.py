@@ -4,7 +4,7 @@ from pathlib import Path
 
 import dagster as dg
 
-from kstreams_assets.components.topic_assets import share_topics
+from kstreams_assets.orchestration.topics import share_topics
 from spark_resources.session import SparkSessionResource
 
 

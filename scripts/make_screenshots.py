@@ -27,7 +27,7 @@ import numpy as np
 from websockets.sync.client import ClientConnection, connect
 
 from kstreams_assets.definitions import defs as code_location
-from kstreams_assets.naming import folded
+from kstreams_assets.orchestration.keys import folded
 from scripts.indexed_png import indexed_png
 
 CHECKOUT: Final = Path(__file__).resolve().parents[1]

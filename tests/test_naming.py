@@ -3,7 +3,7 @@
 import dagster as dg
 import pytest
 
-from kstreams_assets.naming import (
+from kstreams_assets.orchestration.keys import (
     CollidingNamesError,
     backup_key,
     folded,

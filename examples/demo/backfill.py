@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import dagster as dg
 
 from kstreams_assets.backup.windows import Window
-from kstreams_assets.naming import backup_key
+from kstreams_assets.orchestration.keys import backup_key
 from kstreams_assets.settings import ApplicationSettings
 
 _QUIET = {"loggers": {"console": {"config": {"log_level": "ERROR"}}}}

@@ -7,7 +7,7 @@ import dagster as dg
 
 from examples.demo.live import DemoError
 from kstreams_assets.completeness.result import RuleResult
-from kstreams_assets.naming import folded, group, restore_completeness_key
+from kstreams_assets.orchestration.keys import folded, group, restore_completeness_key
 from kstreams_assets.restore.completeness import results_of_restore
 from kstreams_assets.restore.restores_table import RestoresTable, RestoreState, StoredRestore
 from kstreams_assets.settings import ApplicationSettings

@@ -8,8 +8,8 @@ import click
 from kstreams_assets.backup.verdicts import Severity
 from kstreams_assets.cli.output import print_table
 from kstreams_assets.completeness.checks import explanation_of, severity_of
-from kstreams_assets.completeness.metadata import NULL
 from kstreams_assets.completeness.result import RuleResult
+from kstreams_assets.orchestration.completeness import NULL
 from kstreams_assets.recovery.point import iso_time
 
 

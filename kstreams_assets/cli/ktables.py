@@ -16,12 +16,12 @@ from kstreams_assets.cli.options import app_options
 from kstreams_assets.cli.output import print_json, print_table
 from kstreams_assets.cli.spark_run import spark_run
 from kstreams_assets.errors import ConfigurationError
-from kstreams_assets.ktables.assets import judge_all
 from kstreams_assets.ktables.checks import StoreVerdict
 from kstreams_assets.ktables.from_settings import make_snapshots, table_stores
 from kstreams_assets.ktables.snapshot import Snapshot, TableStore
 from kstreams_assets.ktables.snapshots_table import SnapshotsTable
 from kstreams_assets.ktables.state import require_store
+from kstreams_assets.orchestration.ktables import judge_all
 from kstreams_assets.recovery.point import iso_time
 from kstreams_assets.settings import ApplicationSettings
 

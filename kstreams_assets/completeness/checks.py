@@ -9,7 +9,7 @@ from kstreams_assets.completeness.recompute import RULE_PREFIX
 from kstreams_assets.completeness.result import Outcome, RuleResult
 from kstreams_assets.completeness.rule import CompletenessRule, Place, Scope
 from kstreams_assets.errors import ConfigurationError
-from kstreams_assets.naming import folded
+from kstreams_assets.orchestration.keys import folded
 from kstreams_assets.settings import ApplicationSettings
 
 AT_WINDOWS: Final = frozenset({Place.BACKUP, Place.KTABLES})

@@ -1,5 +1,5 @@
 """Components: YAML in, Dagster definitions out."""
 
-from kstreams_assets.components.kafka_streams_app import KafkaStreamsAppComponent
+from kstreams_assets.orchestration.component import KafkaStreamsAppComponent
 
 __all__ = ["KafkaStreamsAppComponent"]

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from kstreams_assets import components
 from kstreams_assets.components import KafkaStreamsAppComponent
 from kstreams_assets.components.models import WrongRegistry
 from kstreams_assets.kafka.connection import KafkaConnection
@@ -48,8 +49,7 @@ _FORMATS = {
 
 def yaml_lines() -> Iterator[str]:
     """The YAML: every model that the component reaches, with its fields."""
-    module = KafkaStreamsAppComponent.__module__.rpartition(".")[0]
-    yield f"A file `defs.yaml` has `type: {module}.{KafkaStreamsAppComponent.__name__}` and"
+    yield f"A file `defs.yaml` has `type: {components.__name__}.{KafkaStreamsAppComponent.__name__}` and"
     yield "`attributes` with the keys below. Unknown keys are errors. `{{ env('NAME') }}` and"
     yield "`{{ env('NAME', 'default') }}` take a value from the environment; secrets have a form"
     yield "of their own (`env` or `file`), so that they never stand in the configuration."

@@ -24,11 +24,11 @@ from dagster._core.storage.tags import (
 from dagster._core.test_utils import create_run_for_test, freeze_time
 
 from kstreams_assets.app.model import AppTopic, TopicRole
-from kstreams_assets.backup import sensor
 from kstreams_assets.backup.ledger import Ledger
 from kstreams_assets.backup.partitions import WindowCalendar
 from kstreams_assets.kafka.connection import KafkaConnection
-from kstreams_assets.naming import backup_key, backups_sensor
+from kstreams_assets.orchestration import backup_sensor as sensor
+from kstreams_assets.orchestration.keys import backup_key, backups_sensor
 from kstreams_assets.recovery.table import RecoveryPointTable
 from kstreams_assets.settings import ApplicationSettings, WindowSchedule
 from kstreams_assets.warehouse.layout import Warehouse

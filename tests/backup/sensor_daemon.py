@@ -16,7 +16,7 @@ from dagster._core.workspace.context import WorkspaceProcessContext
 from dagster._core.workspace.load_target import InProcessWorkspaceLoadTarget
 from dagster._daemon.sensor import execute_sensor_iteration
 
-from kstreams_assets.naming import backups_sensor
+from kstreams_assets.orchestration.keys import backups_sensor
 from tests.backup.requesting import instance_at
 from tests.backup.samples import APPLICATION_ID
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import dagster as dg
 
-from kstreams_assets.components.builder import build_application_definitions
+from kstreams_assets.orchestration.component import build_application_definitions
 from kstreams_assets.settings import WindowSchedule
 from spark_resources.session import SparkSessionResource
 from tests.backup.requesting import settings_of

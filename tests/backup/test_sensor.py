@@ -18,8 +18,8 @@ from dagster._core.test_utils import create_run_for_test
 from kstreams_assets.app.model import AppTopic, TopicRole
 from kstreams_assets.backup.request_claim import CLAIM_S, claim_file
 from kstreams_assets.backup.requests import FIRST_PAUSE_S, MAX_WINDOWS
-from kstreams_assets.backup.sensor import build_backup_sensor
-from kstreams_assets.naming import pool
+from kstreams_assets.orchestration.backup_sensor import build_backup_sensor
+from kstreams_assets.orchestration.keys import pool
 from kstreams_assets.warehouse.layout import Warehouse
 from kstreams_assets.warehouse.lock import WarehouseLockedError, warehouse_lock
 from tests.backup.requesting import (
@@ -246,7 +246,7 @@ class TestTwoDaemons:
         assert bench.request().run_key == request.run_key
 
     def test_ticks_take_turns(self, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("kstreams_assets.backup.sensor._LOCK_WAIT_S", 0.1)
+        monkeypatch.setattr("kstreams_assets.orchestration.backup_sensor._LOCK_WAIT_S", 0.1)
         bench.minutes = 1.5
         lock = Warehouse(bench.root).lock_file(f"backup-requests/{APPLICATION_ID}")
         with (
@@ -266,7 +266,7 @@ class TestCursorAndClaim:
         bench.back_up(bench.request())
         assert bench.reason() == "Every closed window is backed up."
         with monkeypatch.context() as patched:
-            patched.setattr("kstreams_assets.backup.sensor.window_statuses", None)
+            patched.setattr("kstreams_assets.orchestration.backup_sensor.window_statuses", None)
             bench.minutes = 1.9
             assert bench.reason() == "No window has closed since the last look."
         bench.minutes = 2.1

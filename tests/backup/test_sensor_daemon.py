@@ -16,7 +16,7 @@ from dagster._core.storage.tags import (
 )
 
 from kstreams_assets.backup.request_claim import RequestClaim, claim_file, read_claim, write_claim
-from kstreams_assets.naming import backups_sensor, pool, recovery_points_sensor
+from kstreams_assets.orchestration.keys import backups_sensor, pool, recovery_points_sensor
 from kstreams_assets.recovery.table import RecoveryPointTable
 from kstreams_assets.warehouse.layout import Warehouse
 from tests.backup.requesting import ROOT, backup_keys, instance_at

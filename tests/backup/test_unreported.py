@@ -17,17 +17,17 @@ import yaml
 from dagster._core.test_utils import create_run_for_test
 
 from kstreams_assets.app.model import TopicRole
-from kstreams_assets.backup.assets import report_left_behind
 from kstreams_assets.backup.from_settings import back_up
 from kstreams_assets.backup.ledger import Ledger
 from kstreams_assets.backup.partitions import WindowCalendar
 from kstreams_assets.backup.plan import Gap, GapCause
 from kstreams_assets.backup.result import TopicBackup, WindowBackup
-from kstreams_assets.backup.sensor import build_backup_sensor
 from kstreams_assets.backup.unreported import ReportMarks, windows_of_run
 from kstreams_assets.backup.verdicts import CHECKS, judge
 from kstreams_assets.backup.windows import Window
-from kstreams_assets.naming import backup_key
+from kstreams_assets.orchestration.backup import report_left_behind
+from kstreams_assets.orchestration.backup_sensor import build_backup_sensor
+from kstreams_assets.orchestration.keys import backup_key
 from kstreams_assets.recovery.table import RecoveryPointTable
 from kstreams_assets.settings import ApplicationSettings, BackupSettings, WindowSchedule
 from kstreams_assets.warehouse.layout import Warehouse

@@ -4,8 +4,8 @@ from typing import Any
 
 import dagster as dg
 
-from kstreams_assets.completeness.metadata import evaluation_metadata, rule_metadata
 from kstreams_assets.completeness.result import Outcome
+from kstreams_assets.orchestration.completeness import evaluation_metadata, rule_metadata
 from tests.completeness.outcomes import result
 
 

@@ -12,7 +12,7 @@ import dagster as dg
 import pytest
 import yaml
 
-from kstreams_assets.components.topic_assets import share_topics
+from kstreams_assets.orchestration.topics import share_topics
 
 TYPE = "kstreams_assets.components.KafkaStreamsAppComponent"
 

@@ -7,9 +7,9 @@ import dagster as dg
 import pytest
 
 from kstreams_assets.components import KafkaStreamsAppComponent
-from kstreams_assets.components.builder import build_application_definitions
 from kstreams_assets.drill.settings import DrillSettings
 from kstreams_assets.errors import ConfigurationError
+from kstreams_assets.orchestration.component import build_application_definitions
 from kstreams_assets.settings import ApplicationSettings
 from tests.components.project import attributes, specs_of
 

@@ -7,13 +7,13 @@ import dagster as dg
 import pytest
 
 from kstreams_assets.components import KafkaStreamsAppComponent
-from kstreams_assets.components.builder import build_application_definitions
 from kstreams_assets.errors import ConfigurationError, DeclaredNotFoundError
-from kstreams_assets.governance import assets as assets_module
 from kstreams_assets.governance.declaration import Governance, Limits
 from kstreams_assets.governance.findings import CHECKS, GovernanceReport
 from kstreams_assets.governance.judge import judge
-from kstreams_assets.naming import governance_key
+from kstreams_assets.orchestration import governance as assets_module
+from kstreams_assets.orchestration.component import build_application_definitions
+from kstreams_assets.orchestration.keys import governance_key
 from kstreams_assets.settings import ApplicationSettings
 from tests.components.project import attributes
 from tests.governance.samples import CHANGELOG, configs, declared, healthy

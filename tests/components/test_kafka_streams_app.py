@@ -6,10 +6,10 @@ from typing import Any, ClassVar
 import pytest
 
 from kstreams_assets.components import KafkaStreamsAppComponent
-from kstreams_assets.components.builder import build_application_definitions
 from kstreams_assets.errors import ConfigurationError
 from kstreams_assets.kafka.connection import PasswordSasl
-from kstreams_assets.naming import CollidingNamesError
+from kstreams_assets.orchestration.component import build_application_definitions
+from kstreams_assets.orchestration.keys import CollidingNamesError
 from kstreams_assets.restore.request import VerifyExtent
 from kstreams_assets.settings import ApplicationSettings, RecoveryPointSettings, RestoreSettings
 from tests.components.project import Project, attributes, edges, messages_of, specs_of

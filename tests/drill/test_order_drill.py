@@ -9,13 +9,13 @@ import pytest
 import yaml
 
 from kstreams_assets.completeness.result import Outcome
-from kstreams_assets.drill.assets import build_drill_assets
 from kstreams_assets.drill.judgement import ObjectiveResult, objective_verdict
 from kstreams_assets.drill.report import DrillReport, Phase, RateFrom
 from kstreams_assets.drill.request import DrillRequest
 from kstreams_assets.drill.run import DrillRun, report_file
 from kstreams_assets.drill.table import DrillsTable
 from kstreams_assets.errors import DrillCommandNotFoundError
+from kstreams_assets.orchestration.drill import build_drill_assets
 from kstreams_assets.restore.local_target import (
     local_target,
     local_targets,

@@ -8,8 +8,8 @@ import dagster as dg
 
 from kstreams_assets.app.model import AppTopic, StreamsApplication, TopicRole
 from kstreams_assets.completeness.rule import CompletenessRule
-from kstreams_assets.components.builder import build_application_definitions
 from kstreams_assets.kafka.connection import KafkaConnection
+from kstreams_assets.orchestration.component import build_application_definitions
 from kstreams_assets.settings import ApplicationSettings, RestoreSettings, WindowSchedule
 from kstreams_assets.warehouse.layout import Warehouse
 from spark_resources.session import SparkSessionResource

@@ -13,8 +13,12 @@ import pytest
 from kstreams_assets.app.model import TopicRole
 from kstreams_assets.completeness.result import Outcome, ResultsTable
 from kstreams_assets.completeness.rule import CompletenessRule, Place
-from kstreams_assets.naming import backup_key, completeness_key, restore_completeness_key
 from kstreams_assets.offsets import CommittedOffset, TopicPartitionId
+from kstreams_assets.orchestration.keys import (
+    backup_key,
+    completeness_key,
+    restore_completeness_key,
+)
 from kstreams_assets.restore.restores_table import RestoresTable, RestoreState
 from kstreams_assets.settings import WindowSchedule
 from spark_resources.session import SparkSessionResource

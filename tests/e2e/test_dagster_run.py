@@ -13,9 +13,9 @@ from confluent_kafka import Producer
 
 from kstreams_assets.backup.run import Spark
 from kstreams_assets.backup.verdicts import CHECKS
-from kstreams_assets.components.builder import build_application_definitions
 from kstreams_assets.kafka.connection import KafkaConnection
-from kstreams_assets.naming import backup_key, recovery_points_key
+from kstreams_assets.orchestration.component import build_application_definitions
+from kstreams_assets.orchestration.keys import backup_key, recovery_points_key
 from kstreams_assets.recovery.table import RecoveryPointTable
 from kstreams_assets.settings import ApplicationSettings, WindowSchedule
 from spark_resources.session import SparkSessionResource

@@ -21,8 +21,8 @@ from dagster._daemon.backfill import execute_backfill_iteration
 from dagster_graphql.schema import create_schema
 
 from kstreams_assets.app.model import TopicRole
-from kstreams_assets.naming import group_offsets_key, restore_key
 from kstreams_assets.offsets import CommittedOffset, TopicPartitionId
+from kstreams_assets.orchestration.keys import group_offsets_key, restore_key
 from kstreams_assets.restore import run as run_module
 from kstreams_assets.restore.restores_table import RestoresTable, RestoreState
 from tests.backup.reading import consume

@@ -10,15 +10,15 @@ import pyarrow as pa
 import pytest
 
 from kstreams_assets.app.model import AppTopic, Store, TopicRole
-from kstreams_assets.backup.assets import build_backup_assets
 from kstreams_assets.backup.windows import Window
 from kstreams_assets.errors import KTableWindowError
-from kstreams_assets.ktables import assets
 from kstreams_assets.ktables.checks import EVERY_ROW_DECODES, SNAPSHOT_IS_PROVED
 from kstreams_assets.ktables.snapshot import RowProblem, Snapshot
-from kstreams_assets.naming import CollidingNamesError
+from kstreams_assets.orchestration import ktables as assets
+from kstreams_assets.orchestration.backup import build_backup_assets
+from kstreams_assets.orchestration.keys import CollidingNamesError
+from kstreams_assets.orchestration.restore import build_restore_assets
 from kstreams_assets.recovery.table import RecoveryPointTable
-from kstreams_assets.restore.assets import build_restore_assets
 from kstreams_assets.settings import ApplicationSettings
 from spark_resources.session import SparkSessionResource
 from tests.backup.samples import point

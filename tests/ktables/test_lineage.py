@@ -8,10 +8,15 @@ import pytest
 from kstreams_assets.app.model import AppTopic, TopicRole
 from kstreams_assets.errors import ConfigurationError
 from kstreams_assets.ktables.from_settings import table_stores
-from kstreams_assets.ktables.lineage import column_lineage, declared_fields, split_source
-from kstreams_assets.ktables.metadata import column_schema, written_schema
 from kstreams_assets.ktables.snapshot import TableStore
 from kstreams_assets.ktables.store_format import Encoding, Format, StoreFormat, StoreKind
+from kstreams_assets.orchestration.ktables import (
+    column_lineage,
+    column_schema,
+    declared_fields,
+    split_source,
+    written_schema,
+)
 from tests.ktables.samples import TOPICS, TOTALS, settings
 
 LOG = "backup/shop/shop-totals-changelog"

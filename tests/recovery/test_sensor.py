@@ -14,12 +14,15 @@ from dagster._core.definitions.sensor_definition import SensorExecutionData
 from kstreams_assets.app.model import TopicRole
 from kstreams_assets.backup.ledger import Ledger
 from kstreams_assets.errors import ClusterUnavailableError
-from kstreams_assets.naming import recovery_points_key
-from kstreams_assets.recovery import sensor as recorder_sensor
-from kstreams_assets.recovery.metadata import input_lags, point_metadata
+from kstreams_assets.orchestration import recovery_point_sensor as recorder_sensor
+from kstreams_assets.orchestration.keys import recovery_points_key
+from kstreams_assets.orchestration.recovery_point_sensor import (
+    RecorderCursor,
+    build_recovery_point_sensor,
+)
+from kstreams_assets.orchestration.recovery_points import input_lags, point_metadata
 from kstreams_assets.recovery.point import GroupOffset, Guarantee, PartitionCut, RecoveryPoint
 from kstreams_assets.recovery.recorder import Recorder
-from kstreams_assets.recovery.sensor import RecorderCursor, build_recovery_point_sensor
 from kstreams_assets.recovery.table import RecoveryPointTable
 from kstreams_assets.settings import RecoveryPointSettings
 from kstreams_assets.warehouse.layout import Warehouse

@@ -12,9 +12,9 @@ from kstreams_assets.app.model import AppTopic, TopicRole
 from kstreams_assets.backup.point_judge import Restores
 from kstreams_assets.errors import GroupOffsetsDifferError
 from kstreams_assets.kafka.connection import KafkaConnection
-from kstreams_assets.naming import CollidingNamesError, group_offsets_key, restore_key
 from kstreams_assets.offsets import TopicPartitionId
-from kstreams_assets.restore import assets
+from kstreams_assets.orchestration import restore as assets
+from kstreams_assets.orchestration.keys import CollidingNamesError, group_offsets_key, restore_key
 from kstreams_assets.restore.plan import Refusal, RestorePlan
 from kstreams_assets.restore.request import (
     ChangelogSource,

@@ -13,14 +13,15 @@ from kstreams_assets.completeness.result import Outcome, ResultsTable, RuleResul
 from kstreams_assets.completeness.rule import Place
 from kstreams_assets.errors import GroupNotEmptyError
 from kstreams_assets.kafka.connection import KafkaConnection
-from kstreams_assets.naming import (
+from kstreams_assets.offsets import TopicPartitionId
+from kstreams_assets.orchestration import restore as assets
+from kstreams_assets.orchestration import restore as completeness_asset
+from kstreams_assets.orchestration.keys import (
     CollidingNamesError,
     group_offsets_key,
     restore_completeness_key,
     restore_key,
 )
-from kstreams_assets.offsets import TopicPartitionId
-from kstreams_assets.restore import assets, completeness_asset
 from kstreams_assets.restore.completeness import SKIPPED, require_complete
 from kstreams_assets.restore.plan import RestorePlan
 from kstreams_assets.restore.request import RestoreRequest

@@ -11,9 +11,8 @@ from kstreams_assets.backup.coverage import Recency, recovery_point_is_recent
 from kstreams_assets.backup.from_settings import recorder_of
 from kstreams_assets.errors import KStreamsAssetsError
 from kstreams_assets.kafka.cluster import KafkaCluster
-from kstreams_assets.naming import recovery_points_key, recovery_points_sensor
-from kstreams_assets.recovery.assets import restorable_metadata
-from kstreams_assets.recovery.metadata import point_metadata
+from kstreams_assets.orchestration.keys import recovery_points_key, recovery_points_sensor
+from kstreams_assets.orchestration.recovery_points import point_metadata, restorable_metadata
 from kstreams_assets.recovery.point import RecoveryPoint
 from kstreams_assets.recovery.table import RecoveryPointTable
 from kstreams_assets.settings import ApplicationSettings

@@ -1,8 +1,4 @@
-"""The backup sensor: requests one run for the closed windows that are not backed up.
-
-It keeps nothing that could be lost: what is due stands in the ledger, what runs and what failed in
-Dagster's own runs. The cursor only saves looking again while nothing has changed.
-"""
+"""The sensor that requests backup runs of windows that have ended."""
 
 import hashlib
 import json
@@ -12,19 +8,13 @@ from typing import Final
 
 import dagster as dg
 
-from kstreams_assets.backup.assets import report_left_behind
 from kstreams_assets.backup.due import window_statuses
 from kstreams_assets.backup.partitions import WindowCalendar
-from kstreams_assets.backup.request_claim import (
-    RequestClaim,
-    claim_file,
-    read_claim,
-    write_claim,
-)
-from kstreams_assets.backup.request_runs import BackupRuns
+from kstreams_assets.backup.request_claim import RequestClaim, claim_file, read_claim, write_claim
 from kstreams_assets.backup.requests import BackupRequest, Paused, next_request, pause_s
 from kstreams_assets.errors import KStreamsAssetsError
-from kstreams_assets.naming import backup_key, backups_sensor
+from kstreams_assets.orchestration.backup import BackupRuns, report_left_behind
+from kstreams_assets.orchestration.keys import backup_key, backups_sensor
 from kstreams_assets.settings import ApplicationSettings
 from kstreams_assets.warehouse.lock import warehouse_lock
 

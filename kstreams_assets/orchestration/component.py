@@ -1,4 +1,4 @@
-"""`KafkaStreamsAppComponent`: one YAML file describes one application, and becomes assets."""
+"""The Dagster component: one YAML document becomes the definitions of an application."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,7 +11,6 @@ from kstreams_assets.app.roles import application_from_declarations, application
 from kstreams_assets.app.selection import select_topics
 from kstreams_assets.app.topology import parse_topology
 from kstreams_assets.completeness.yaml_lines import yaml_lines
-from kstreams_assets.components.builder import build_application_definitions
 from kstreams_assets.components.completeness_models import RuleModel
 from kstreams_assets.components.completeness_settings import topic_formats, with_rules
 from kstreams_assets.components.drill_models import DrillModel
@@ -33,8 +32,46 @@ from kstreams_assets.components.store_models import StoreModel, require_stores, 
 from kstreams_assets.errors import ConfigurationError
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.ktables.registry import RegistryConnection
+from kstreams_assets.orchestration.backup import build_backup_assets
+from kstreams_assets.orchestration.backup_sensor import build_backup_sensor
+from kstreams_assets.orchestration.completeness import build_completeness_assets
+from kstreams_assets.orchestration.drill import build_drill_assets, build_drill_schedules
+from kstreams_assets.orchestration.governance import (
+    build_governance_asset,
+    build_governance_schedules,
+)
+from kstreams_assets.orchestration.ktables import build_ktable_assets
+from kstreams_assets.orchestration.recovery_point_sensor import build_recovery_point_sensor
+from kstreams_assets.orchestration.recovery_points import build_recovery_points_asset
+from kstreams_assets.orchestration.restore import build_restore_assets
+from kstreams_assets.orchestration.topics import topic_specs
 from kstreams_assets.settings import ApplicationSettings
 from kstreams_assets.warehouse.layout import Warehouse
+
+
+def build_application_definitions(settings: ApplicationSettings) -> dg.Definitions:
+    """Topics, recovery points, backups, KTables and restores of one application, and the sensors.
+
+    The resource `spark` (`spark_resources.session.SparkSessionResource`) has to be bound by the
+    code location; pass several applications through `components.topic_assets.share_topics`.
+
+    Raises:
+        ConfigurationError: Names collide, or the windows are not understood.
+    """
+    return dg.Definitions(
+        assets=[
+            *topic_specs(settings),
+            build_recovery_points_asset(settings),
+            build_backup_assets(settings),
+            *build_ktable_assets(settings),
+            *build_completeness_assets(settings),
+            *build_restore_assets(settings),
+            *build_drill_assets(settings),
+            build_governance_asset(settings),
+        ],
+        schedules=[*build_governance_schedules(settings), *build_drill_schedules(settings)],
+        sensors=[build_recovery_point_sensor(settings), build_backup_sensor(settings)],
+    )
 
 
 class KafkaStreamsAppComponent(dg.Component, dg.Resolvable, dg.Model):

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 import dagster as dg
 
 from kstreams_assets.app.model import AppTopic, StreamsApplication, TopicRole
-from kstreams_assets.naming import folded, group, refuse_collisions, topic_key
+from kstreams_assets.orchestration.keys import folded, group, refuse_collisions, topic_key
 from kstreams_assets.settings import ApplicationSettings
 
 _WHAT = {
