@@ -96,7 +96,7 @@ def drill_orders(folder: Path, spark: Spark, *, orders: int = ORDERS) -> Drilled
 
 def _settings(servers: str, folder: Path) -> ApplicationSettings:
     settings = load_settings(
-        _ROOT / "kstreams_assets/defs/order_processor/defs.yaml",
+        _ROOT / "examples/defs/order_processor/defs.yaml",
         application_id=None,
         bootstrap_servers=servers,
         warehouse=str(folder / "warehouse"),

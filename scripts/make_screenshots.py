@@ -26,7 +26,7 @@ import click
 import numpy as np
 from websockets.sync.client import ClientConnection, connect
 
-from kstreams_assets.definitions import defs as code_location
+from examples.definitions import defs as code_location
 from kstreams_assets.orchestration.keys import folded
 from scripts.indexed_png import indexed_png
 
@@ -208,7 +208,7 @@ def dagster_ui(folder: Path, port: int) -> Iterator[str]:
     home.mkdir()
     shutil.copy(CHECKOUT / "dagster.yaml", home)
     command = [sys.executable, "-m", "dagster_webserver", "--host", "127.0.0.1"]
-    command += ["--port", str(port), "-m", "kstreams_assets.definitions", "--read-only"]
+    command += ["--port", str(port), "-m", "examples.definitions", "--read-only"]
     environment = {**os.environ, "DAGSTER_HOME": str(home), "KSTREAMS_WAREHOUSE": "/backup"}
     address = f"http://127.0.0.1:{port}"
     with _process(command, folder / "ui.log", environment):

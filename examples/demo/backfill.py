@@ -26,7 +26,7 @@ def backfill(
     settings: ApplicationSettings, windows: Sequence[Window], instance: dg.DagsterInstance
 ) -> Backfill:
     """Run the backups of these windows, in order of time without gaps, as a single run."""
-    from kstreams_assets.definitions import defs
+    from examples.definitions import defs
 
     definitions = defs()
     ordered = sorted(windows)

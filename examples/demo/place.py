@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 CHECKOUT: Final = Path(__file__).resolve().parents[2]
-DEFS: Final = CHECKOUT / "kstreams_assets" / "defs" / "order_processor" / "defs.yaml"
+DEFS: Final = CHECKOUT / "examples" / "defs" / "order_processor" / "defs.yaml"
 APPLICATION_ID: Final = "order-processor"
 CONFIG = {"topic.min.compaction.lag.ms": "3600000"}
 """Streams properties: the changelog is left alone for longer than a window and its backup."""

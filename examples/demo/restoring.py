@@ -42,7 +42,7 @@ def restore(
     Raises:
         DemoError: The run did not come to its end, in Dagster's words.
     """
-    from kstreams_assets.definitions import defs
+    from examples.definitions import defs
 
     application_id = settings.application_id
     began = time.monotonic()

@@ -49,7 +49,8 @@ _FORMATS = {
 
 def yaml_lines() -> Iterator[str]:
     """The YAML: every model that the component reaches, with its fields."""
-    yield f"A file `defs.yaml` has `type: {components.__name__}.{KafkaStreamsAppComponent.__name__}` and"
+    component = f"{components.__name__}.{KafkaStreamsAppComponent.__name__}"
+    yield f"A file `defs.yaml` has `type: {component}` and"
     yield "`attributes` with the keys below. Unknown keys are errors. `{{ env('NAME') }}` and"
     yield "`{{ env('NAME', 'default') }}` take a value from the environment; secrets have a form"
     yield "of their own (`env` or `file`), so that they never stand in the configuration."

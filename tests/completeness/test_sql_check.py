@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-import kstreams_assets
+import examples
 from kstreams_assets.cli.app_file import load_settings
 from kstreams_assets.completeness.known_views import KnownViews, RuleTextError
 from kstreams_assets.completeness.recompute import recompute_sql
@@ -19,7 +19,7 @@ from kstreams_assets.completeness.view import COMMON_COLUMNS, View, views_of
 from spark_resources.session import SparkSessionResource
 from tests.completeness.rule_samples import known
 
-EXAMPLES = sorted((Path(kstreams_assets.__file__).parent / "defs").glob("*/defs.yaml"))
+EXAMPLES = sorted((Path(examples.__file__).parent / "defs").glob("*/defs.yaml"))
 ACCEPTED = tuple(
     statement.strip()
     for statement in Path(__file__).with_name("accepted.sql").read_text("utf-8").split(";\n")

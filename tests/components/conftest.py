@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-import kstreams_assets
+import examples
 from tests.components.project import project
 
 __all__ = ["order_processor", "project"]
@@ -13,5 +13,5 @@ __all__ = ["order_processor", "project"]
 @pytest.fixture(scope="session")
 def order_processor() -> str:
     """The topology text of the worked example."""
-    folder = Path(kstreams_assets.__file__).parent / "defs" / "order_processor"
+    folder = Path(examples.__file__).parent / "defs" / "order_processor"
     return (folder / "topology.txt").read_text("utf-8")

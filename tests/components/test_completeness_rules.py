@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-import kstreams_assets
+import examples
 from kstreams_assets.backup.verdicts import Severity
 from kstreams_assets.cli.app_file import load_settings
 from kstreams_assets.completeness.known_views import KnownViews
@@ -19,7 +19,7 @@ from tests.cli.application import TYPE
 from tests.completeness.rule_samples import attributes, settings, stores
 from tests.components.project import Project, messages_of
 
-DEFINITIONS = Path(kstreams_assets.__file__).parent / "defs"
+DEFINITIONS = Path(examples.__file__).parent / "defs"
 EXAMPLES = sorted(each.parent.name for each in DEFINITIONS.glob("*/defs.yaml"))
 
 

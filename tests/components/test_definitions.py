@@ -14,7 +14,7 @@ import yaml
 from dagster._core.instance.ref import InstanceRef
 from syrupy.assertion import SnapshotAssertion
 
-from kstreams_assets.definitions import defs
+from examples.definitions import defs
 
 ROOT = Path(__file__).parents[2]
 
@@ -25,7 +25,7 @@ started = []
 pyspark.SparkContext._ensure_initialized = classmethod(lambda *a, **k: started.append(a))
 import socket
 socket.socket.connect = lambda *a: started.append(a)
-from kstreams_assets.definitions import defs
+from examples.definitions import defs
 import dagster as dg
 loaded = defs()
 dg.Definitions.validate_loadable(loaded)

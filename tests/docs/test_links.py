@@ -24,7 +24,7 @@ from kstreams_assets.warehouse.rows import rows_of
 from spark_resources.session import SparkSessionResource
 from tests.docs.documents import CHECKOUT, Block, anchors, blocks, documents, links, prose
 
-TOPOLOGY = CHECKOUT / "kstreams_assets" / "defs" / "order_processor" / "topology.txt"
+TOPOLOGY = CHECKOUT / "examples" / "defs" / "order_processor" / "topology.txt"
 _PROGRAM = re.compile(r"(?<![\w.-])kstreams-assets[ \t]+([^\n|>&;#]+)")
 _TEST = re.compile(r"`(tests/[\w/]+\.py)::([\w.\[\]-]+(?:::\w+)*)`")
 _LEAST: dict[str, Any] = {

@@ -93,7 +93,7 @@ def totals_on(connection: KafkaConnection, topics: OrderTopics) -> dict[str, Cus
 def _settings(servers: str, folder: Path) -> ApplicationSettings:
     """Those of the worked example, with its rules and its drill."""
     settings = load_settings(
-        ROOT / "kstreams_assets/defs/order_processor/defs.yaml",
+        ROOT / "examples/defs/order_processor/defs.yaml",
         application_id=None,
         bootstrap_servers=servers,
         warehouse=str(folder / "warehouse"),

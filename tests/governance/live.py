@@ -9,7 +9,7 @@ import pytest
 import yaml
 from kafka.protocol.admin import AlterPartitionReassignmentsRequest
 
-import kstreams_assets
+import examples
 from examples.orders_count.application import EXAMPLE, EXAMPLE_V2, STORE
 from examples.orders_created.orders import TOPIC, events
 from examples.streams.application import ExampleApplication
@@ -52,7 +52,7 @@ class Live:
 
 def settings_of(example: str, folder: Path, servers: str) -> ApplicationSettings:
     """The example as it is shipped, on three brokers."""
-    shipped = Path(kstreams_assets.__file__).parent / "defs" / example
+    shipped = Path(examples.__file__).parent / "defs" / example
     document = yaml.safe_load((shipped / "defs.yaml").read_text("utf-8"))
     document["attributes"]["governance"] |= {"replication_factor": 3, "min_insync_replicas": 2}
     folder.mkdir()

@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import kstreams_assets
+import examples
 from kstreams_assets.app.model import AppTopic, TopicRole
 from kstreams_assets.app.roles import application_from_topology
 from kstreams_assets.app.topology import parse_topology
@@ -55,7 +55,7 @@ KINDS = {
 
 def declared(example: str, **governance: Any) -> Declared:
     """An example, known by its topology text, with everything that can be judged declared."""
-    folder = Path(kstreams_assets.__file__).parent / "defs" / example
+    folder = Path(examples.__file__).parent / "defs" / example
     text = (folder / "topology.txt").read_text("utf-8")
     application = application_from_topology(example.replace("_", "-"), parse_topology(text))
     names = {store.name for store in application.stores}

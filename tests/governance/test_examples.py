@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-import kstreams_assets
+import examples
 from kstreams_assets.cli.app_file import load_settings
 from kstreams_assets.governance.judge import judge
 from kstreams_assets.governance.run import declared_of
 from tests.governance.samples import healthy, with_topic
 
-EXAMPLES = sorted((Path(kstreams_assets.__file__).parent / "defs").glob("*/defs.yaml"))
+EXAMPLES = sorted((Path(examples.__file__).parent / "defs").glob("*/defs.yaml"))
 FROM_TOPOLOGY = (
     "internal_topics_as_declared",
     "stores_as_declared",

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import requests
 
-import kstreams_assets
+import examples
 from examples.order_processor.application import OrderProcessor, create_topics
 from examples.order_processor.load import produce_orders
 from examples.order_processor.orders import OrderGenerator
@@ -39,7 +39,7 @@ pytestmark = pytest.mark.kafka
 ORDERS = 600
 PARTITIONS = range(4)
 GENERATOR = OrderGenerator(seed=11, customers=20, invalid_share=0.1)
-TOPOLOGY = Path(kstreams_assets.__file__).parent / "defs" / "order_processor" / "topology.txt"
+TOPOLOGY = Path(examples.__file__).parent / "defs" / "order_processor" / "topology.txt"
 
 
 @dataclass

@@ -9,19 +9,19 @@ from typing import Any
 
 import yaml
 
-import kstreams_assets
+import examples
 from examples.streams.application import Example
 from kstreams_assets.components import KafkaStreamsAppComponent
 from kstreams_assets.settings import ApplicationSettings
 
-_DEFINITIONS = Path(kstreams_assets.__file__).parent / "defs"
+_DEFINITIONS = Path(examples.__file__).parent / "defs"
 _DECLARED_TOPICS = ("inputs", "outputs")
 _LISTS_OF_TOPICS = ("inputs", "outputs", "not_mine", "include", "exclude")
 
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """The folder `kstreams_assets/defs/<folder>` of an example.
+    """The folder `examples/defs/<folder>` of an example.
 
     `attributes` replace those of the YAML, such as the address of a schema registry.
     """

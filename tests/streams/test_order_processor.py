@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka import Consumer, Message, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-import kstreams_assets
+import examples
 from examples.order_processor.application import (
     OrderProcessor,
     create_topics,
@@ -162,6 +162,6 @@ def test_missing_topics_are_one_clear_error(kafka_cluster: LocalCluster, tmp_pat
 
 
 def test_describe_equals_the_text_kept_beside_the_component() -> None:
-    kept = Path(kstreams_assets.__file__).parent / "defs" / "order_processor" / "topology.txt"
+    kept = Path(examples.__file__).parent / "defs" / "order_processor" / "topology.txt"
     assert describe_topology() == kept.read_text("utf-8")
     assert "topics: [eu.orders]" in describe_topology(topic_prefix="eu.")

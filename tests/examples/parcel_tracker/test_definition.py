@@ -1,11 +1,11 @@
-"""kstreams_assets/defs/parcel_tracker: what the topology text and the YAML say of the topics."""
+"""examples/defs/parcel_tracker: what the topology text and the YAML say of the topics."""
 
 from pathlib import Path
 
 import pytest
 import yaml
 
-import kstreams_assets
+import examples
 from examples.parcel_tracker.application import EXAMPLE, INPUTS, OUTPUTS, SERVE_AS_CHANGELOG
 from kstreams_assets.app.declarations import Declarations, StoreDeclaration
 from kstreams_assets.app.model import StreamsApplication, TopicRole
@@ -15,7 +15,7 @@ from kstreams_assets.components import KafkaStreamsAppComponent
 from kstreams_assets.ktables.store_format import StoreKind
 from kstreams_assets.settings import ApplicationSettings
 
-FOLDER = Path(kstreams_assets.__file__).parent / "defs" / "parcel_tracker"
+FOLDER = Path(examples.__file__).parent / "defs" / "parcel_tracker"
 LOGGED = (
     "addressed-subscription-store",
     "closed-windows-store",

@@ -1,0 +1,31 @@
+"""A code location: every application whose YAML lies below a folder, with what its runs need."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import dagster as dg
+
+from kstreams_assets.orchestration.topics import share_topics
+from spark_resources.session import SparkSessionResource
+
+
+def load_applications(definitions_file: str) -> Callable[[], dg.Definitions]:
+    """All applications of `defs/` beside the given file; loads without a broker and without a JVM.
+
+    Call it as `defs = load_applications(__file__)` in the `definitions.py` of a project of
+    Dagster's `dg`.
+    """
+
+    @dg.definitions
+    def loaded() -> dg.Definitions:
+        applications = dg.load_from_defs_folder(path_within_project=Path(definitions_file).parent)
+        return dg.Definitions.merge(
+            share_topics(applications),
+            dg.Definitions(
+                resources={"spark": SparkSessionResource()},
+                # One JVM per run: a process for each step would start one for each step.
+                executor=dg.in_process_executor,
+            ),
+        )
+
+    return loaded
