@@ -14,23 +14,21 @@ from bench.machine import write_result
 from examples.order_processor.application import OrderProcessor, create_topics
 from examples.order_processor.load import produce_orders
 from examples.order_processor.orders import CustomerTotal, OrderGenerator, customer_totals
-from kstreams_assets.backup.from_settings import back_up, recorder_of
-from kstreams_assets.backup.run import Spark
+from kstreams_assets.backup.run import Spark, back_up, recorder_of
 from kstreams_assets.backup.windows import Window
 from kstreams_assets.cli.app_file import load_settings
-from kstreams_assets.drill.judgement import bottleneck, objective_verdict
-from kstreams_assets.drill.report import DrillReport
-from kstreams_assets.drill.request import DrillRequest
+from kstreams_assets.drill.report import DrillReport, bottleneck, objective_verdict
 from kstreams_assets.drill.run import DrillRun
+from kstreams_assets.drill.settings import DrillRequest
+from kstreams_assets.kafka.clients import librdkafka_config
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
-from kstreams_assets.kafka.librdkafka import librdkafka_config
-from kstreams_assets.kafka.local_cluster import LocalCluster
+from kstreams_assets.local.cluster import LocalCluster
+from kstreams_assets.local.target import local_target, remove_local_target
 from kstreams_assets.offsets import TopicPartitionId
-from kstreams_assets.recovery.point import Guarantee, RecoveryPoint
-from kstreams_assets.restore.local_target import local_target, remove_local_target
 from kstreams_assets.settings import ApplicationSettings
-from spark_resources.session import SparkSessionResource
+from kstreams_assets.warehouse.point import Guarantee, RecoveryPoint
+from spark_resources.resource import SparkSessionResource
 
 ORDERS: Final = 1_000_000
 CUSTOMERS: Final = 20_000

@@ -11,10 +11,11 @@ from deltalake import DeltaTable
 
 from bench.machine import write_result
 from kstreams_assets.app.model import TopicRole
-from kstreams_assets.kafka.raw_record import RawRecord
+from kstreams_assets.kafka.raw_batch import RawRecord
 from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.recovery.maintenance import Retention, maintain
-from kstreams_assets.recovery.point import (
+from kstreams_assets.warehouse.layout import Warehouse
+from kstreams_assets.warehouse.point import (
     GroupOffset,
     Guarantee,
     Method,
@@ -22,9 +23,12 @@ from kstreams_assets.recovery.point import (
     RecoveryPoint,
     new_point_id,
 )
-from kstreams_assets.recovery.saved_records import SavedRecordsTable, SavedTail
-from kstreams_assets.recovery.table import RecoveryPointTable, at_edges
-from kstreams_assets.warehouse.layout import Warehouse
+from kstreams_assets.warehouse.points import (
+    RecoveryPointTable,
+    SavedRecordsTable,
+    SavedTail,
+    at_edges,
+)
 
 _APPLICATION = "order-processor"
 _START_MS = 1_795_000_000_000 // 3_600_000 * 3_600_000

@@ -14,20 +14,18 @@ from bench.backup import produce_records
 from bench.machine import write_result
 from bench.memory import peak_memory
 from bench.setting import Setting, setting
-from kstreams_assets.backup.content import SpanId, span_files
 from kstreams_assets.backup.windows import Window
 from kstreams_assets.kafka.topics import TopicSpec
 from kstreams_assets.offsets import OffsetRange, TopicPartitionId
 from kstreams_assets.restore.produce import produce
-from kstreams_assets.restore.records import header_lists
 from kstreams_assets.restore.request import VerifyExtent
-from kstreams_assets.restore.result import PartitionProduced
 from kstreams_assets.restore.verify import verify
-from kstreams_assets.restore.work import PartitionWork
 from kstreams_assets.settings import RestoreSettings
 from kstreams_assets.warehouse.layout import Warehouse
+from kstreams_assets.warehouse.records import SpanId, span_files
 from spark_resources.jars import class_path
 from spark_resources.java import find_java
+from spark_resources.partition_records import PartitionProduced, PartitionWork, header_lists
 
 _TOPIC = "orders"
 _PARTITIONS = 4

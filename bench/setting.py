@@ -12,11 +12,11 @@ from kstreams_assets.backup.run import BackupRun
 from kstreams_assets.backup.windows import Window
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
-from kstreams_assets.kafka.local_cluster import LocalCluster
+from kstreams_assets.local.cluster import LocalCluster
 from kstreams_assets.recovery.recorder import Recorder
-from kstreams_assets.recovery.table import RecoveryPointTable
 from kstreams_assets.warehouse.layout import Warehouse
-from spark_resources.session import SparkSessionResource
+from kstreams_assets.warehouse.points import RecoveryPointTable
+from spark_resources.resource import SparkSessionResource
 
 _MINUTE_MS = 60_000
 

@@ -19,11 +19,16 @@ from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import StringType, StructField, StructType
 
 from kstreams_assets.errors import SchemaUnusableError
-from kstreams_assets.ktables.avro_values import AvroReader
-from kstreams_assets.ktables.protobuf_schemas import compile_schema, message_at
-from kstreams_assets.ktables.protobuf_values import CompiledSchemas, ProtobufReader, read_indexes
 from kstreams_assets.ktables.schemas import RegisteredSchema
 from kstreams_assets.ktables.store_format import Encoding
+from spark_resources.avro_values import AvroReader
+from spark_resources.protobuf_values import (
+    CompiledSchemas,
+    ProtobufReader,
+    compile_schema,
+    message_at,
+    read_indexes,
+)
 
 _PREFIX: Final = 5
 _GUID_PREFIX: Final = 17

@@ -16,10 +16,10 @@ from kstreams_assets.errors import (
     OffsetOutOfRangeError,
     TopicNotFoundError,
 )
-from kstreams_assets.kafka.librdkafka import LibrdkafkaConfig
+from kstreams_assets.kafka.clients import LibrdkafkaConfig
 from kstreams_assets.offsets import TopicPartitionId
-from kstreams_assets.restore.comparison import RecordColumns
-from spark_resources.librdkafka_client import ABSENT, connected
+from spark_resources.comparison import RecordColumns
+from spark_resources.kafka_client import ABSENT, connected
 
 _OPERATION: Final = "fetch"
 _POLL_S: Final = 0.5

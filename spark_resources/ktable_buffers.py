@@ -15,10 +15,9 @@ from pyspark.sql import functions as F
 
 from kstreams_assets.ktables.schemas import RegisteredSchema
 from kstreams_assets.ktables.store_format import BYTES, FRAMED, Format, StoreFormat, StoreKind
-from spark_resources import ktable_structures as structures
-from spark_resources.ktable_keys import parts_of
-from spark_resources.ktable_structures import Structure, taken_apart
-from spark_resources.ktable_values import Decoded, decoded
+from spark_resources import store_structures as structures
+from spark_resources.ktable_values import Decoded, decoded, parts_of
+from spark_resources.store_structures import Structure, taken_apart
 
 Schemas = Mapping[int, RegisteredSchema]
 

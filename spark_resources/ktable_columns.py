@@ -13,8 +13,7 @@ from kstreams_assets.ktables.schemas import RegisteredSchema
 from kstreams_assets.ktables.store_format import StoreFormat, StoreKind
 from spark_resources.confluent_framing import SchemasOfRows
 from spark_resources.ktable_buffers import BUFFERS
-from spark_resources.ktable_keys import parts_of
-from spark_resources.ktable_values import Decoded, decoded
+from spark_resources.ktable_values import Decoded, decoded, parts_of
 
 NULL_KEY: Final = "null key"
 """What `decode_error` says of a record without a key."""

@@ -19,7 +19,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from kstreams_assets.errors import KStreamsAssetsError
-from spark_resources.backup_job import SparkJobError
+from spark_resources.spans import SparkJobError
 
 T = TypeVar("T")
 R = TypeVar("R")

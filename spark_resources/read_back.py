@@ -11,15 +11,17 @@ import numpy as np
 import numpy.typing as npt
 
 from kstreams_assets.errors import OffsetMapError
-from kstreams_assets.kafka.librdkafka import LibrdkafkaConfig
+from kstreams_assets.kafka.clients import LibrdkafkaConfig
 from kstreams_assets.offsets import OffsetRange
-from kstreams_assets.restore.comparison import ANY_CREATE_TIME, Comparison, RecordColumns
 from kstreams_assets.restore.offset_map import OffsetMap, OffsetRuns
-from kstreams_assets.restore.record_difference import CREATE_TIME
-from kstreams_assets.restore.records import header_lists, work_records
-from kstreams_assets.restore.result import PartitionVerified
-from kstreams_assets.restore.work import PartitionWork
+from spark_resources.comparison import ANY_CREATE_TIME, CREATE_TIME, Comparison, RecordColumns
 from spark_resources.kafka_reader import KafkaReader
+from spark_resources.partition_records import (
+    PartitionVerified,
+    PartitionWork,
+    header_lists,
+    work_records,
+)
 from spark_resources.partition_tasks import check_stop
 
 _READ_ON: Final = 1_000

@@ -8,8 +8,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from kstreams_assets.restore.records import SCHEMA
-from spark_resources.backup_job import SparkJobError
+from spark_resources.partition_records import SCHEMA
+from spark_resources.spans import SparkJobError
 
 _OPTIONS: Final = {
     # A dictionary of payloads does not pay, and hides from readers how large a row group is.

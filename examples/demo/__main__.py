@@ -35,11 +35,11 @@ from examples.order_processor.orders import CustomerTotal, OrderGenerator
 from kstreams_assets.cli.app_file import load_settings
 from kstreams_assets.errors import KStreamsAssetsError
 from kstreams_assets.kafka.cluster import KafkaCluster
-from kstreams_assets.kafka.local_cluster import LocalCluster
-from kstreams_assets.recovery.point import RecoveryPoint
-from kstreams_assets.recovery.table import RecoveryPointTable
+from kstreams_assets.local.cluster import LocalCluster
 from kstreams_assets.restore.finish import finish
 from kstreams_assets.settings import ApplicationSettings
+from kstreams_assets.warehouse.point import RecoveryPoint
+from kstreams_assets.warehouse.points import RecoveryPointTable
 
 _CUSTOMERS = 1_000
 _AFTERWARDS_S = 10

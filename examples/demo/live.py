@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from typing import Final
 
 from examples.demo.shop import Shop
-from kstreams_assets.backup.due import window_statuses
-from kstreams_assets.backup.from_settings import recorder_of
 from kstreams_assets.backup.partitions import WindowCalendar
+from kstreams_assets.backup.requests import window_statuses
+from kstreams_assets.backup.run import recorder_of
 from kstreams_assets.backup.windows import Window
 from kstreams_assets.errors import KStreamsAssetsError
 from kstreams_assets.kafka.cluster import KafkaCluster

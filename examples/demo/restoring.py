@@ -6,11 +6,11 @@ from dataclasses import dataclass
 import dagster as dg
 
 from examples.demo.live import DemoError
+from kstreams_assets.completeness.on_restores import results_of_restore
 from kstreams_assets.completeness.result import RuleResult
 from kstreams_assets.orchestration.keys import folded, group, restore_completeness_key
-from kstreams_assets.restore.completeness import results_of_restore
-from kstreams_assets.restore.restores_table import RestoresTable, RestoreState, StoredRestore
 from kstreams_assets.settings import ApplicationSettings
+from kstreams_assets.warehouse.restores import RestoresTable, RestoreState, StoredRestore
 
 _QUIET = {"console": {"config": {"log_level": "ERROR"}}}
 

@@ -21,7 +21,7 @@ from examples.order_processor.application import OrderProcessor, create_topics
 from examples.order_processor.load import LoadError, produce_orders
 from examples.order_processor.orders import OrderGenerator
 from kstreams_assets.errors import KStreamsAssetsError
-from kstreams_assets.kafka.local_cluster import LocalCluster
+from kstreams_assets.local.cluster import LocalCluster
 
 _START_TIMEOUT_S: Final = 180.0
 """Of the application: where it was killed before, the group first waits for its lost members."""

@@ -9,8 +9,8 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from examples.streams.application import LAUNCHER, Guarantee
-from kstreams_assets.kafka.streams_process import StreamsProcess
-from spark_resources.java_program import JavaProgram
+from kstreams_assets.local.process import StreamsProcess
+from spark_resources.java import JavaProgram
 
 TOPICS: Final = ("orders", "customer-totals", "orders-rejected")
 PROGRAM: Final = JavaProgram(Path(__file__).with_name("OrderProcessor.java"), also=(LAUNCHER,))

@@ -15,8 +15,8 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from kstreams_assets.errors import ProcessError
-from kstreams_assets.kafka.streams_process import StreamsProcess
-from spark_resources.java_program import JavaProgram
+from kstreams_assets.local.process import StreamsProcess
+from spark_resources.java import JavaProgram
 
 Guarantee = Literal["exactly_once_v2", "at_least_once"]
 

@@ -17,7 +17,7 @@ from examples.orders_risk_scoring import application as orders_risk_scoring
 from examples.parcel_tracker import application as parcel_tracker
 from examples.streams.application import Example
 from kstreams_assets.errors import KStreamsAssetsError
-from spark_resources.java_program import JavaProgram
+from spark_resources.java import JavaProgram
 
 _EXAMPLES: Final[Mapping[str, Example]] = {
     "browser-actions": browser_actions.EXAMPLE,

@@ -1,18 +1,32 @@
-"""From the names in a topology text to the topics of a cluster."""
+"""From the names and patterns in a topology text to the topics of a cluster."""
 
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from kstreams_assets.app.declarations import Declarations
-from kstreams_assets.app.draft import ApplicationDraft
-from kstreams_assets.app.names import (
-    BROKER_TOPICS,
-    internal_topic,
-    is_repartition_name,
-    owner_of,
-)
-from kstreams_assets.app.patterns import compile_java_pattern
+from kstreams_assets.app.declarations import ApplicationDraft, Declarations
+from kstreams_assets.app.names import BROKER_TOPICS, internal_topic, is_repartition_name, owner_of
 from kstreams_assets.app.topology import Source, Topology
+
+# Constructs that Python accepts with another meaning than Java: nested classes and intersections.
+_JAVA_ONLY = re.compile(r"&&|\[[^\]]*(?<!\\)\[")
+_QUOTED = re.compile(r"\\Q(.*?)(?:\\E|$)")
+_NAMED_GROUP = re.compile(r"\(\?<([a-zA-Z][a-zA-Z0-9]*)>")
+
+
+def compile_java_pattern(pattern: str) -> re.Pattern[str] | None:
+    """The Java regex for use with `fullmatch`, as Kafka's consumer uses it.
+
+    None when Python does not understand it or would understand something else.
+    """
+    translated = _QUOTED.sub(lambda quoted: re.escape(quoted.group(1)), pattern)
+    translated = _NAMED_GROUP.sub(r"(?P<\1>", translated)
+    if _JAVA_ONLY.search(translated):
+        return None
+    try:
+        return re.compile(translated, re.ASCII)
+    except re.error:
+        return None
 
 
 @dataclass(frozen=True, slots=True)

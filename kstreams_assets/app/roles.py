@@ -7,22 +7,28 @@ cluster, or declarations alone. What the user declares wins in all of them.
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
-from kstreams_assets.app.copartition import copartitioned_topics
 from kstreams_assets.app.declarations import (
     NOTHING_DECLARED,
+    ApplicationDraft,
     Declarations,
     StoreDeclaration,
     require_known,
 )
-from kstreams_assets.app.discovery import application_from_cluster, application_from_declarations
-from kstreams_assets.app.draft import ApplicationDraft
-from kstreams_assets.app.facts import ClusterFacts, StreamsGroupSubtopology
-from kstreams_assets.app.flow import topology_edges, without_cycles
+from kstreams_assets.app.discovery import (
+    ClusterFacts,
+    StreamsGroupSubtopology,
+    application_from_cluster,
+    application_from_declarations,
+)
+from kstreams_assets.app.flow import (
+    classify_stores,
+    copartitioned_topics,
+    topology_edges,
+    without_cycles,
+)
 from kstreams_assets.app.model import StreamsApplication, TopicRole
 from kstreams_assets.app.names import owner_of
-from kstreams_assets.app.patterns import compile_java_pattern
-from kstreams_assets.app.resolution import Resolution, resolve
-from kstreams_assets.app.stores import classify_stores
+from kstreams_assets.app.resolution import Resolution, compile_java_pattern, resolve
 from kstreams_assets.app.topology import Topology
 
 __all__ = [

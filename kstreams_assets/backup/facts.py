@@ -17,9 +17,14 @@ from kstreams_assets.warehouse.column import (
     TopicName,
 )
 from kstreams_assets.warehouse.layout import Warehouse
-from kstreams_assets.warehouse.predicate import WindowTopic, sql_string, windows_and_topics
 from kstreams_assets.warehouse.rows import rows_of
-from kstreams_assets.warehouse.table import Table, one_of
+from kstreams_assets.warehouse.table import (
+    Table,
+    WindowTopic,
+    one_of,
+    sql_string,
+    windows_and_topics,
+)
 
 
 @dataclass(frozen=True, slots=True)

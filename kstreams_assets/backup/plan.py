@@ -7,8 +7,8 @@ from typing import Annotated
 
 from kstreams_assets.backup.windows import Edges, Window
 from kstreams_assets.offsets import TopicPartitionId
-from kstreams_assets.recovery.point import topic_id_of
 from kstreams_assets.warehouse.column import Column, Columns, TopicId, WindowColumns
+from kstreams_assets.warehouse.point import topic_id_of
 
 
 class GapCause(StrEnum):

@@ -5,7 +5,6 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
 from kstreams_assets.app.model import AppTopic, StreamsApplication, TopicRole
-from kstreams_assets.backup.ledger import Ledger, LedgerEntry
 from kstreams_assets.backup.plan import LogState, SpanPlan, plan_span
 from kstreams_assets.backup.result import TopicLife, UnreadTopic
 from kstreams_assets.backup.windows import Edges, Window, WindowEdges
@@ -13,9 +12,10 @@ from kstreams_assets.errors import ConfigurationError, KafkaRequestError, TopicN
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.topics import TopicDescription
 from kstreams_assets.offsets import OffsetRange, TopicPartitionId
-from kstreams_assets.recovery.point import RecoveryPoint, topic_id_of
-from kstreams_assets.recovery.table import RecoveryPointTable, at_edges
-from kstreams_assets.recovery.truncation import incarnations
+from kstreams_assets.recovery.standing import incarnations
+from kstreams_assets.warehouse.ledger import Ledger, LedgerEntry
+from kstreams_assets.warehouse.point import RecoveryPoint, topic_id_of
+from kstreams_assets.warehouse.points import RecoveryPointTable, at_edges
 
 _POLL_S = 0.25
 _MOST = 5

@@ -1,19 +1,74 @@
-"""Which windows to back up next: merged into one range, oldest first, failed ones with a pause.
+"""Which windows are due and are backed up next: merged into one range, oldest first."""
 
-Oldest first: a recovery point is restorable once every window before it is backed up, so only the
-oldest gap holds the newest restorable point back; and what is oldest is what retention and
-compaction remove first. A window that fails must not hold up the others, so it pauses, and comes
-back in smaller and smaller ranges until the one that cannot be backed up stands alone. When run
-after run fails, whatever its windows, all of them pause: the cluster is down, or the warehouse.
-"""
-
-from bisect import bisect_right
+import json
+import os
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import takewhile
+from pathlib import Path
 from typing import Final, Protocol
 
+from kstreams_assets.backup.partitions import WindowCalendar
 from kstreams_assets.backup.windows import Window
+from kstreams_assets.settings import ApplicationSettings
+from kstreams_assets.warehouse.layout import Warehouse
+from kstreams_assets.warehouse.ledger import Ledger
+from kstreams_assets.warehouse.points import RecoveryPointTable
+
+
+@dataclass(frozen=True, slots=True)
+class WindowStatus:
+    """A closed window and the topics of it that are backed up."""
+
+    window: Window
+    done: frozenset[str]
+    missing: frozenset[str]
+    points: int
+    """Recovery points that were taken in the window, or on its behalf."""
+
+    @property
+    def is_due(self) -> bool:
+        """Whether a topic of it is not backed up."""
+        return bool(self.missing)
+
+
+def window_statuses(settings: ApplicationSettings) -> list[WindowStatus]:
+    """Every closed window from the first recovery point on, in order of time.
+
+    Without any recovery point only the newest closed window is there: a backup of it takes one.
+    """
+    calendar = WindowCalendar(settings.windows)
+    newest = calendar.newest_closed()
+    if newest is None:
+        return []
+    instants = RecoveryPointTable(settings.warehouse).instants(settings.application_id)
+    first_ms = min((i.effective_at_ms for i in instants), default=newest.start_ms)
+    windows = calendar.closed_since(min(first_ms, newest.start_ms))
+    names = frozenset(topic.name for topic in settings.topics)
+    ledger = Ledger(settings.warehouse, settings.application_id)
+    done = ledger.done(names)
+    for window, topics in ledger.not_examined(names).items():
+        done[window] -= topics
+    counts = _counts(windows, [i.effective_at_ms for i in instants])
+    return [
+        WindowStatus(
+            window=window,
+            done=frozenset(done.get(window, set())),
+            missing=names - done.get(window, set()),
+            points=counts[window],
+        )
+        for window in windows
+    ]
+
+
+def _counts(windows: list[Window], instants: list[int]) -> dict[Window, int]:
+    ordered = sorted(instants)
+    return {
+        window: bisect_left(ordered, window.end_ms) - bisect_left(ordered, window.start_ms)
+        for window in windows
+    }
+
 
 MAX_WINDOWS: Final = 200
 """Windows of one run: about an hour of work at the most, and one Delta transaction."""
@@ -186,3 +241,41 @@ def pause_s(failures: int) -> int:
     if failures <= 0:
         return 0
     return min(FIRST_PAUSE_S << min(failures - 1, 16), LONGEST_PAUSE_S)
+
+
+CLAIM_S: Final = 60
+"""How long a claim counts without a run; a daemon that was killed before delays them so long."""
+
+
+@dataclass(frozen=True, slots=True)
+class RequestClaim:
+    """What was requested last, and when (epoch milliseconds)."""
+
+    run_key: str
+    claimed_at_ms: int
+
+    def counts_at(self, now_ms: int) -> bool:
+        """Whether its run may still be about to be created."""
+        return 0 <= now_ms - self.claimed_at_ms < CLAIM_S * 1000
+
+
+def claim_file(warehouse: Warehouse, application_id: str) -> Path:
+    """Where the claim of an application stands, beside its locks."""
+    return warehouse.lock_file(f"backup-requests/{application_id}").with_suffix(".json")
+
+
+def read_claim(path: Path) -> RequestClaim | None:
+    """The newest claim; None when there is none or it cannot be read (it is worth a minute)."""
+    try:
+        facts = json.loads(path.read_text(encoding="utf-8"))
+        return RequestClaim(str(facts["run_key"]), int(facts["claimed_at_ms"]))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def write_claim(path: Path, claim: RequestClaim) -> None:
+    """Replace the claim, whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    written = path.with_suffix(".new")
+    written.write_text(json.dumps(asdict(claim)), encoding="utf-8")
+    os.replace(written, path)

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -10,7 +10,40 @@ from typing import TYPE_CHECKING, Protocol
 
 from kstreams_assets.app.model import AppTopic, StreamsApplication
 from kstreams_assets.backup.accounting import Accountant
-from kstreams_assets.backup.content import (
+from kstreams_assets.backup.facts import TopicFactsTable, facts_of
+from kstreams_assets.backup.partitions import WindowCalendar
+from kstreams_assets.backup.plan import ReadRange, SpanPlan, commit_groups, read_ranges
+from kstreams_assets.backup.planner import Planner, RunPlan, TopicPlan
+from kstreams_assets.backup.result import (
+    BackupReadError,
+    PoorerBackupError,
+    SpanContent,
+    SpanResult,
+    TopicBackup,
+    TopicRecreatedWhileReadingError,
+    WindowBackup,
+    range_of,
+)
+from kstreams_assets.backup.windows import Window
+from kstreams_assets.errors import KafkaError
+from kstreams_assets.kafka.clients import java_system_properties, spark_options
+from kstreams_assets.kafka.cluster import KafkaCluster
+from kstreams_assets.ktables.schemas import try_to_save_schemas
+from kstreams_assets.recovery.maintenance import retention_of
+from kstreams_assets.recovery.recorder import Recorder
+from kstreams_assets.settings import ApplicationSettings, BackupSettings, RecoveryPointSettings
+from kstreams_assets.warehouse.coverage import held_positions
+from kstreams_assets.warehouse.judge import unproven_points
+from kstreams_assets.warehouse.layout import (
+    LockHandle,
+    Warehouse,
+    WarehouseLockedError,
+    warehouse_lock,
+)
+from kstreams_assets.warehouse.ledger import Ledger
+from kstreams_assets.warehouse.point import RecoveryPoint, in_force
+from kstreams_assets.warehouse.points import RecoveryPointTable
+from kstreams_assets.warehouse.records import (
     NewFile,
     SpanId,
     abandon_increment,
@@ -20,30 +53,79 @@ from kstreams_assets.backup.content import (
     open_records,
     sweep,
 )
-from kstreams_assets.backup.facts import TopicFactsTable, facts_of
-from kstreams_assets.backup.failures import (
-    BackupReadError,
-    PoorerBackupError,
-    TopicRecreatedWhileReadingError,
-    range_of,
-)
-from kstreams_assets.backup.ledger import Ledger
-from kstreams_assets.backup.plan import ReadRange, SpanPlan, commit_groups, read_ranges
-from kstreams_assets.backup.planner import Planner, RunPlan, TopicPlan
-from kstreams_assets.backup.result import SpanContent, SpanResult, TopicBackup, WindowBackup
-from kstreams_assets.backup.run_points import RunPoints, with_unproven
-from kstreams_assets.backup.windows import Window
-from kstreams_assets.kafka.cluster import KafkaCluster
-from kstreams_assets.kafka.java_client import java_system_properties, spark_options
-from kstreams_assets.recovery.table import RecoveryPointTable
-from kstreams_assets.settings import BackupSettings, RecoveryPointSettings
-from kstreams_assets.warehouse.layout import Warehouse
-from kstreams_assets.warehouse.lock import LockHandle, warehouse_lock
-from kstreams_assets.warehouse.predicate import WindowTopic
-from kstreams_assets.warehouse.table import refuse_newer_tables
+from kstreams_assets.warehouse.table import WindowTopic, make_warehouse, refuse_newer_tables
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class RunPoints:
+    """Takes points with what the backups hold: only the rest of the changelogs is to be saved."""
+
+    application: StreamsApplication
+    cluster: KafkaCluster
+    warehouse: Warehouse
+    settings: RecoveryPointSettings
+
+    def ensure_closing(self, newest_closed: Window, topics: Sequence[str]) -> None:
+        """Take the point that bounds the newest closed window, should it have none.
+
+        A window of which a topic is backed up already keeps its edges.
+        """
+        application_id = self.application.application_id
+        if Ledger(self.warehouse, application_id).done(topics).get(newest_closed):
+            return
+        instants = in_force(RecoveryPointTable(self.warehouse).instants(application_id))
+        inside = range(newest_closed.start_ms, newest_closed.end_ms)
+        if not any(instant.effective_at_ms in inside for instant in instants):
+            self._take(closes_window_end_ms=newest_closed.end_ms)
+
+    def take_last(self) -> RecoveryPoint | None:
+        """Take the point that a run ends with, sealed if it can be.
+
+        None when the cluster or another recorder stands in the way: the backups that the run made
+        do not depend on it, and the next point seals what this one would have.
+        """
+        try:
+            return self._take()
+        except (KafkaError, WarehouseLockedError) as error:
+            _log.warning(
+                "The backups are done, but no recovery point could be taken after them: %s", error
+            )
+            return None
+
+    def _take(self, *, closes_window_end_ms: int | None = None) -> RecoveryPoint:
+        ledger = Ledger(self.warehouse, self.application.application_id)
+        recorder = Recorder(self.application, self.cluster, self.warehouse, self.settings)
+        return recorder.take(
+            closes_window_end_ms=closes_window_end_ms,
+            held=held_positions(ledger, self.application),
+            seal_bytes=self.settings.closing_seal_bytes,
+        )
+
+
+def with_unproven(
+    warehouse: Warehouse, application_id: str, backups: Iterable[TopicBackup]
+) -> list[TopicBackup]:
+    """Note with each topic the points of its window that its holes leave unproven."""
+    backups = list(backups)
+    thinned = {b.window for b in backups if any(s.first_hole is not None for s in b.spans)}
+    if not thinned:
+        return backups
+    table = RecoveryPointTable(warehouse)
+    within = [range(window.start_ms, window.end_ms) for window in thinned]
+    ids = [
+        instant.id
+        for instant in table.instants(application_id)
+        if any(instant.effective_at_ms in window for window in within)
+    ]
+    points = table.load(application_id, ids)
+    return [replace(b, unproven_points=unproven_points(b, points)) for b in backups]
+
 
 _BYTES_PER_RECORD = 1024
 """What a record is taken for when commits are bounded: its size is known only when it is read."""
@@ -52,11 +134,9 @@ _ATTEMPTS = 3
 _LEAST_FREE_BYTES = 64 * 1024**2
 """Below it a run cannot be expected to finish: even an empty one writes a few files."""
 
-_log = logging.getLogger(__name__)
-
 
 class Spark(Protocol):
-    """A lazily started Spark session (`spark_resources.session.SparkSessionResource`)."""
+    """A lazily started Spark session (`spark_resources.resource.SparkSessionResource`)."""
 
     @property
     def spark_session(self) -> "SparkSession":
@@ -261,7 +341,7 @@ class BackupRun:
         _log.info(
             "Reading %d offsets of %d topics for %s.", offsets, len(topics), range_of(windows)
         )
-        from spark_resources.backup_job import SparkJobError, write_span_files
+        from spark_resources.spans import SparkJobError, write_span_files
 
         lock.note_writer(self.spark.jvm_pid())
         try:
@@ -367,3 +447,46 @@ def _span_id(span: SpanPlan) -> SpanId:
 
 def _spans(plan: RunPlan, windows: Sequence[Window]) -> list[SpanPlan]:
     return [span for topic in plan.topics if topic.window in windows for span in topic.spans]
+
+
+def back_up(
+    settings: ApplicationSettings,
+    windows: Sequence[Window],
+    *,
+    topics: tuple[AppTopic, ...],
+    newest_closed: Window | None,
+    spark: Spark,
+    run_id: str,
+) -> list[WindowBackup]:
+    """Back up windows of an application as it is configured; see `BackupRun.execute`.
+
+    Schemas of its registry are stored at the end; if that fails, it is logged as a warning.
+    """
+    make_warehouse(settings.warehouse.root)
+    first = WindowCalendar(settings.windows).first_closed()
+    with KafkaCluster(settings.connection) as cluster:
+        run = BackupRun(
+            application=settings.application,
+            topics=topics,
+            cluster=cluster,
+            warehouse=settings.warehouse,
+            spark=spark,
+            run_id=run_id,
+            begins_ms=first.start_ms if first else 0,
+            settings=settings.backup,
+            recovery_points=settings.recovery_points,
+        )
+        backups = run.execute(windows, newest_closed=newest_closed)
+    try_to_save_schemas(settings)
+    return backups
+
+
+def recorder_of(settings: ApplicationSettings, cluster: KafkaCluster) -> Recorder:
+    """The recorder of a configured application, which also thins out its points."""
+    return Recorder(
+        application=settings.application,
+        cluster=cluster,
+        warehouse=settings.warehouse,
+        settings=settings.recovery_points,
+        retention=retention_of(settings),
+    )

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from operator import itemgetter
 
 from kstreams_assets.offsets import TopicPartitionId
-from kstreams_assets.recovery.point import PartitionCut, RecoveryPoint, in_force
+from kstreams_assets.warehouse.point import PartitionCut, RecoveryPoint, in_force
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -8,10 +8,10 @@ from typing import Any
 import click
 
 from kstreams_assets.app.model import AppTopic
-from kstreams_assets.backup.due import window_statuses
-from kstreams_assets.backup.from_settings import back_up
 from kstreams_assets.backup.partitions import WindowCalendar
+from kstreams_assets.backup.requests import window_statuses
 from kstreams_assets.backup.result import WindowBackup
+from kstreams_assets.backup.run import back_up
 from kstreams_assets.backup.unreported import COMMAND_RUN, ReportMarks, windows_of_run
 from kstreams_assets.backup.verdicts import Severity, Verdict, judge
 from kstreams_assets.backup.windows import Window

@@ -6,10 +6,8 @@ from collections.abc import Sequence
 
 import click
 
-from kstreams_assets.backup.coverage import Coverage
-from kstreams_assets.backup.due import window_statuses
 from kstreams_assets.backup.partitions import WindowCalendar
-from kstreams_assets.backup.point_judge import PointStatus, Restores
+from kstreams_assets.backup.requests import window_statuses
 from kstreams_assets.backup.windows import Window
 from kstreams_assets.cli import exit_codes
 from kstreams_assets.cli.completeness_output import outcome_text, result_document, tell_results
@@ -19,17 +17,19 @@ from kstreams_assets.cli.restore_options import chosen_restore
 from kstreams_assets.cli.spark_run import spark_run
 from kstreams_assets.completeness.checks import AT_WINDOWS, ON_RESTORES, is_red, rule_checks
 from kstreams_assets.completeness.evaluate import evaluate_point, evaluate_window
+from kstreams_assets.completeness.on_restores import evaluate_restore
 from kstreams_assets.completeness.result import ResultsTable, RuleResult
 from kstreams_assets.completeness.rule import Place
 from kstreams_assets.errors import ConfigurationError
-from kstreams_assets.recovery.point import iso_time
-from kstreams_assets.recovery.table import RecoveryPointTable
 from kstreams_assets.restore.choice import choose
-from kstreams_assets.restore.completeness import evaluate_restore
 from kstreams_assets.restore.config import parse_instant
 from kstreams_assets.restore.request import RestoreRequest
-from kstreams_assets.restore.targets import open_stored_target
+from kstreams_assets.restore.target import open_stored_target
 from kstreams_assets.settings import ApplicationSettings
+from kstreams_assets.warehouse.coverage import Coverage
+from kstreams_assets.warehouse.judge import PointStatus, Restores
+from kstreams_assets.warehouse.point import iso_time
+from kstreams_assets.warehouse.points import RecoveryPointTable
 
 _log = logging.getLogger(__name__)
 

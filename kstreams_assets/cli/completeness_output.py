@@ -10,7 +10,7 @@ from kstreams_assets.cli.output import print_table
 from kstreams_assets.completeness.checks import explanation_of, severity_of
 from kstreams_assets.completeness.result import RuleResult
 from kstreams_assets.orchestration.completeness import NULL
-from kstreams_assets.recovery.point import iso_time
+from kstreams_assets.warehouse.point import iso_time
 
 
 def tell_results(title: str, results: Sequence[RuleResult]) -> None:

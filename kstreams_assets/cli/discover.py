@@ -10,7 +10,7 @@ from typing import Any
 import click
 import yaml
 
-from kstreams_assets.app.facts import ClusterFacts
+from kstreams_assets.app.discovery import ClusterFacts
 from kstreams_assets.app.model import StreamsApplication, TopicRole
 from kstreams_assets.app.roles import application_from_cluster, application_from_topology
 from kstreams_assets.app.topology import parse_topology

@@ -10,9 +10,13 @@ from kstreams_assets.cli.options import app_options
 from kstreams_assets.cli.output import print_json
 from kstreams_assets.cli.spark_run import spark_run
 from kstreams_assets.drill.command import require_command, require_machine
-from kstreams_assets.drill.judgement import ObjectiveResult, objective_verdict
-from kstreams_assets.drill.report import DrillReport
-from kstreams_assets.drill.report_yaml import report_document, summary
+from kstreams_assets.drill.report import (
+    DrillReport,
+    ObjectiveResult,
+    objective_verdict,
+    report_document,
+    summary,
+)
 from kstreams_assets.drill.run import DrillRun, report_file
 from kstreams_assets.orchestration.drill import DrillConfig
 from kstreams_assets.settings import ApplicationSettings

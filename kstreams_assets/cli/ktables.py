@@ -6,8 +6,8 @@ from typing import Any
 
 import click
 
-from kstreams_assets.backup.due import window_statuses
 from kstreams_assets.backup.partitions import WindowCalendar
+from kstreams_assets.backup.requests import window_statuses
 from kstreams_assets.backup.verdicts import Severity
 from kstreams_assets.backup.windows import Window
 from kstreams_assets.cli import exit_codes
@@ -17,13 +17,13 @@ from kstreams_assets.cli.output import print_json, print_table
 from kstreams_assets.cli.spark_run import spark_run
 from kstreams_assets.errors import ConfigurationError
 from kstreams_assets.ktables.checks import StoreVerdict
-from kstreams_assets.ktables.from_settings import make_snapshots, table_stores
+from kstreams_assets.ktables.run import make_snapshots, table_stores
 from kstreams_assets.ktables.snapshot import Snapshot, TableStore
 from kstreams_assets.ktables.snapshots_table import SnapshotsTable
 from kstreams_assets.ktables.state import require_store
 from kstreams_assets.orchestration.ktables import judge_all
-from kstreams_assets.recovery.point import iso_time
 from kstreams_assets.settings import ApplicationSettings
+from kstreams_assets.warehouse.point import iso_time
 
 
 @click.group("ktables")

@@ -24,7 +24,7 @@ from kstreams_assets.cli.state import state
 from kstreams_assets.cli.windows import windows
 from kstreams_assets.errors import KStreamsAssetsError
 from kstreams_assets.kafka.secret import mask_secrets
-from kstreams_assets.warehouse.delta import disk_remedy
+from kstreams_assets.warehouse.table import disk_remedy
 
 _log = logging.getLogger("kstreams_assets.cli")
 

@@ -8,8 +8,8 @@ import click
 
 from kstreams_assets.cli.app_file import load_settings
 from kstreams_assets.errors import ConfigurationError
+from kstreams_assets.metrics.collect import Scrape
 from kstreams_assets.metrics.exposition import MetricsServer, parse_address, write_textfile
-from kstreams_assets.metrics.scrape import Scrape
 from kstreams_assets.settings import ApplicationSettings
 
 

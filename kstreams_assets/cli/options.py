@@ -8,7 +8,7 @@ from typing import Any, Final
 import click
 
 from kstreams_assets.cli.app_file import load_settings
-from kstreams_assets.warehouse.presence import absence
+from kstreams_assets.warehouse.table import absence
 
 _READERS: Final = frozenset({"windows", "list", "show", "ready", "state", "map"})
 """Commands whose answer comes from the warehouse alone: where there is none, they say so. Others

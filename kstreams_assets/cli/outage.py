@@ -2,12 +2,12 @@
 
 import time
 
-from kstreams_assets.backup.coverage import newest_restorable
 from kstreams_assets.backup.partitions import WindowCalendar
 from kstreams_assets.backup.windows import Window
-from kstreams_assets.recovery.point import iso_time
-from kstreams_assets.restore.next_steps import duration
+from kstreams_assets.restore.after import duration
 from kstreams_assets.settings import ApplicationSettings
+from kstreams_assets.warehouse.coverage import newest_restorable
+from kstreams_assets.warehouse.point import iso_time
 
 
 def outage_now(settings: ApplicationSettings) -> str:

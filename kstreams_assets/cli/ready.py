@@ -7,7 +7,7 @@ import click
 from kstreams_assets.cli import exit_codes
 from kstreams_assets.cli.options import app_options
 from kstreams_assets.cli.output import print_json, print_table
-from kstreams_assets.drill.readiness_facts import readiness
+from kstreams_assets.drill.readiness import readiness
 from kstreams_assets.settings import ApplicationSettings
 
 

@@ -6,17 +6,17 @@ from typing import Any
 
 import click
 
-from kstreams_assets.backup.coverage import Coverage
-from kstreams_assets.backup.from_settings import recorder_of
-from kstreams_assets.backup.point_judge import PointStatus
+from kstreams_assets.backup.run import recorder_of
 from kstreams_assets.cli.options import app_options
 from kstreams_assets.cli.outage import next_close, outage_now
 from kstreams_assets.cli.output import print_json, print_table
 from kstreams_assets.errors import RecoveryPointNotFoundError
 from kstreams_assets.kafka.cluster import KafkaCluster
-from kstreams_assets.recovery.point import RecoveryPoint, iso_time
-from kstreams_assets.recovery.table import RecoveryPointTable, row_of
 from kstreams_assets.settings import ApplicationSettings
+from kstreams_assets.warehouse.coverage import Coverage
+from kstreams_assets.warehouse.judge import PointStatus
+from kstreams_assets.warehouse.point import RecoveryPoint, iso_time
+from kstreams_assets.warehouse.points import RecoveryPointTable, row_of
 
 
 @click.group("recovery-points")

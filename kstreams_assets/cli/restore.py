@@ -19,20 +19,20 @@ from kstreams_assets.cli.restore_local import serve
 from kstreams_assets.cli.restore_map import map_offsets
 from kstreams_assets.cli.restore_options import drilled, request_options
 from kstreams_assets.cli.spark_run import spark_run
+from kstreams_assets.completeness.on_restores import evaluate_restore, require_none_blocks
 from kstreams_assets.completeness.result import RuleResult
 from kstreams_assets.errors import RestoreIncompleteError
 from kstreams_assets.kafka.connection import KafkaConnection
-from kstreams_assets.recovery.point import iso_time
 from kstreams_assets.restore import report
 from kstreams_assets.restore.after import age_s, outcome, steps_after
-from kstreams_assets.restore.completeness import evaluate_restore, require_none_blocks
 from kstreams_assets.restore.config import RestoreConfig
 from kstreams_assets.restore.from_settings import commit_group_offsets, plan_restore, run_restore
 from kstreams_assets.restore.plan import RestorePlan
-from kstreams_assets.restore.restores_table import RestoresTable, StoredRestore
 from kstreams_assets.restore.run import RestoreResult
-from kstreams_assets.restore.targets import local_name_of, open_target
+from kstreams_assets.restore.target import local_name_of, open_target
 from kstreams_assets.settings import ApplicationSettings
+from kstreams_assets.warehouse.point import iso_time
+from kstreams_assets.warehouse.restores import RestoresTable, StoredRestore
 
 _log = logging.getLogger(__name__)
 

@@ -12,21 +12,20 @@ from kstreams_assets.cli.options import app_options
 from kstreams_assets.cli.output import print_json, print_table
 from kstreams_assets.cli.restore_options import chosen_restore, restore_option, target_option
 from kstreams_assets.kafka.cluster import KafkaCluster
-from kstreams_assets.recovery.point import GroupOffset
-from kstreams_assets.restore.finish import FINISH_LIMITS, Finished
+from kstreams_assets.restore.finish import FINISH_LIMITS, Finished, RetentionEffect
 from kstreams_assets.restore.finish import finish as finish_restore
-from kstreams_assets.restore.retention_effect import RetentionEffect
-from kstreams_assets.restore.rollback import RolledBack
-from kstreams_assets.restore.rollback import rollback as roll_back
-from kstreams_assets.restore.targets import open_stored_target
-from kstreams_assets.restore.watch import watch as watch_restored
-from kstreams_assets.restore.watch_signs import (
+from kstreams_assets.restore.group_offsets import RolledBack
+from kstreams_assets.restore.group_offsets import rollback as roll_back
+from kstreams_assets.restore.target import open_stored_target
+from kstreams_assets.restore.watch import (
     NOT_SEEN_FROM_OUTSIDE,
     Assessment,
     Health,
     Limits,
 )
+from kstreams_assets.restore.watch import watch as watch_restored
 from kstreams_assets.settings import ApplicationSettings
+from kstreams_assets.warehouse.point import GroupOffset
 
 
 @click.command()

@@ -9,14 +9,14 @@ from kstreams_assets.cli.options import app_options
 from kstreams_assets.cli.output import print_json, print_table
 from kstreams_assets.cli.restore_options import chosen_restore, restore_option, target_option
 from kstreams_assets.kafka.cluster import KafkaCluster
-from kstreams_assets.restore.other_groups import (
+from kstreams_assets.restore.group_offsets import (
     MappedGroup,
     commit_other_group,
     map_group,
     offsets_from_file,
     offsets_on_source,
 )
-from kstreams_assets.restore.targets import open_stored_target
+from kstreams_assets.restore.target import open_stored_target
 from kstreams_assets.settings import ApplicationSettings
 
 

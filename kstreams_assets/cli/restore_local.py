@@ -8,8 +8,8 @@ import click
 
 from kstreams_assets.cli.options import app_options
 from kstreams_assets.cli.output import print_json, print_table
-from kstreams_assets.restore.local_target import local_targets, remove_local_target
-from kstreams_assets.restore.local_target import serve as serve_cluster
+from kstreams_assets.local.target import local_targets, remove_local_target
+from kstreams_assets.local.target import serve as serve_cluster
 from kstreams_assets.settings import ApplicationSettings
 
 

@@ -8,8 +8,8 @@ from kstreams_assets.cli.restore_options import chosen_restore, restore_option
 from kstreams_assets.errors import ConfigurationError
 from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.restore.offset_map import OffsetMap
-from kstreams_assets.restore.offset_maps_table import OffsetMapsTable
 from kstreams_assets.settings import ApplicationSettings
+from kstreams_assets.warehouse.restores import OffsetMapsTable
 
 
 @click.command("map")

@@ -6,12 +6,12 @@ from typing import Any
 
 import click
 
-from kstreams_assets.drill.table import DrillsTable
+from kstreams_assets.drill.report import DrillsTable
 from kstreams_assets.errors import ConfigurationError
 from kstreams_assets.restore.config import AS_CONFIGURED, RESTORED, HeadersConfig, RestoreConfig
-from kstreams_assets.restore.restores_table import RestoresTable, RestoreState, StoredRestore
-from kstreams_assets.restore.targets import local_name_of
+from kstreams_assets.restore.target import local_name_of
 from kstreams_assets.settings import ApplicationSettings
+from kstreams_assets.warehouse.restores import RestoresTable, RestoreState, StoredRestore
 
 _HEADERS = ("offset", "timestamp", "partition")
 

@@ -19,7 +19,7 @@ class SparkRun(NamedTuple):
 @contextmanager
 def spark_run() -> Iterator[SparkRun]:
     """A run on Spark; its session is stopped at the end."""
-    from spark_resources.session import SparkSessionResource
+    from spark_resources.resource import SparkSessionResource
 
     spark = SparkSessionResource()
     try:

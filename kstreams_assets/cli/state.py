@@ -17,9 +17,9 @@ from kstreams_assets.ktables.state import (
     history_of,
     state_at,
 )
-from kstreams_assets.recovery.point import iso_time
 from kstreams_assets.restore.config import parse_instant
 from kstreams_assets.settings import ApplicationSettings
+from kstreams_assets.warehouse.point import iso_time
 
 
 @click.command()

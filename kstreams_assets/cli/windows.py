@@ -6,14 +6,14 @@ from typing import Any
 
 import click
 
-from kstreams_assets.backup.damage import SpanDamage
-from kstreams_assets.backup.due import WindowStatus, window_statuses
-from kstreams_assets.backup.ledger import Ledger, LedgerEntry
+from kstreams_assets.backup.requests import WindowStatus, window_statuses
 from kstreams_assets.cli import exit_codes
 from kstreams_assets.cli.options import app_options
 from kstreams_assets.cli.outage import next_close, outage_loss_ms, outage_now
 from kstreams_assets.cli.output import print_json, print_table
 from kstreams_assets.settings import ApplicationSettings
+from kstreams_assets.warehouse.ledger import Ledger, LedgerEntry
+from kstreams_assets.warehouse.records import SpanDamage
 
 
 @click.command()

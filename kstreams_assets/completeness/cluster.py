@@ -18,17 +18,17 @@ from kstreams_assets.completeness.planner import MomentPlanner
 from kstreams_assets.completeness.runnable import Runnable
 from kstreams_assets.completeness.standing import Standing, listed
 from kstreams_assets.completeness.view import View, ViewKind
+from kstreams_assets.kafka.clients import java_system_properties, spark_options
 from kstreams_assets.kafka.cluster import KafkaCluster
-from kstreams_assets.kafka.java_client import java_system_properties, spark_options
 from kstreams_assets.offsets import TopicPartitionId
-from kstreams_assets.recovery.point import (
+from kstreams_assets.settings import ApplicationSettings
+from kstreams_assets.warehouse.point import (
     GroupOffset,
     Guarantee,
     Method,
     PartitionCut,
     RecoveryPoint,
 )
-from kstreams_assets.settings import ApplicationSettings
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -73,7 +73,7 @@ class ClusterContents:
 
     def read(self, spark: "SparkSession") -> "DataFrame":
         """All records that views can need, read once."""
-        from spark_resources.cluster_records import cluster_records
+        from spark_resources.spans import cluster_records
 
         connection = self._cluster.connection
         return cluster_records(

@@ -26,7 +26,7 @@ from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.settings import ApplicationSettings
 
 if TYPE_CHECKING:
-    from spark_resources.completeness_views import Views
+    from spark_resources.rules import Views
 
 _log = logging.getLogger(__name__)
 _AT_WINDOWS = (Place.BACKUP, Place.KTABLES)
@@ -188,7 +188,7 @@ class Evaluator(Closing):
 
     def _get_views(self) -> "Views":
         if self._views is None:
-            from spark_resources.completeness_views import Views
+            from spark_resources.rules import Views
 
             self._views = Views(self._spark.spark_session, self._schemas)
         return self._views

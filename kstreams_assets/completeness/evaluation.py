@@ -22,7 +22,7 @@ from kstreams_assets.completeness.standing import (
 from kstreams_assets.completeness.view import ViewKind
 
 if TYPE_CHECKING:
-    from spark_resources.completeness_views import Views
+    from spark_resources.rules import Views
 
 
 class Contents(Protocol):
@@ -87,7 +87,7 @@ class Evaluation:
         shared: set[ViewPart],
         defined: dict[ViewPart, Content],
     ) -> RuleResult:
-        from spark_resources.backup_job import SparkJobError
+        from spark_resources.spans import SparkJobError
 
         began = time.monotonic()
         violations, sample = 0, Sample()
@@ -133,8 +133,7 @@ class Evaluation:
         shared: set[ViewPart],
         defined: dict[ViewPart, Content],
     ) -> None:
-        from spark_resources.completeness_job import define_view
-        from spark_resources.completeness_session import tune
+        from spark_resources.rules import define_view, tune
 
         for part in parts.values():
             if part not in defined:
@@ -147,7 +146,7 @@ class Evaluation:
     def _ran(
         self, rule: Runnable, parts: Mapping[str, ViewPart], standing: Standing
     ) -> tuple[Judged, int, Sample]:
-        from spark_resources.completeness_job import run_number, run_rule
+        from spark_resources.rules import run_number, run_rule
 
         session = self.views().session
         late = run_number(session, rule.late_sql, rule.timeout_s) if rule.late_sql else 0

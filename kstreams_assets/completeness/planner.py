@@ -11,9 +11,6 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from kstreams_assets.backup.chains import PartitionLife
-from kstreams_assets.backup.coverage import Coverage
-from kstreams_assets.backup.ledger import Ledger, rows_with_gap
 from kstreams_assets.backup.plan import GapCause
 from kstreams_assets.completeness.content import (
     Content,
@@ -32,12 +29,14 @@ from kstreams_assets.completeness.standing import Standing, listed
 from kstreams_assets.completeness.view import View, ViewKind
 from kstreams_assets.completeness.worth import PointWorth
 from kstreams_assets.offsets import OffsetRange, TopicPartitionId
-from kstreams_assets.recovery.point import RecoveryPoint
-from kstreams_assets.recovery.saved_records import SavedRecordsTable, by_partition
 from kstreams_assets.restore.inventory import Inventory
 from kstreams_assets.restore.selection import WantedPartition
 from kstreams_assets.settings import ApplicationSettings
-from kstreams_assets.warehouse.delta import storage_failures
+from kstreams_assets.warehouse.coverage import Coverage
+from kstreams_assets.warehouse.ledger import Ledger, PartitionLife, rows_with_gap
+from kstreams_assets.warehouse.point import RecoveryPoint
+from kstreams_assets.warehouse.points import SavedRecordsTable, by_partition
+from kstreams_assets.warehouse.table import storage_failures
 
 _KEPT_BYTES: Final = 256 * 1024**2
 """A topic of which not more is backed up is read and decoded once for all that is evaluated."""

@@ -9,9 +9,8 @@ from kstreams_assets.app.model import AppTopic, Store, TopicRole
 from kstreams_assets.completeness.recomputation import TopicFormat
 from kstreams_assets.ktables.columns import KEY_PARTS
 from kstreams_assets.ktables.ddl import SchemaField, parse_schema
-from kstreams_assets.ktables.declared import format_of
 from kstreams_assets.ktables.snapshot import TableStore
-from kstreams_assets.ktables.store_format import BYTES, FRAMED, StoreFormat, StoreKind
+from kstreams_assets.ktables.store_format import BYTES, FRAMED, StoreFormat, StoreKind, format_of
 from kstreams_assets.settings import ApplicationSettings
 
 COMMON_COLUMNS: Final = (

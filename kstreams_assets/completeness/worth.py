@@ -3,15 +3,15 @@
 from collections.abc import Sequence, Set
 from dataclasses import replace
 
-from kstreams_assets.backup.coverage import Coverage
-from kstreams_assets.backup.point_judge import PointStatus, Restores
 from kstreams_assets.completeness.content import Moment, Part, ViewPart, wanted
 from kstreams_assets.completeness.snapshots import Snapshots
 from kstreams_assets.completeness.standing import Standing, listed
 from kstreams_assets.completeness.view import View, ViewKind
-from kstreams_assets.recovery.point import PartitionCut, RecoveryPoint
 from kstreams_assets.restore.inventory import Inventory
 from kstreams_assets.restore.selection import WantedPartition
+from kstreams_assets.warehouse.coverage import Coverage
+from kstreams_assets.warehouse.judge import PointStatus, Restores
+from kstreams_assets.warehouse.point import PartitionCut, RecoveryPoint
 
 
 class PointWorth:

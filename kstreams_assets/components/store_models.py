@@ -12,8 +12,13 @@ from kstreams_assets.components.completeness_models import RecomputeModel
 from kstreams_assets.components.format_models import read_format
 from kstreams_assets.errors import ConfigurationError
 from kstreams_assets.ktables.ddl import parse_schema
-from kstreams_assets.ktables.declared import kind_by_name
-from kstreams_assets.ktables.store_format import FRAMED, Format, StoreFormat, StoreKind
+from kstreams_assets.ktables.store_format import (
+    FRAMED,
+    Format,
+    StoreFormat,
+    StoreKind,
+    kind_by_name,
+)
 
 _HAVE_WINDOWED_KEYS: Final = (StoreKind.SUPPRESS, StoreKind.JOIN_BUFFER)
 _WINDOWED_KEYS: Final = (StoreKind.KEY_VALUE, StoreKind.WINDOW, StoreKind.SESSION)

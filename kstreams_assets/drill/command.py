@@ -1,4 +1,4 @@
-"""The command of a drill, with its placeholders filled in."""
+"""How the application is started on a cluster of a drill, without what is secret."""
 
 import os
 import re
@@ -15,8 +15,8 @@ from kstreams_assets.errors import (
     DrillCommandNotFoundError,
     DrillNotDeclaredError,
 )
+from kstreams_assets.kafka.clients import java_config
 from kstreams_assets.kafka.connection import KafkaConnection
-from kstreams_assets.kafka.java_client import java_config
 from kstreams_assets.settings import ApplicationSettings
 from spark_resources.jars import verify_jars
 from spark_resources.java import find_java

@@ -1,16 +1,35 @@
-"""Whether an application could be recovered right now, and why. Pure; see `readiness_facts`."""
+"""Whether a recovery could begin right now, and what speaks against it."""
 
+import math
+import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Final
 
-from kstreams_assets.backup.coverage import Recency
-from kstreams_assets.backup.damage import SpanDamage
+from kstreams_assets.backup.requests import WindowStatus, window_statuses
 from kstreams_assets.backup.verdicts import Severity
-from kstreams_assets.completeness.result import Outcome, RuleResult
-from kstreams_assets.drill.judgement import ObjectiveResult
-from kstreams_assets.drill.table import StoredDrill
-from kstreams_assets.recovery.point import iso_time
+from kstreams_assets.completeness.checks import declared_rules
+from kstreams_assets.completeness.result import Outcome, ResultsTable, RuleResult, RuleStanding
+from kstreams_assets.drill.report import DrillsTable, ObjectiveResult, StoredDrill
+from kstreams_assets.drill.run import has_rules
+from kstreams_assets.errors import KafkaError, SecretNotFoundError
+from kstreams_assets.governance.findings import GovernanceReport
+from kstreams_assets.governance.table import FindingsTable
+from kstreams_assets.kafka.cluster import KafkaCluster
+from kstreams_assets.ktables.snapshot import Snapshot
+from kstreams_assets.ktables.snapshots_table import SnapshotsTable
+from kstreams_assets.settings import ApplicationSettings
+from kstreams_assets.warehouse.coverage import (
+    Recency,
+    Restorable,
+    newest_restorable,
+    recovery_point_is_recent,
+)
+from kstreams_assets.warehouse.layout import open_to_others
+from kstreams_assets.warehouse.ledger import Ledger
+from kstreams_assets.warehouse.point import iso_time
+from kstreams_assets.warehouse.records import DamagedSpans, SpanDamage
 
 DRILL_IS_OLD_S: Final = 30 * 86_400.0
 
@@ -250,3 +269,108 @@ def _of_cluster(facts: Facts) -> Iterator[Statement]:
             f"The source cluster does not answer ({facts.cluster_problem}); all of this comes from"
             " the warehouse alone, which is what a recovery needs.",
         )
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Each part is read when it is first asked for, and once; so an object is of one moment.
+
+    Each raises NewerLayoutError when a newer release wrote its table.
+    """
+
+    settings: ApplicationSettings
+
+    @cached_property
+    def windows(self) -> list[WindowStatus]:
+        """Every closed window from the first recovery point on, oldest first."""
+        return window_statuses(self.settings)
+
+    @cached_property
+    def restorable(self) -> Restorable:
+        """The newest recovery points that backups cover."""
+        return newest_restorable(self.settings, look_s=math.inf)
+
+    @cached_property
+    def damaged(self) -> DamagedSpans:
+        """Backups whose files are missing or do not match the ledger."""
+        settings = self.settings
+        return Ledger(settings.warehouse, settings.application_id).damaged()
+
+    @cached_property
+    def damaged_snapshots(self) -> list[tuple[Snapshot, str]]:
+        """KTable snapshots whose files are missing or have another size, and what is wrong."""
+        return SnapshotsTable(self.settings.warehouse).damaged(self.settings.application_id)
+
+    @cached_property
+    def rules(self) -> list[RuleStanding]:
+        """How each declared rule stands at each place where it was evaluated."""
+        table = ResultsTable(self.settings.warehouse)
+        return table.standings(self.settings.application_id, declared_rules(self.settings))
+
+    @cached_property
+    def governance(self) -> GovernanceReport | None:
+        """The newest look at the cluster, None before the first."""
+        return FindingsTable(self.settings.warehouse).newest(self.settings.application_id)
+
+    @cached_property
+    def drill(self) -> StoredDrill | None:
+        """The drill that was begun last, None before the first."""
+        return DrillsTable(self.settings.warehouse).newest(self.settings.application_id)
+
+
+_ASK_CLUSTER_S: Final = 5.0
+
+
+def readiness(
+    settings: ApplicationSettings, *, ask_cluster: bool = False, now_ms: int | None = None
+) -> Readiness:
+    """Whether the application could be recovered right now, and why.
+
+    `ask_cluster`: also tell whether the source cluster answers (at most some seconds); that does
+    not change the verdict. `now_ms` is the present time when left out. Raises NewerLayoutError when
+    a newer release wrote the warehouse.
+    """
+    facts = facts_of(Evidence(settings), now_ms or time.time_ns() // 1_000_000)
+    if ask_cluster:
+        problem = _cluster_problem(settings)
+        facts = replace(facts, cluster_asked=True, cluster_problem=problem)
+    return judge_readiness(facts)
+
+
+def facts_of(evidence: Evidence, now_ms: int) -> Facts:
+    """What the warehouse says, as readiness is judged by it."""
+    settings, windows = evidence.settings, evidence.windows
+    return Facts(
+        now_ms=now_ms,
+        recency=recovery_point_is_recent(settings, restorable=evidence.restorable, now_ms=now_ms),
+        due=tuple(status.window.key for status in windows[:-1] if status.is_due),
+        damaged=tuple(evidence.damaged),
+        damaged_snapshots=tuple(
+            f"store {snapshot.store}, window {snapshot.window.key}: {problem}"
+            for snapshot, problem in evidence.damaged_snapshots
+        ),
+        results=tuple(rule.newest for rule in evidence.rules) if has_rules(settings) else None,
+        findings=_findings(evidence.governance),
+        drill=evidence.drill,
+        drill_declared=bool(settings.drill.command),
+        warehouse_mode=open_to_others(settings.warehouse.root),
+    )
+
+
+def _findings(report: GovernanceReport | None) -> tuple[OpenFinding, ...] | None:
+    if report is None:
+        return None
+    return tuple(
+        OpenFinding(verdict.check, str(finding), finding.severity)
+        for verdict in report.verdicts
+        for finding in verdict.findings
+    )
+
+
+def _cluster_problem(settings: ApplicationSettings) -> str | None:
+    try:
+        with KafkaCluster(settings.connection, timeout_s=_ASK_CLUSTER_S) as cluster:
+            cluster.broker_ids()
+    except (KafkaError, SecretNotFoundError) as error:
+        return error.problem.rstrip(".")
+    return None

@@ -1,4 +1,4 @@
-"""How restore drills of an application go. Pure."""
+"""How restore drills of an application go, and what one is asked. Pure."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -28,3 +28,17 @@ class DrillSettings:
     objective_s: float | None = None
     every: str | None = None
     """Cron schedule of the drill; None for drills by hand only."""
+
+
+@dataclass(frozen=True, slots=True)
+class DrillRequest:
+    """Which recovery point is restored, and whether everything stays there afterwards.
+
+    The newest exact point unless `point_id`, or `as_of_ms` (epoch milliseconds; the newest point
+    that was complete then) says otherwise. With `keep` the local cluster, the state directory and
+    the application's log stay.
+    """
+
+    point_id: str | None = None
+    as_of_ms: int | None = None
+    keep: bool = False

@@ -10,7 +10,6 @@ import pyarrow.compute as pc
 
 from kstreams_assets.app.model import TopicRole
 from kstreams_assets.app.names import is_internal_name
-from kstreams_assets.backup.ledger import Ledger
 from kstreams_assets.governance.facts import (
     BackedUpRecords,
     GovernanceFacts,
@@ -19,10 +18,11 @@ from kstreams_assets.governance.facts import (
     TopicState,
 )
 from kstreams_assets.kafka.cluster import KafkaCluster
-from kstreams_assets.kafka.replicas import Replicas
+from kstreams_assets.kafka.metadata import Replicas
 from kstreams_assets.ktables.snapshots_table import SnapshotsTable
 from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.settings import ApplicationSettings
+from kstreams_assets.warehouse.ledger import Ledger
 
 _NEWEST_WINDOWS: Final = 24
 """So many windows of each topic are looked at for shares."""

@@ -7,7 +7,7 @@ from kstreams_assets.governance.gather import gather
 from kstreams_assets.governance.judge import judge
 from kstreams_assets.governance.table import FindingsTable
 from kstreams_assets.kafka.cluster import KafkaCluster
-from kstreams_assets.ktables.declared import format_of
+from kstreams_assets.ktables.store_format import format_of
 from kstreams_assets.settings import ApplicationSettings
 
 

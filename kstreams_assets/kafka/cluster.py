@@ -4,22 +4,25 @@ from collections.abc import Callable, Iterable, Mapping
 
 from kstreams_assets.closing import Closing
 from kstreams_assets.errors import AuthorizationFailedError, KStreamsAssetsError
-from kstreams_assets.kafka import group_commit, groups, offsets, replicas, topics, transactions
-from kstreams_assets.kafka.broker_retention import broker_retention_ms
-from kstreams_assets.kafka.cluster_metadata import (
-    ClusterMetadata,
-    broker_ids,
-    cluster_metadata,
-    hidden_topics,
-)
+from kstreams_assets.kafka import groups, topics, transactions
+from kstreams_assets.kafka import groups as group_commit
+from kstreams_assets.kafka import leaders as offsets
+from kstreams_assets.kafka import metadata as replicas
+from kstreams_assets.kafka.admin import LibrdkafkaAdmin
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.kafka.groups import GroupState
 from kstreams_assets.kafka.leader_epochs import epoch_ends, leader_doubt, leader_epochs
 from kstreams_assets.kafka.leaders import PartitionLeaders
-from kstreams_assets.kafka.librdkafka_admin import LibrdkafkaAdmin
+from kstreams_assets.kafka.metadata import (
+    ClusterMetadata,
+    Replicas,
+    broker_ids,
+    broker_retention_ms,
+    cluster_metadata,
+    hidden_topics,
+    topic_configs,
+)
 from kstreams_assets.kafka.raw_log import RawLogReader
-from kstreams_assets.kafka.replicas import Replicas
-from kstreams_assets.kafka.topic_configs import topic_configs
 from kstreams_assets.kafka.topics import TopicDescription, TopicSpec
 from kstreams_assets.kafka.transactions import TransactionalId, TransactionalTopics
 from kstreams_assets.kafka.wire import WireClient

@@ -11,7 +11,7 @@ from kafka.protocol.metadata import MetadataRequest
 from kafka.protocol.metadata.find_coordinator import FindCoordinatorRequest
 
 from kstreams_assets.errors import ClusterUnavailableError
-from kstreams_assets.kafka.coordinator_partition import CONSUMER_OFFSETS
+from kstreams_assets.kafka.coordinator_log import CONSUMER_OFFSETS
 from kstreams_assets.kafka.leaders import PartitionLeaders, ask_leaders
 from kstreams_assets.kafka.wire import Coordinated, WireClient
 from kstreams_assets.offsets import TopicPartitionId

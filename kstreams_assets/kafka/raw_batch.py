@@ -1,17 +1,15 @@
-"""Record batches as they lie in the log (message format 2), read from their headers alone.
-
-The layout is that of Kafka's DefaultRecordBatch: 61 bytes of header, then the records, compressed
-as one block. Records are decompressed only where compaction has removed some of them.
-"""
+"""Record batches (message format 2) as they lie in the log, and what a consumer sees of them."""
 
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple
 
 import pyarrow as pa
 
 from kstreams_assets.errors import CorruptBatchError
+from kstreams_assets.offsets import OffsetRange
 
 ControlType = Literal["commit", "abort"]
 
@@ -186,3 +184,269 @@ def _snappy_block(block: bytes) -> bytes:
         if byte < 0x80:
             break
     return pa.Codec("snappy").decompress(block, decompressed_size=size, asbytes=True)
+
+
+_LOG_APPEND_TIME: Final = 0x08
+_Headers = tuple[tuple[str, bytes | None], ...]
+_NO_HEADERS: Final[_Headers] = ()
+
+
+class RawRecord(NamedTuple):
+    """One record of the log.
+
+    `timestamp_ms` -1 for none; `timestamp_type` 0 for CreateTime, 1 for LogAppendTime. `key` and
+    `value` None for null. `headers` in order, duplicates and null values included.
+    """
+
+    offset: int
+    timestamp_ms: int
+    timestamp_type: int
+    key: bytes | None
+    value: bytes | None
+    headers: _Headers
+
+
+def decode_records(batch: memoryview, *, partition: str) -> list[RawRecord]:
+    """All records of one whole batch, in offset order; control records too.
+
+    Raises CorruptBatchError, naming `partition`.
+    """
+    header = HEADER.unpack_from(batch)
+    data = uncompressed(batch, partition=partition)
+    kind, append_time = _append_time(header[5], header[8])
+    try:
+        return _decode(data, header[12], header[0], header[7], kind, append_time)
+    except UNREADABLE as error:
+        raise _corrupt(partition, header[0], error) from error
+
+
+def uncompressed(batch: memoryview, *, partition: str) -> bytes:
+    """The bytes of all records of one whole batch. Raises CorruptBatchError."""
+    header = HEADER.unpack_from(batch)
+    try:
+        return decompress(bytes(batch[HEADER.size :]), header[5] & CODEC) if header[12] else b""
+    except UNREADABLE as error:
+        raise _corrupt(partition, header[0], error) from error
+
+
+def _corrupt(partition: str, offset: int, error: Exception) -> CorruptBatchError:
+    reason = f"unreadable records ({error})"
+    return CorruptBatchError(partition=partition, offset=offset, reason=reason)
+
+
+def _append_time(attributes: int, max_timestamp: int) -> tuple[int, int | None]:
+    """The timestamp type, and the time of all records where the broker has set it."""
+    # the broker writes LogAppendTime into the header only, and leaves the records as they came
+    return (1, max_timestamp) if attributes & _LOG_APPEND_TIME else (0, None)
+
+
+def _decode(
+    data: bytes,
+    count: int,
+    base_offset: int,
+    base_timestamp: int,
+    timestamp_type: int,
+    append_time: int | None,
+) -> list[RawRecord]:
+    records: list[RawRecord] = []
+    position = 0
+    for _ in range(count):
+        length = data[position]
+        position += 1
+        if length >= 0x80:
+            length, position = _rest(data, position, length)
+        end = position + (length >> 1)
+        delta = data[position + 1]  # behind the attributes, which no record uses
+        position += 2
+        if delta >= 0x80:
+            delta, position = _rest(data, position, delta)
+        timestamp = base_timestamp + ((delta >> 1) ^ -(delta & 1))
+        delta = data[position]
+        position += 1
+        if delta >= 0x80:
+            delta, position = _rest(data, position, delta)
+        offset = base_offset + ((delta >> 1) ^ -(delta & 1))
+        # lengths: odd numbers are negative, and only -1 (null) is one
+        length = data[position]
+        position += 1
+        if length >= 0x80:
+            length, position = _rest(data, position, length)
+        if length & 1:
+            key = None
+        else:
+            start, position = position, position + (length >> 1)
+            key = data[start:position]
+        length = data[position]
+        position += 1
+        if length >= 0x80:
+            length, position = _rest(data, position, length)
+        if length & 1:
+            value = None
+        else:
+            start, position = position, position + (length >> 1)
+            value = data[start:position]
+        headers = _NO_HEADERS
+        if data[position]:
+            headers, position = _decode_headers(data, position)
+        else:
+            position += 1
+        if position != end:
+            message = f"a record ends {position - end} bytes beside its length"
+            raise IndexError(message)
+        records.append(
+            RawRecord(
+                offset,
+                timestamp if append_time is None else append_time,
+                timestamp_type,
+                key,
+                value,
+                headers,
+            )
+        )
+    if position != len(data):
+        message = f"{len(data) - position} bytes are left behind the last record"
+        raise IndexError(message)
+    return records
+
+
+def _decode_headers(data: bytes, position: int) -> tuple[_Headers, int]:
+    count, position = _zigzag(data, position)
+    headers: list[tuple[str, bytes | None]] = []
+    for _ in range(count):
+        length, start = _zigzag(data, position)
+        if length < 0:
+            message = "a header without a name"
+            raise IndexError(message)
+        position = start + length
+        name = data[start:position].decode()
+        length, start = _zigzag(data, position)
+        position = start + max(length, 0)
+        headers.append((name, None if length < 0 else data[start:position]))
+    return tuple(headers), position
+
+
+def _zigzag(data: bytes, position: int) -> tuple[int, int]:
+    """A zigzag varint and the position behind it."""
+    value = data[position]
+    position += 1
+    if value >= 0x80:
+        value, position = _rest(data, position, value)
+    return (value >> 1) ^ -(value & 1), position
+
+
+def _rest(data: bytes, position: int, first: int) -> tuple[int, int]:
+    """The number that begins with the byte `first` before `position`, still zigzag."""
+    value, shift = first & 0x7F, 7
+    while True:
+        byte = data[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, position
+        shift += 7
+
+
+@dataclass(frozen=True, slots=True)
+class RangeContent:
+    """Every offset of a range is exactly one of these.
+
+    `visible` committed data, `aborted` data, `undecided` data of transactions open when read,
+    `markers` control records; `holes` the offsets that hold nothing (removed by compaction), as
+    merged ranges in order.
+    """
+
+    visible: int
+    aborted: int
+    undecided: int
+    markers: int
+    holes: tuple[OffsetRange, ...]
+
+    @property
+    def hole_offsets(self) -> int:
+        """Number of offsets that hold nothing."""
+        return sum(len(hole) for hole in self.holes)
+
+
+@dataclass(slots=True)
+class RangeTally:
+    """Accounts for every offset in [start, end), batch by batch; what it holds does not grow.
+
+    Batches come in offset order, and may reach beyond the range. `holes` counts offsets that hold
+    nothing, `unseen` those that nobody looked at; `first_absent` is the lowest of both, None
+    without any. `position` is how far it has come.
+    """
+
+    start: int
+    end: int
+    visible: int = 0
+    aborted: int = 0
+    undecided: int = 0
+    markers: int = 0
+    holes: int = 0
+    unseen: int = 0
+    first_absent: int | None = None
+    position: int = field(init=False)
+    on_hole: Callable[[OffsetRange], None] | None = None
+
+    def __post_init__(self) -> None:
+        self.position = self.start
+
+    def add(self, batch: RawBatch) -> None:
+        """Account for the offsets up to the end of a batch."""
+        for run in _runs(batch):
+            first, last = max(run.start, self.position), min(run.end, self.end)
+            if first >= last:
+                continue
+            self._hole(first)
+            self.position, count = last, last - first
+            if batch.is_control:
+                self.markers += count
+            elif batch.aborted is None:
+                self.undecided += count
+            elif batch.aborted:
+                self.aborted += count
+            else:
+                self.visible += count
+
+    def skip(self, to: int) -> None:
+        """Leave offsets below `to` unseen, as far as they are not accounted for."""
+        to = min(to, self.end)
+        if to > self.position:
+            self._note_absent()
+            self.unseen += to - self.position
+            self.position = to
+
+    def finish(self) -> None:
+        """Nothing is left in the rest of the range."""
+        self._hole(self.end)
+        self.position = self.end
+
+    def _hole(self, to: int) -> None:
+        if to > self.position:
+            self._note_absent()
+            self.holes += to - self.position
+            if self.on_hole is not None:
+                self.on_hole(OffsetRange(self.position, to))
+
+    def _note_absent(self) -> None:
+        if self.first_absent is None:
+            self.first_absent = self.position
+
+
+def content_of_range(batches: Iterable[RawBatch], start: int, end: int) -> RangeContent:
+    """Account for every offset in [start, end), given all batches of the log in that range.
+
+    Batches come in offset order, as `RawLogReader.scan` gives them, and may reach beyond the range.
+    """
+    holes: list[OffsetRange] = []
+    tally = RangeTally(start, end, on_hole=holes.append)
+    for batch in batches:
+        tally.add(batch)
+    tally.finish()
+    return RangeContent(tally.visible, tally.aborted, tally.undecided, tally.markers, tuple(holes))
+
+
+def _runs(batch: RawBatch) -> Iterable[OffsetRange]:
+    if batch.record_offsets is None:
+        return (OffsetRange(batch.base_offset, batch.last_offset + 1),)
+    return (OffsetRange(offset, offset + 1) for offset in batch.record_offsets)

@@ -1,29 +1,388 @@
-"""The raw log of partitions: batch headers, control batches, aborted data, and records."""
+"""Raw ranges of partitions, read from their leaders batch by batch."""
 
 import time
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from itertools import groupby, repeat
+from typing import Any, Final, NamedTuple
+
+import kafka.errors as client_errors
+from kafka.protocol.consumer import FetchRequest
 
 from kstreams_assets.closing import Closing
-from kstreams_assets.errors import ClusterUnavailableError, RawReadTimeoutError
-from kstreams_assets.kafka.connection import KafkaConnection
-from kstreams_assets.kafka.fetch import (
-    FIRST_FETCH_BYTES,
-    LARGEST_FETCH_BYTES,
-    Wanted,
-    error_name,
-    fetch_request,
-    judged,
-    raise_lasting,
+from kstreams_assets.errors import (
+    AuthorizationFailedError,
+    ClusterUnavailableError,
+    KafkaRequestError,
+    OffsetOutOfRangeError,
+    RawReadLimitError,
+    RawReadTimeoutError,
 )
-from kstreams_assets.kafka.leaders import PartitionLeaders
-from kstreams_assets.kafka.offsets import Isolation
-from kstreams_assets.kafka.raw_batch import RawBatch
-from kstreams_assets.kafka.raw_bulk import BulkReader
-from kstreams_assets.kafka.raw_range import RawRange
+from kstreams_assets.kafka.connection import KafkaConnection
+from kstreams_assets.kafka.leaders import (
+    EARLIEST,
+    LATEST,
+    MOVED,
+    TOPIC_NOT_ALLOWED,
+    Isolation,
+    PartitionLeaders,
+    list_offsets,
+)
+from kstreams_assets.kafka.raw_batch import RawBatch, RawRecord, decode_records, parse_with_bytes
 from kstreams_assets.kafka.wire import WireClient
 from kstreams_assets.offsets import OffsetRange, TopicPartitionId
+
+
+class LoadedBatch(NamedTuple):
+    """The header of a batch, and its bytes as they lie in the log (a view, nothing is copied)."""
+
+    header: RawBatch
+    data: memoryview
+    partition: TopicPartitionId
+
+    def records(self) -> list[RawRecord]:
+        """All its records, decoded anew at each call; also those outside of the range read.
+
+        Raises CorruptBatchError.
+        """
+        return decode_records(self.data, partition=str(self.partition))
+
+
+@dataclass(frozen=True, slots=True)
+class RawRange:
+    """Every batch that holds an offset in [start, end), in offset order.
+
+    The first and last batch may reach beyond the range; offsets in no batch were removed by
+    compaction. `log_start` is that of the last Fetch answer, None where none was asked because
+    the range is empty.
+    """
+
+    start: int
+    end: int
+    log_start: int | None
+    batches: tuple[LoadedBatch, ...]
+
+    @property
+    def offsets(self) -> OffsetRange:
+        """The range that was asked for."""
+        return OffsetRange(self.start, self.end)
+
+
+FIRST_FETCH_BYTES: Final = 2**19
+LARGEST_FETCH_BYTES: Final = 2**24
+
+# From version 13 on topics go by id; version 12 is what every broker from 2.7 to 4.x answers.
+_FETCH_VERSION: Final = 12
+_OUT_OF_RANGE: Final = client_errors.OffsetOutOfRangeError.errno
+
+
+class Wanted(NamedTuple):
+    """What is asked of one partition."""
+
+    partition: TopicPartitionId
+    position: int
+    max_bytes: int
+
+
+def fetch_request(
+    wanted: Iterable[Wanted], *, max_bytes: int, isolation: Isolation
+) -> FetchRequest:
+    """A request that is answered at once, and whose answer is filled in the order of `wanted`.
+
+    The first partition that has data gives at least one batch, however large it is.
+    """
+    topic = FetchRequest.FetchTopic
+    return FetchRequest(
+        max_wait_ms=0,
+        min_bytes=0,
+        max_bytes=max_bytes,
+        isolation_level=isolation.value,
+        topics=[
+            topic(
+                topic=name,
+                partitions=[
+                    topic.FetchPartition(
+                        partition=entry.partition.partition,
+                        fetch_offset=entry.position,
+                        partition_max_bytes=entry.max_bytes,
+                    )
+                    for entry in entries
+                ],
+            )
+            for name, entries in groupby(wanted, key=lambda entry: entry.partition.topic)
+        ],
+        max_version=_FETCH_VERSION,
+    )
+
+
+def error_name(code: int) -> str:
+    """What kafka-python calls an error code."""
+    return client_errors.for_code(code).__name__
+
+
+def raise_lasting(
+    code: int,
+    wanted: Wanted,
+    wire: WireClient,
+    leaders: PartitionLeaders,
+    *,
+    timeout_s: float,
+) -> None:
+    """Raise the error of a partition if asking again will not cure it.
+
+    OffsetOutOfRangeError, AuthorizationFailedError (READ), KafkaRequestError; what list_offsets
+    raises, as the bounds of a log are asked for.
+    """
+    partition = wanted.partition
+    if code == _OUT_OF_RANGE:
+        low, high = (
+            list_offsets(wire, leaders, {partition: which}, timeout_s=timeout_s)[partition]
+            for which in (EARLIEST, LATEST)
+        )
+        # a follower that has just become leader may lag for a moment
+        if not low <= wanted.position <= high:
+            raise OffsetOutOfRangeError(
+                partition=str(partition), offset=wanted.position, log_start=low, log_end=high
+            )
+    elif code == TOPIC_NOT_ALLOWED:
+        raise AuthorizationFailedError(
+            operation="fetch", resource=f"topic {partition.topic}", needed="READ"
+        )
+    elif code not in MOVED and code:
+        raise KafkaRequestError(operation="fetch", resource=str(partition), reason=error_name(code))
+
+
+def judged(
+    answer: Any,  # noqa: ANN401 (kafka-python builds its response classes at run time)
+    partition: TopicPartitionId,
+    isolation: Isolation,
+) -> Iterator[tuple[RawBatch, memoryview]]:
+    """Batches of one partition's answer with their bytes, told apart as Kafka's consumers do.
+
+    A read_committed answer lists the aborted transactions its data overlaps: producer and first
+    offset. From there on the producer's batches are aborted, until its abort marker. Raises
+    CorruptBatchError.
+    """
+    if not answer.records:
+        return
+    upcoming = sorted(
+        ((entry.first_offset, entry.producer_id) for entry in answer.aborted_transactions or ()),
+        reverse=True,
+    )
+    aborting: set[int] = set()
+    for batch, data in parse_with_bytes(memoryview(answer.records), partition=str(partition)):
+        if not batch.is_transactional:
+            yield batch, data
+            continue
+        while upcoming and upcoming[-1][0] <= batch.last_offset:
+            aborting.add(upcoming.pop()[1])
+        if batch.is_control:
+            if batch.control_type == "abort":
+                aborting.discard(batch.producer_id)
+            yield batch, data
+        elif isolation is Isolation.READ_UNCOMMITTED:
+            yield batch._replace(aborted=None), data
+        elif batch.producer_id in aborting:
+            yield batch._replace(aborted=True), data
+        else:
+            yield batch, data
+
+
+_BULK_RETRY_S: Final = 0.05
+_BULK_LEAST_S: Final = 0.001
+_EMPTY_ANSWERS_AT_THE_END: Final = 2
+
+
+@dataclass(slots=True)
+class _Reading:
+    """How far one range has been read."""
+
+    partition: TopicPartitionId
+    start: int
+    end: int
+    position: int
+    isolation: Isolation
+    log_start: int | None = None
+    batches: list[LoadedBatch] = field(default_factory=list)
+    held_bytes: int = 0
+    max_bytes: int = FIRST_FETCH_BYTES
+    empty_answers: int = 0
+    # whether the last answer held anything: who came away empty-handed goes first next time
+    served: bool = False
+    reason: str = "no leader"
+
+    @property
+    def wanted(self) -> Wanted:
+        return Wanted(self.partition, self.position, self.max_bytes)
+
+    def take(self, answer: Any, *, was_first: bool) -> None:  # noqa: ANN401
+        """Keep what an answer without an error holds.
+
+        `was_first`: nothing was served before it, so that no limit can have left it empty.
+        """
+        self.log_start = answer.log_start_offset
+        self.served = False
+        kept: list[LoadedBatch] = []
+        for header, data in judged(answer, self.partition, self.isolation):
+            self.served = True
+            if header.base_offset >= self.end:
+                self.position = self.end
+                break
+            kept.append(LoadedBatch(header, data, self.partition))
+            self.position = header.last_offset + 1
+        self._keep(kept, len(answer.records or b""))
+        if self.served:
+            self.max_bytes = min(2 * self.max_bytes, LARGEST_FETCH_BYTES)
+            self.empty_answers = 0
+        else:
+            self._take_nothing(answer, was_first=was_first)
+
+    def _keep(self, batches: list[LoadedBatch], answered: int) -> None:
+        used = sum(len(batch.data) for batch in batches)
+        if used < answered:
+            # a view keeps the whole answer alive, also what lies behind the range
+            batches = [one._replace(data=memoryview(bytes(one.data))) for one in batches]
+        self.held_bytes += used
+        self.batches += batches
+
+    def _take_nothing(self, answer: Any, *, was_first: bool) -> None:  # noqa: ANN401
+        self.reason = f"the log ends at {answer.high_watermark}"
+        undecided = self.position >= answer.last_stable_offset
+        if self.isolation is Isolation.READ_COMMITTED and (undecided or was_first):
+            self.isolation = Isolation.READ_UNCOMMITTED  # the rest was undecided just now
+        elif was_first and answer.high_watermark >= self.end:
+            # nothing is left below the end: compaction may empty even a log's tail
+            self.empty_answers += 1
+            if self.empty_answers == _EMPTY_ANSWERS_AT_THE_END:
+                self.position = self.end
+
+
+class BulkReader:
+    """Reads the ranges of one call of `RawLogReader.read`."""
+
+    def __init__(
+        self,
+        wire: WireClient,
+        leaders: PartitionLeaders,
+        ranges: Mapping[TopicPartitionId, OffsetRange],
+        *,
+        deadline_s: float,
+        isolation: Isolation,
+        limit_bytes: int | None = None,
+    ) -> None:
+        self._wire = wire
+        self._leaders = leaders
+        self._readings = [
+            _Reading(partition, asked.start, asked.end, asked.start, isolation)
+            for partition, asked in ranges.items()
+        ]
+        self._limit_bytes = limit_bytes
+        self._limit_s = deadline_s
+        self._deadline = time.monotonic() + deadline_s
+
+    def read(self) -> dict[TopicPartitionId, RawRange]:
+        """Read until every range is complete."""
+        while unfinished := [r for r in self._readings if r.position < r.end]:
+            if time.monotonic() >= self._deadline:
+                raise self._late(unfinished[0])
+            if not self._round(unfinished):
+                time.sleep(_BULK_RETRY_S)
+            if self._limit_bytes is not None and self._held() > self._limit_bytes:
+                raise RawReadLimitError(limit_bytes=self._limit_bytes)
+        return {
+            r.partition: RawRange(r.start, r.end, r.log_start, tuple(r.batches))
+            for r in self._readings
+        }
+
+    def _held(self) -> int:
+        return sum(reading.held_bytes for reading in self._readings)
+
+    def _most_bytes(self, requests: int) -> int:
+        """How large each of so many answers may be; the first batch of one comes whole anyway."""
+        if self._limit_bytes is None:
+            return LARGEST_FETCH_BYTES
+        left = (self._limit_bytes - self._held()) // requests
+        return max(1, min(left, LARGEST_FETCH_BYTES))
+
+    def _late(self, reading: _Reading) -> RawReadTimeoutError:
+        return RawReadTimeoutError(
+            partition=str(reading.partition),
+            reached=reading.position,
+            end=reading.end,
+            timeout_s=self._limit_s,
+            reason=reading.reason.rstrip("."),
+        )
+
+    def _remaining_s(self) -> float:
+        return max(_BULK_LEAST_S, min(self._wire.timeout_s, self._deadline - time.monotonic()))
+
+    def _round(self, unfinished: list[_Reading]) -> bool:
+        """Ask every leader once; whether anything came."""
+        try:
+            led = self._leaders.of(
+                [r.partition for r in unfinished], operation="fetch", timeout_s=self._remaining_s()
+            )
+        except ClusterUnavailableError as error:
+            for reading in unfinished:
+                reading.reason = error.reason
+            return False
+        requests: dict[tuple[int, Isolation], list[_Reading]] = {}
+        for reading in sorted(unfinished, key=lambda r: r.served):
+            reading.served = False
+            leader = led.get(reading.partition)
+            if leader is None:
+                reading.reason = "no leader"
+                self._leaders.forget(reading.partition)
+            else:
+                requests.setdefault((leader, reading.isolation), []).append(reading)
+        most = self._most_bytes(len(requests)) if requests else 0
+        if len(requests) > 1:
+            with ThreadPoolExecutor(len(requests)) as pool:
+                list(pool.map(self._ask, requests, requests.values(), repeat(most)))
+        elif requests:
+            self._ask(*next(iter(requests.items())), most)
+        return any(reading.served for reading in unfinished)
+
+    def _ask(self, whom: tuple[int, Isolation], readings: list[_Reading], most_bytes: int) -> None:
+        leader, isolation = whom
+        request = fetch_request(
+            [r.wanted for r in readings], max_bytes=most_bytes, isolation=isolation
+        )
+        try:
+            response = self._wire.request(
+                lambda: request,
+                operation="fetch",
+                node=leader,
+                timeout_s=self._remaining_s(),
+                retry=False,
+            )
+        except ClusterUnavailableError as error:
+            self._try_later(readings, error.reason)
+            return
+        by_partition = {reading.partition: reading for reading in readings}
+        # a throttled broker answers without records
+        was_first = not response.throttle_time_ms
+        for topic in response.responses:
+            for answer in topic.partitions:
+                reading = by_partition[TopicPartitionId(topic.topic, answer.partition_index)]
+                if answer.error_code:
+                    self._judge_error(answer.error_code, reading)
+                else:
+                    reading.take(answer, was_first=was_first)
+                    was_first = was_first and not answer.records
+
+    def _judge_error(self, code: int, reading: _Reading) -> None:
+        raise_lasting(
+            code, reading.wanted, self._wire, self._leaders, timeout_s=self._remaining_s()
+        )
+        self._try_later([reading], error_name(code))
+
+    def _try_later(self, readings: Iterable[_Reading], reason: str) -> None:
+        for reading in readings:
+            reading.reason = reason
+            self._leaders.forget(reading.partition)
+
 
 _RETRY_S = 0.05
 _LEAST_S = 0.001

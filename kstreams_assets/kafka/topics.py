@@ -28,7 +28,7 @@ from kstreams_assets.errors import (
     KStreamsAssetsError,
     TopicNotFoundError,
 )
-from kstreams_assets.kafka.librdkafka_admin import LibrdkafkaAdmin
+from kstreams_assets.kafka.admin import LibrdkafkaAdmin
 
 V = TypeVar("V")
 

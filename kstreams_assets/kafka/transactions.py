@@ -18,7 +18,7 @@ from kstreams_assets.errors import (
     ClusterUnavailableError,
     KafkaRequestError,
 )
-from kstreams_assets.kafka.coordinator_partition import CONSUMER_OFFSETS
+from kstreams_assets.kafka.coordinator_log import CONSUMER_OFFSETS
 from kstreams_assets.kafka.wire import COORDINATOR_BUSY, Coordinated, WireClient
 
 _OPERATION = "transactional_topics"

@@ -3,17 +3,25 @@
 Everything that knows kafka-python's internals (its connection manager and network loop) is here.
 """
 
+import base64
 import contextlib
+import json
 import ssl
+import tempfile
 import threading
 import time
+import urllib.error
+import urllib.parse
+import urllib.request
 from collections.abc import Callable
 from enum import IntEnum
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import kafka.errors as client_errors
 from kafka.net.manager import KafkaConnectionManager
+from kafka.net.sasl.oauth import AbstractTokenProvider
 from kafka.net.selector import NetworkSelector
 from kafka.protocol.api_message import ApiMessage
 from kafka.protocol.metadata.find_coordinator import FindCoordinatorRequest
@@ -22,11 +30,155 @@ from kstreams_assets.errors import (
     AuthenticationFailedError,
     AuthorizationFailedError,
     ClusterUnavailableError,
+    ConfigurationError,
     SecretNotFoundError,
 )
-from kstreams_assets.kafka.client_logs import tame_client_logs
-from kstreams_assets.kafka.connection import KafkaConnection
-from kstreams_assets.kafka.kafka_python_client import kafka_python_arguments
+from kstreams_assets.kafka.clients import tame_client_logs
+from kstreams_assets.kafka.connection import (
+    KafkaConnection,
+    OAuthBearerSasl,
+    read_certificates,
+    resolve_extras,
+)
+
+_REFRESH_AT = 0.8  # of a token's lifetime, as Kafka's own clients do
+_DEFAULT_LIFETIME_S = 300.0
+
+
+class ClientCredentialsTokenProvider(AbstractTokenProvider):
+    """Fetches a token by the client credentials grant and keeps it for 80 % of its lifetime.
+
+    Raises AuthenticationFailedError when the endpoint refuses, does not answer in time or answers
+    something else than a token; SecretNotFoundError.
+    """
+
+    def __init__(self, sasl: OAuthBearerSasl, *, bootstrap_servers: str, timeout_s: float) -> None:
+        super().__init__()
+        self._sasl = sasl
+        self._bootstrap_servers = bootstrap_servers
+        self._timeout_s = timeout_s
+        self._lock = threading.Lock()
+        self._token = ""
+        self._refresh_at = 0.0
+
+    def token(self) -> str:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """A token that is valid now."""
+        with self._lock:
+            if time.monotonic() >= self._refresh_at:
+                self._token, lifetime_s = self._fetch()
+                self._refresh_at = time.monotonic() + lifetime_s * _REFRESH_AT
+            return self._token
+
+    def _fetch(self) -> tuple[str, float]:
+        try:
+            with urllib.request.urlopen(self._request(), timeout=self._timeout_s) as response:  # noqa: S310 (http and https only, see OAuthBearerSasl)
+                answer = json.load(response)
+        except urllib.error.HTTPError as error:
+            raise self._failed(f"it answered {error.code} {error.reason}") from None
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "reason", error)
+            raise self._failed(str(reason)) from None
+        token = answer.get("access_token") if isinstance(answer, dict) else None
+        if not isinstance(token, str) or not token:
+            raise self._failed("its answer holds no access_token")
+        lifetime = answer.get("expires_in")
+        return token, float(lifetime) if isinstance(lifetime, int | float) else _DEFAULT_LIFETIME_S
+
+    def _request(self) -> urllib.request.Request:
+        secret = self._sasl.client_secret.resolve("sasl.client_secret")
+        pair = f"{self._sasl.client_id}:{secret}".encode()
+        form = {"grant_type": "client_credentials"}
+        if self._sasl.scope is not None:
+            form["scope"] = self._sasl.scope
+        return urllib.request.Request(  # noqa: S310 (http and https only, see OAuthBearerSasl)
+            self._sasl.token_endpoint_url,
+            data=urllib.parse.urlencode(form).encode(),
+            headers={
+                "Authorization": f"Basic {base64.b64encode(pair).decode()}",
+                "Accept": "application/json",
+                "Content-Type": "application/x-www-form-urlencoded",
+            },
+        )
+
+    def _failed(self, reason: str) -> AuthenticationFailedError:
+        return AuthenticationFailedError(
+            bootstrap_servers=self._bootstrap_servers,
+            mechanism="OAUTHBEARER",
+            reason=f"no token from {self._sasl.token_endpoint_url}: {reason}",
+        )
+
+
+def kafka_python_arguments(connection: KafkaConnection) -> dict[str, Any]:
+    """The arguments every kafka-python client of this cluster starts from, secrets in clear.
+
+    Build it where the client is built and keep it nowhere. Raises SecretNotFoundError,
+    ConfigurationError.
+    """
+    arguments: dict[str, Any] = {
+        "bootstrap_servers": connection.bootstrap_servers.split(","),
+        "security_protocol": connection.security_protocol.value,
+        "client_id": "kstreams-assets",
+        "request_timeout_ms": round(connection.request_timeout_seconds * 1000),
+    }
+    if connection.security_protocol.uses_ssl:
+        arguments["ssl_context"] = ssl_context(connection)
+    sasl = connection.sasl
+    if isinstance(sasl, OAuthBearerSasl):
+        arguments["sasl_mechanism"] = sasl.mechanism
+        arguments["sasl_oauth_token_provider"] = ClientCredentialsTokenProvider(
+            sasl,
+            bootstrap_servers=connection.bootstrap_servers,
+            timeout_s=connection.request_timeout_seconds,
+        )
+    elif sasl is not None:
+        arguments["sasl_mechanism"] = sasl.mechanism
+        arguments["sasl_plain_username"] = sasl.username
+        arguments["sasl_plain_password"] = sasl.password.resolve("sasl.password")
+    return arguments | resolve_extras("extra_kafka_python", connection.extra_kafka_python)
+
+
+def ssl_context(connection: KafkaConnection) -> ssl.SSLContext:
+    """The TLS context of a connection; raises SecretNotFoundError, ConfigurationError."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    settings = connection.ssl
+    if settings is None or settings.ca is None:
+        context.load_default_certs()
+    else:
+        authorities = read_certificates("ssl.ca", settings.ca)
+        try:
+            context.load_verify_locations(cadata=authorities)
+        except ssl.SSLError as error:
+            raise _unreadable("ssl.ca", error) from None
+    if settings is None:
+        return context
+    context.check_hostname = settings.verify_host_name
+    key = settings.resolve_private_key()
+    if settings.certificate is not None and key is not None:
+        chain = read_certificates("ssl.certificate", settings.certificate)
+        _load_chain(context, chain, key, settings.resolve_key_password())
+    return context
+
+
+def _load_chain(context: ssl.SSLContext, chain: str, key: str, password: str | None) -> None:
+    # Python reads certificate and key from files only; these live for the length of one call
+    with tempfile.TemporaryDirectory(prefix="kstreams-assets-") as directory:
+        path = Path(directory, "chain.pem")
+        path.touch(mode=0o600)
+        path.write_text(f"{key.strip()}\n{chain.strip()}\n", encoding="ascii")
+        try:
+            # without a password OpenSSL would ask for one on the terminal
+            context.load_cert_chain(path, password=password or "")
+        except ssl.SSLError as error:
+            raise _unreadable("ssl.certificate or ssl.private_key", error) from None
+
+
+def _unreadable(setting: str, error: ssl.SSLError) -> ConfigurationError:
+    return ConfigurationError(
+        f"{setting} is not accepted by OpenSSL ({error.reason or 'unreadable'}).",
+        remedy="Check that certificate, key and key password belong together and are valid PEM.",
+    )
+
 
 _RETRY_S = 0.1
 _STOP_MS = 2_000

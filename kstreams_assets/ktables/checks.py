@@ -6,7 +6,7 @@ from typing import Final
 
 from kstreams_assets.backup.verdicts import Severity
 from kstreams_assets.ktables.snapshot import RowProblem, Snapshot
-from kstreams_assets.recovery.point import Guarantee
+from kstreams_assets.warehouse.point import Guarantee
 
 EVERY_ROW_DECODES: Final = "every_row_decodes"
 SNAPSHOT_IS_PROVED: Final = "snapshot_is_proved"

@@ -1,43 +1,77 @@
-"""Makes snapshots of an application's stores: one Delta transaction each, then their ledger."""
+"""Makes one snapshot: plan, Spark job, row of the table of snapshots."""
 
+import difflib
 import logging
+import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from kstreams_assets.app.model import StreamsApplication
-from kstreams_assets.backup.content import open_records
+import pyarrow.parquet as pq
+
+from kstreams_assets.app.model import StreamsApplication, TopicRole
 from kstreams_assets.backup.run import Spark
 from kstreams_assets.backup.windows import Window
-from kstreams_assets.errors import KTableJobError, StoredDataError
-from kstreams_assets.ktables.content import (
+from kstreams_assets.errors import KTableJobError, StoredDataError, UnknownStoreError
+from kstreams_assets.ktables.plan import (
+    PartitionContent,
+    SnapshotContent,
+    SnapshotPlan,
+    SnapshotWork,
+    saved_cuts,
+    work_of,
+)
+from kstreams_assets.ktables.planner import SnapshotPlanner
+from kstreams_assets.ktables.schemas import RegisteredSchema, schemas_of, try_to_save_schemas
+from kstreams_assets.ktables.snapshot import Snapshot, SnapshotPartition, TableStore
+from kstreams_assets.ktables.snapshots_table import (
+    SnapshotsTable,
     open_table,
     require_snapshot,
     snapshot_written,
     window_files,
 )
-from kstreams_assets.ktables.plan import SnapshotPlan
-from kstreams_assets.ktables.planner import SnapshotPlanner
-from kstreams_assets.ktables.snapshot import Snapshot, SnapshotPartition, TableStore
-from kstreams_assets.ktables.snapshots_table import SnapshotsTable
-from kstreams_assets.ktables.staging import staged_saved_records
-from kstreams_assets.ktables.work import (
-    PartitionContent,
-    SnapshotContent,
-    SnapshotWork,
-    work_of,
-)
-from kstreams_assets.settings import BackupSettings
-from kstreams_assets.warehouse.delta import storage_failures
-from kstreams_assets.warehouse.digest import first_changed
-from kstreams_assets.warehouse.layout import Warehouse
-from kstreams_assets.warehouse.lock import LockHandle, warehouse_lock
-from kstreams_assets.warehouse.table import refuse_newer_tables
+from kstreams_assets.ktables.store_format import format_of
+from kstreams_assets.settings import ApplicationSettings, BackupSettings
+from kstreams_assets.warehouse.layout import LockHandle, Warehouse, first_changed, warehouse_lock
+from kstreams_assets.warehouse.points import SavedRecordsTable
+from kstreams_assets.warehouse.records import open_records
+from kstreams_assets.warehouse.table import refuse_newer_tables, storage_failures
 
-if TYPE_CHECKING:
-    from kstreams_assets.ktables.schemas import RegisteredSchema
+_COLUMNS = ["partition", "offset", "timestamp_ms", "headers", "key", "value"]
+
+
+@contextmanager
+def staged_saved_records(
+    warehouse: Warehouse, application_id: str, plan: SnapshotPlan
+) -> Iterator[tuple[Path | None, int]]:
+    """A file with the saved records of a plan and their number, while it lasts.
+
+    None without any. What a killed run left behind is removed first: only the holder of the
+    application's lock stages.
+    """
+    folder = warehouse.root / ".staging" / f"ktables-{application_id}"
+    shutil.rmtree(folder, ignore_errors=True)
+    cuts = saved_cuts(plan.partitions)
+    if not cuts:
+        yield None, 0
+        return
+    folder.mkdir(parents=True)
+    try:
+        yield _write(warehouse, plan, folder / "saved.parquet")
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _write(warehouse: Warehouse, plan: SnapshotPlan, path: Path) -> tuple[Path | None, int]:
+    rows = SavedRecordsTable(warehouse).of_cuts(plan.point, saved_cuts(plan.partitions))
+    if rows.num_rows == 0:
+        return None, 0
+    pq.write_table(rows.select(_COLUMNS), path, use_dictionary=False)
+    return path, rows.num_rows
+
 
 _log = logging.getLogger(__name__)
 _NOTHING = PartitionContent()
@@ -163,8 +197,8 @@ class _Execution:
         return [str(file) for file, _ in files.get(base.window.key, [])]
 
     def _write(self, plan: SnapshotPlan, work: SnapshotWork) -> SnapshotContent:
-        from spark_resources.backup_job import SparkJobError
         from spark_resources.ktable_job import write_snapshot
+        from spark_resources.spans import SparkJobError
 
         run, name = self.run, self.run.application.application_id
         self.lock.note_writer(run.spark.jvm_pid())
@@ -206,3 +240,71 @@ def _progress(snapshot: Snapshot, number: int, total: int) -> str:
         f" {snapshot.rows:,} rows from {snapshot.records:,} records,"
         f" {snapshot.took_ms / 1000:.1f} s{'' if snapshot.proved else ', not proved'}."
     )
+
+
+def table_stores(settings: ApplicationSettings) -> tuple[TableStore, ...]:
+    """The stores of which tables are made, by name: those with a log that is backed up.
+
+    A store of which nothing is declared is read as bytes; where the DSL made its name up, that name
+    tells its kind.
+    """
+    backed_up = {topic.name for topic in settings.topics}
+    return tuple(
+        TableStore(
+            store=store.name,
+            topic=store.changelog,
+            format=format_of(store.name, settings.store_formats),
+            is_global=store.is_global,
+            is_changelog_only=_is_changelog_only(settings.application, store.changelog),
+        )
+        for store in sorted(settings.application.stores, key=lambda store: store.name)
+        if store.changelog is not None
+        and store.changelog in backed_up
+        and store.name not in settings.without_ktable
+    )
+
+
+def make_snapshots(
+    settings: ApplicationSettings,
+    windows: Sequence[Window],
+    *,
+    stores: Collection[str] | None = None,
+    spark: Spark,
+    run_id: str,
+    log: Callable[[str], None] = _log.info,
+) -> list[Snapshot]:
+    """Make the snapshots of these windows, of all stores or those named; see `KTableRun.execute`.
+
+    Raises:
+        UnknownStoreError: A store is named of which no table is made.
+        KStreamsAssetsError: As `KTableRun.execute`.
+    """
+    known = table_stores(settings)
+    names = [store.store for store in known]
+    for name in sorted(set(stores or ()) - set(names)):
+        raise UnknownStoreError(
+            application_id=settings.application_id,
+            store=name,
+            known=names,
+            near=difflib.get_close_matches(name, names),
+        )
+    chosen = [store for store in known if stores is None or store.store in stores]
+    schemas: Mapping[int, RegisteredSchema] = {}
+    if any(store.format.needs_registry for store in chosen):
+        # What is stored suffices as a rule; a registry that is down must not keep tables away.
+        try_to_save_schemas(settings)
+        schemas = schemas_of(settings.warehouse, settings.application_id)
+    run = KTableRun(
+        application=settings.application,
+        warehouse=settings.warehouse,
+        spark=spark,
+        run_id=run_id,
+        settings=settings.backup,
+        schemas=schemas,
+        log=log,
+    )
+    return run.execute(chosen, windows)
+
+
+def _is_changelog_only(application: StreamsApplication, topic: str) -> bool:
+    return application.topic(topic).roles == {TopicRole.CHANGELOG}

@@ -14,7 +14,7 @@ from kstreams_assets.warehouse.column import (
     TopicName,
     WindowColumns,
 )
-from kstreams_assets.warehouse.digest import WrittenFile
+from kstreams_assets.warehouse.layout import WrittenFile
 
 
 @dataclass(frozen=True, slots=True)

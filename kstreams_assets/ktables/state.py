@@ -19,15 +19,18 @@ from kstreams_assets.errors import (
     UnknownStoreError,
 )
 from kstreams_assets.ktables.as_text import as_text
-from kstreams_assets.ktables.content import open_table, require_snapshot, window_files
-from kstreams_assets.ktables.declared import format_of
 from kstreams_assets.ktables.snapshot import Snapshot
-from kstreams_assets.ktables.snapshots_table import SnapshotsTable
-from kstreams_assets.ktables.store_format import StoreKind
-from kstreams_assets.recovery.point import iso_time
-from kstreams_assets.recovery.table import RecoveryPointTable
+from kstreams_assets.ktables.snapshots_table import (
+    SnapshotsTable,
+    open_table,
+    require_snapshot,
+    window_files,
+)
+from kstreams_assets.ktables.store_format import StoreKind, format_of
 from kstreams_assets.settings import ApplicationSettings
-from kstreams_assets.warehouse.delta import storage_failures
+from kstreams_assets.warehouse.point import iso_time
+from kstreams_assets.warehouse.points import RecoveryPointTable
+from kstreams_assets.warehouse.table import storage_failures
 
 _PLAIN = ("partition", "offset", "timestamp_ms", "decode_error", "key", "value")
 _DECODED = ("decoded_key", "decoded_value")

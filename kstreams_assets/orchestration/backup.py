@@ -17,15 +17,13 @@ from dagster._core.storage.tags import (
 )
 
 from kstreams_assets.app.model import AppTopic, TopicRole
-from kstreams_assets.backup.failures import TopicsNotReadError
-from kstreams_assets.backup.from_settings import back_up
-from kstreams_assets.backup.ledger import Ledger
 from kstreams_assets.backup.partitions import WindowCalendar
 from kstreams_assets.backup.requests import Attempt, BackupRequest
-from kstreams_assets.backup.result import TopicBackup, WindowBackup
+from kstreams_assets.backup.result import TopicBackup, TopicsNotReadError, WindowBackup
+from kstreams_assets.backup.run import back_up
 from kstreams_assets.backup.unreported import COMMAND_RUN, ReportMarks, windows_of_run
 from kstreams_assets.backup.verdicts import Verdict, checks_of, judge
-from kstreams_assets.ktables.from_settings import table_stores
+from kstreams_assets.ktables.run import table_stores
 from kstreams_assets.orchestration.check_events import (
     metadata_numbers,
     window_check_events,
@@ -44,7 +42,8 @@ from kstreams_assets.orchestration.keys import (
 )
 from kstreams_assets.orchestration.ktables import declared_fields
 from kstreams_assets.settings import ApplicationSettings
-from spark_resources.session import SparkSessionResource
+from kstreams_assets.warehouse.ledger import Ledger
+from spark_resources.resource import SparkSessionResource
 
 _COLUMNS = (
     dg.TableColumn("window", "string", "Time partition, key of the Dagster partition"),

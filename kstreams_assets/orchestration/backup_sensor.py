@@ -8,15 +8,23 @@ from typing import Final
 
 import dagster as dg
 
-from kstreams_assets.backup.due import window_statuses
 from kstreams_assets.backup.partitions import WindowCalendar
-from kstreams_assets.backup.request_claim import RequestClaim, claim_file, read_claim, write_claim
-from kstreams_assets.backup.requests import BackupRequest, Paused, next_request, pause_s
+from kstreams_assets.backup.requests import (
+    BackupRequest,
+    Paused,
+    RequestClaim,
+    claim_file,
+    next_request,
+    pause_s,
+    read_claim,
+    window_statuses,
+    write_claim,
+)
 from kstreams_assets.errors import KStreamsAssetsError
 from kstreams_assets.orchestration.backup import BackupRuns, report_left_behind
 from kstreams_assets.orchestration.keys import backup_key, backups_sensor
 from kstreams_assets.settings import ApplicationSettings
-from kstreams_assets.warehouse.lock import warehouse_lock
+from kstreams_assets.warehouse.layout import warehouse_lock
 
 EVERY_S: Final = 30
 _LOCK_WAIT_S: Final = 10.0

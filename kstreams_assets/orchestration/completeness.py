@@ -18,7 +18,7 @@ from kstreams_assets.completeness.checks import (
 )
 from kstreams_assets.completeness.evaluate import Evaluator
 from kstreams_assets.completeness.result import Outcome, RuleResult, Sample
-from kstreams_assets.ktables.from_settings import table_stores
+from kstreams_assets.ktables.run import table_stores
 from kstreams_assets.orchestration.check_events import CHECK_SEVERITY, window_check_specs
 from kstreams_assets.orchestration.failure import told_as_failure
 from kstreams_assets.orchestration.keys import (
@@ -31,7 +31,7 @@ from kstreams_assets.orchestration.keys import (
     recovery_points_key,
 )
 from kstreams_assets.settings import ApplicationSettings
-from spark_resources.session import SparkSessionResource
+from spark_resources.resource import SparkSessionResource
 
 Values = dict[str, dg.MetadataValue]
 

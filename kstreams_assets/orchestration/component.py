@@ -52,7 +52,7 @@ from kstreams_assets.warehouse.layout import Warehouse
 def build_application_definitions(settings: ApplicationSettings) -> dg.Definitions:
     """Topics, recovery points, backups, KTables and restores of one application, and the sensors.
 
-    The resource `spark` (`spark_resources.session.SparkSessionResource`) has to be bound by the
+    The resource `spark` (`spark_resources.resource.SparkSessionResource`) has to be bound by the
     code location; pass several applications through `components.topic_assets.share_topics`.
 
     Raises:

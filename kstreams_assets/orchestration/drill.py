@@ -6,18 +6,17 @@ from typing import Final
 import dagster as dg
 from pydantic import Field
 
-from kstreams_assets.drill.judgement import (
+from kstreams_assets.drill.readiness import Readiness, readiness
+from kstreams_assets.drill.report import (
+    DrillReport,
     ObjectiveResult,
     bottleneck,
     objective_verdict,
     production_risks,
+    report_yaml,
 )
-from kstreams_assets.drill.readiness import Readiness
-from kstreams_assets.drill.readiness_facts import readiness
-from kstreams_assets.drill.report import DrillReport
-from kstreams_assets.drill.report_yaml import report_yaml
-from kstreams_assets.drill.request import DrillRequest
 from kstreams_assets.drill.run import DrillRun, report_file
+from kstreams_assets.drill.settings import DrillRequest
 from kstreams_assets.errors import ConfigurationError
 from kstreams_assets.markdown import plain
 from kstreams_assets.orchestration.failure import told_as_failure
@@ -31,7 +30,7 @@ from kstreams_assets.orchestration.keys import (
 )
 from kstreams_assets.restore.config import parse_instant
 from kstreams_assets.settings import ApplicationSettings
-from spark_resources.session import SparkSessionResource
+from spark_resources.resource import SparkSessionResource
 
 _Values = dict[str, dg.MetadataValue]
 

@@ -10,7 +10,7 @@ from kstreams_assets.backup.partitions import WindowCalendar
 from kstreams_assets.errors import ConfigurationError
 from kstreams_assets.ktables.checks import KTABLE_CHECKS, StoreVerdict, judge_snapshot
 from kstreams_assets.ktables.columns import KEY_PARTS, POSITION, RAW, decoded_columns
-from kstreams_assets.ktables.from_settings import make_snapshots, table_stores
+from kstreams_assets.ktables.run import make_snapshots, table_stores
 from kstreams_assets.ktables.snapshot import Snapshot, TableStore
 from kstreams_assets.ktables.state import written_fields
 from kstreams_assets.ktables.store_format import StoreKind
@@ -30,10 +30,10 @@ from kstreams_assets.orchestration.keys import (
     refuse_collisions,
     topic_key,
 )
-from kstreams_assets.recovery.point import Guarantee
-from kstreams_assets.recovery.table import RecoveryPointTable
 from kstreams_assets.settings import ApplicationSettings
-from spark_resources.session import SparkSessionResource
+from kstreams_assets.warehouse.point import Guarantee
+from kstreams_assets.warehouse.points import RecoveryPointTable
+from spark_resources.resource import SparkSessionResource
 
 _AS_THEY_ARE = ("partition", "offset", "timestamp_ms", "headers", "key", "value")
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import dagster as dg
 
 from kstreams_assets.orchestration.topics import share_topics
-from spark_resources.session import SparkSessionResource
+from spark_resources.resource import SparkSessionResource
 
 
 def load_applications(definitions_file: str) -> Callable[[], dg.Definitions]:

@@ -3,20 +3,20 @@
 import dagster as dg
 
 from kstreams_assets.app.model import TopicRole
-from kstreams_assets.backup.coverage import (
+from kstreams_assets.backup.run import recorder_of
+from kstreams_assets.kafka.cluster import KafkaCluster
+from kstreams_assets.orchestration.failure import told_as_failure
+from kstreams_assets.orchestration.keys import group, recovery_points_key
+from kstreams_assets.settings import ApplicationSettings
+from kstreams_assets.warehouse.coverage import (
     POINT_CHECKS,
     Coverage,
     Recency,
     counts,
     recovery_point_is_recent,
 )
-from kstreams_assets.backup.from_settings import recorder_of
-from kstreams_assets.backup.point_judge import PointStatus
-from kstreams_assets.kafka.cluster import KafkaCluster
-from kstreams_assets.orchestration.failure import told_as_failure
-from kstreams_assets.orchestration.keys import group, recovery_points_key
-from kstreams_assets.recovery.point import PartitionCut, RecoveryPoint
-from kstreams_assets.settings import ApplicationSettings
+from kstreams_assets.warehouse.judge import PointStatus
+from kstreams_assets.warehouse.point import PartitionCut, RecoveryPoint
 
 _POSITIONS = dg.TableSchema(
     [

@@ -8,8 +8,9 @@ import dagster as dg
 
 from kstreams_assets.app.model import AppTopic, TopicRole
 from kstreams_assets.completeness.checks import ON_RESTORES, RuleCheck, rule_checks
+from kstreams_assets.completeness.on_restores import SKIPPED, evaluate_restore
 from kstreams_assets.errors import GroupOffsetsDifferError
-from kstreams_assets.ktables.from_settings import table_stores
+from kstreams_assets.ktables.run import table_stores
 from kstreams_assets.orchestration.completeness import evaluation_metadata, rule_check_result
 from kstreams_assets.orchestration.failure import told_as_failure
 from kstreams_assets.orchestration.keys import (
@@ -26,20 +27,19 @@ from kstreams_assets.orchestration.keys import (
     restore_key,
     restore_pool,
 )
-from kstreams_assets.recovery.point import iso_time
 from kstreams_assets.restore import report
 from kstreams_assets.restore.after import age_s, listed, outcome, steps_after
-from kstreams_assets.restore.completeness import SKIPPED, evaluate_restore
 from kstreams_assets.restore.config import RestoreConfig
 from kstreams_assets.restore.from_settings import commit_group_offsets, plan_restore, run_restore
 from kstreams_assets.restore.plan import RestorePlan, TopicPlan
 from kstreams_assets.restore.request import RestoreRequest
-from kstreams_assets.restore.restores_table import RestoresTable, StoredRestore
-from kstreams_assets.restore.result import Difference
 from kstreams_assets.restore.run import RestoreResult
-from kstreams_assets.restore.targets import local_name_of, open_stored_target, open_target
+from kstreams_assets.restore.target import local_name_of, open_stored_target, open_target
 from kstreams_assets.settings import ApplicationSettings
-from spark_resources.session import SparkSessionResource
+from kstreams_assets.warehouse.point import iso_time
+from kstreams_assets.warehouse.restores import RestoresTable, StoredRestore
+from spark_resources.partition_records import Difference
+from spark_resources.resource import SparkSessionResource
 
 
 def restore_of_run(

@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from kstreams_assets.kafka.group_log import GroupCommit, group_commits, mentions_group
+from kstreams_assets.kafka.coordinator_log import GroupCommit, group_commits, mentions_group
 from kstreams_assets.kafka.raw_batch import RawBatch
-from kstreams_assets.kafka.raw_range import LoadedBatch
+from kstreams_assets.kafka.raw_log import LoadedBatch
 from kstreams_assets.offsets import CommittedOffset, TopicPartitionId
 from kstreams_assets.recovery.segments import Segment, Tail, tail_of
 

@@ -8,24 +8,106 @@ next.
 import logging
 import time
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import pyarrow as pa
 from deltalake.exceptions import DeltaError
 
+from kstreams_assets.backup.partitions import WindowCalendar
 from kstreams_assets.errors import KStreamsAssetsError
 from kstreams_assets.offsets import TopicPartitionId
-from kstreams_assets.recovery.offset_ranges import OffsetRanges
-from kstreams_assets.recovery.retention import kept
-from kstreams_assets.recovery.saved_records import SavedRecordsTable
-from kstreams_assets.recovery.table import RecoveryPointTable
-from kstreams_assets.warehouse.compaction import FileRange, ranges_to_rewrite
+from kstreams_assets.settings import ApplicationSettings
+from kstreams_assets.warehouse.coverage import proven_ranges
 from kstreams_assets.warehouse.layout import Warehouse
-from kstreams_assets.warehouse.table import StoredFile
+from kstreams_assets.warehouse.ledger import Ledger
+from kstreams_assets.warehouse.point import in_force, in_order
+from kstreams_assets.warehouse.points import OffsetRanges, RecoveryPointTable, SavedRecordsTable
+from kstreams_assets.warehouse.restores import RestoresTable
+from kstreams_assets.warehouse.table import FileRange, StoredFile, ranges_to_rewrite
+
+
+class RetainedPoint(Protocol):
+    """What of a point decides whether it is kept."""
+
+    @property
+    def id(self) -> str: ...
+
+    @property
+    def sequence(self) -> int | None: ...
+
+    @property
+    def taken_at_ms(self) -> int: ...
+
+    @property
+    def effective_at_ms(self) -> int: ...
+
+    @property
+    def closes_window(self) -> bool: ...
+
+    @property
+    def sealed(self) -> bool: ...
+
+    @property
+    def exact(self) -> bool: ...
+
+
+P = TypeVar("P", bound=RetainedPoint)
+
+
+def kept(
+    points: Sequence[RetainedPoint],
+    *,
+    edges_ms: Iterable[int],
+    keep_all_from_ms: int,
+    named: Collection[str] = (),
+) -> set[str]:
+    """Ids of the points that stay.
+
+    Those taken at or after `keep_all_from_ms`, the last in force before each window edge, the late
+    ones that close windows, the `named` (of the ledger, or pinned), the newest, the newest sealed
+    and the newest exact one. Windows begin and end with the same points by what stays as by all of
+    them, at these `edges_ms` and at any after the newest point.
+    """
+    if not points:
+        return set()
+    ordered = in_force(points)
+    chosen = {point.id: point for point in [*_before(ordered, edges_ms), ordered[-1]]}
+    chosen |= {p.id: p for p in points if p.taken_at_ms >= keep_all_from_ms or p.closes_window}
+    chosen |= {p.id: p for p in points if p.id in named}
+    for is_wanted in (_sealed, _exact):
+        newest = max(filter(is_wanted, points), key=in_order, default=None)
+        chosen |= {newest.id: newest} if newest else {}
+    return chosen.keys() | _suppressors(ordered, chosen.values())
+
+
+def _before(ordered: Sequence[P], edges_ms: Iterable[int]) -> list[P]:
+    """The last point in force before each edge."""
+    effective = [point.effective_at_ms for point in ordered]
+    return [ordered[i - 1] for i in {bisect_left(effective, edge) for edge in edges_ms} if i]
+
+
+def _suppressors(ordered: Sequence[RetainedPoint], chosen: Iterable[RetainedPoint]) -> set[str]:
+    """Points in force that keep others, which stay too, from being in force."""
+    in_force_ids = {point.id for point in ordered}
+    keys = [(point.effective_at_ms, point.taken_at_ms) for point in ordered]
+    return {
+        ordered[bisect_right(keys, (point.effective_at_ms, point.taken_at_ms)) - 1].id
+        for point in chosen
+        if point.id not in in_force_ids
+    }
+
+
+def _sealed(point: RetainedPoint) -> bool:
+    return point.sealed
+
+
+def _exact(point: RetainedPoint) -> bool:
+    return point.exact
+
 
 _ROUND_S = 600.0
 """A round every ten minutes: at most sixty small files per table for points every ten seconds."""
@@ -253,3 +335,29 @@ def _any_in(times: Sequence[int], low: int, high: int) -> bool:
 def _id_of(at_ms: int) -> str:
     """A text that sorts before the ids of points taken at this time or later."""
     return f"{datetime.fromtimestamp(at_ms / 1000, tz=UTC):%Y%m%dT%H%M%S}"
+
+
+def retention_of(settings: ApplicationSettings, *, pinned: Collection[str] = ()) -> Retention:
+    """How the points of an application are thinned out.
+
+    The last of each window stays, and those that the ledger names, that unfinished restores are
+    made from, or that are `pinned`; what backups hold without holes is not kept a second time.
+    """
+    calendar = WindowCalendar(settings.windows)
+    ledger = Ledger(settings.warehouse, settings.application_id)
+    restores = RestoresTable(settings.warehouse)
+
+    def edges(low_ms: int, _high_ms: int) -> Iterable[int]:
+        windows = calendar.closed_since(low_ms)
+        return {edge for window in windows for edge in (window.start_ms, window.end_ms)}
+
+    return Retention(
+        keep_all_s=settings.recovery_points.keep_all_s,
+        edges_ms=edges,
+        named=lambda: {
+            *pinned,
+            *ledger.closing_point_ids(),
+            *restores.pinned(settings.application_id),
+        },
+        proven=lambda: proven_ranges(ledger, settings.application),
+    )

@@ -9,15 +9,25 @@ from typing import Protocol
 from kstreams_assets.app.model import StreamsApplication
 from kstreams_assets.errors import KafkaError, TopicNotFoundError
 from kstreams_assets.kafka.cluster import KafkaCluster
-from kstreams_assets.kafka.cluster_metadata import TopicIdentity
-from kstreams_assets.kafka.coordinator_partition import CONSUMER_OFFSETS, coordinator_partition
+from kstreams_assets.kafka.coordinator_log import CONSUMER_OFFSETS, coordinator_partition
+from kstreams_assets.kafka.metadata import TopicIdentity
 from kstreams_assets.kafka.raw_log import RawLogReader
 from kstreams_assets.offsets import TopicPartitionId
-from kstreams_assets.recovery.completion import Completed, Completion
-from kstreams_assets.recovery.held import HeldPosition
+from kstreams_assets.recovery.completion import Completed, Completion, HeldPosition, Safe
 from kstreams_assets.recovery.maintenance import Retention, maintain_if_due
-from kstreams_assets.recovery.method import NotTaken, Positions, Scene
-from kstreams_assets.recovery.point import (
+from kstreams_assets.recovery.methods import (
+    NotTaken,
+    OffsetsFirstMethod,
+    Positions,
+    QuiescedMethod,
+    SandwichMethod,
+    Scene,
+)
+from kstreams_assets.recovery.standing import Standing, incarnations
+from kstreams_assets.recovery.transactions import TransactionsMethod
+from kstreams_assets.settings import RecoveryPointSettings
+from kstreams_assets.warehouse.layout import Warehouse, warehouse_lock
+from kstreams_assets.warehouse.point import (
     CLOCK_STEP_MS,
     Guarantee,
     Method,
@@ -25,16 +35,7 @@ from kstreams_assets.recovery.point import (
     iso_time,
     new_point_id,
 )
-from kstreams_assets.recovery.quiet import OffsetsFirstMethod, QuiescedMethod, SandwichMethod
-from kstreams_assets.recovery.saved_records import SavedRecordsTable
-from kstreams_assets.recovery.sealing import Safe
-from kstreams_assets.recovery.standing import Standing
-from kstreams_assets.recovery.table import RecoveryPointTable
-from kstreams_assets.recovery.transactions import TransactionsMethod
-from kstreams_assets.recovery.truncation import incarnations
-from kstreams_assets.settings import RecoveryPointSettings
-from kstreams_assets.warehouse.layout import Warehouse
-from kstreams_assets.warehouse.lock import warehouse_lock
+from kstreams_assets.warehouse.points import RecoveryPointTable, SavedRecordsTable
 from kstreams_assets.warehouse.table import table_version
 
 _ATTEMPTS = 3

@@ -1,16 +1,164 @@
 """What a restore came to, and what an operator does then."""
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Final
 
-from kstreams_assets.recovery.point import iso_time
-from kstreams_assets.recovery.table import RecoveryPointTable
-from kstreams_assets.restore.next_steps import next_steps
+from kstreams_assets.app.model import TopicRole
+from kstreams_assets.markdown import plain
 from kstreams_assets.restore.plan import RestorePlan
 from kstreams_assets.restore.report import bytes_text
-from kstreams_assets.restore.restores_table import StoredRestore
 from kstreams_assets.restore.run import RestoreResult
+from kstreams_assets.restore.watch import NOT_SEEN_FROM_OUTSIDE
 from kstreams_assets.settings import ApplicationSettings
+from kstreams_assets.warehouse.point import iso_time
+from kstreams_assets.warehouse.points import RecoveryPointTable
+from kstreams_assets.warehouse.restores import StoredRestore, StoredTopic
+
+_SHOWN_OFFSETS: Final = 20
+_OFFSETS_KEPT: Final = timedelta(days=7)
+
+
+def next_steps(
+    restore: StoredRestore,
+    *,
+    point_taken_at_ms: int | None = None,
+    now_ms: int = 0,
+    stores: Mapping[str, Sequence[str]] = {},
+    local: str | None = None,
+) -> str:
+    """The report's section `After the restore`, in Markdown.
+
+    `point_taken_at_ms` and `now_ms` (epoch milliseconds) tell how old the recovery point is.
+    `stores` are the names of the stores that a changelog fills, by the source's topic name. `local`
+    is the name of the local cluster if it went there: that is only to be looked at.
+    """
+    if local is not None:
+        return _only_to_look_at(restore, local)
+    group = restore.group
+    steps = [
+        f"**Wipe local state**: delete `<state.dir>/{group}` on **every** instance, standbys too."
+        " An old checkpoint there is trusted without a word, and results are wrong.",
+        f"**Start** the application with `application.id={group}` and"
+        f" `bootstrap.servers={restore.target_bootstrap_servers}`"
+        f"{_before(restore)}.",
+        f"**Watch** it: `{_command('watch', restore)}`. It ends when the application is"
+        " healthy, and names what fails silently.",
+        "**Replay** what producers sent after the recovery point.",
+        f"**Finish** once it has caught up: `{_command('finish', restore)}` puts the original topic"
+        " configs back. Until then nothing in these topics is deleted or compacted.",
+    ]
+    numbered = "\n".join(f"{number}. {step}" for number, step in enumerate(steps, start=1))
+    return "\n\n".join(
+        (
+            "## After the restore",
+            *(() if point_taken_at_ms is None else (_age(restore, point_taken_at_ms, now_ms),)),
+            *((_rules_skipped(restore),) if restore.skips_completeness else ()),
+            numbered,
+            "### What healthy looks like",
+            _healthy(restore, stores),
+            "To undo the commit while the application is stopped:"
+            f" `{_command('rollback', restore)}` (puts back the offsets the group had here before;"
+            " topics stay).\n",
+        )
+    )
+
+
+def _only_to_look_at(restore: StoredRestore, local: str) -> str:
+    serve = f"kstreams-assets restore serve --app YAML {local}"
+    return (
+        f"## After the restore\n\n`{serve}` starts the local cluster again and says how to connect;"
+        f" an application with `application.id={restore.group}` and an empty `state.dir` continues"
+        f" there. `{serve} --remove` deletes the cluster.\n"
+    )
+
+
+def _command(name: str, restore: StoredRestore) -> str:
+    return f"kstreams-assets restore {name} --app YAML --restore {restore.restore_id}"
+
+
+def _rules_skipped(restore: StoredRestore) -> str:
+    command = f"kstreams-assets completeness check --app YAML --restore {restore.restore_id}"
+    return (
+        "**Completeness rules were not evaluated** on the target, as asked (`skip_completeness`):"
+        f" `{command}` does it before the application is started."
+    )
+
+
+def _before(restore: StoredRestore) -> str:
+    if restore.committed is None:
+        return ""
+    until = datetime.fromtimestamp(restore.changed_at_ms / 1000, tz=UTC) + _OFFSETS_KEPT
+    return (
+        f" before {until:%Y-%m-%d %H:%M} UTC: a group that never starts loses its offsets after"
+        " `offsets.retention.minutes` (7 days by default)"
+    )
+
+
+def _age(restore: StoredRestore, point_taken_at_ms: int, now_ms: int) -> str:
+    taken = datetime.fromtimestamp(point_taken_at_ms / 1000, tz=UTC)
+    return (
+        f"The recovery point `{restore.point_id}` was taken at {taken:%Y-%m-%d %H:%M:%S} UTC,"
+        f" **{duration(now_ms - point_taken_at_ms)} ago** (the recovery point objective, RPO, that"
+        " this restore reaches). What the source received later is not here; producers have to"
+        " send it again."
+    )
+
+
+def duration(length_ms: int) -> str:
+    """A length of time in words: its two largest units, such as `2 h 5 min`."""
+    seconds = max(0, length_ms) // 1000
+    parts = []
+    for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1)):
+        count, seconds = divmod(seconds, size)
+        if count or (unit == "s" and not parts):
+            parts.append(f"{count} {unit}")
+    return " ".join(parts[:2])
+
+
+def _healthy(restore: StoredRestore, stores: Mapping[str, Sequence[str]]) -> str:
+    lines = []
+    changelogs = [t for t in restore.topics if TopicRole.CHANGELOG.value in t.roles]
+    if changelogs:
+        lines += [
+            "- It first restores its stores, each changelog from the beginning:",
+            "",
+            "| changelog | store | records to restore |",
+            "|---|---|---:|",
+            *(
+                f"| `{t.target}` | {', '.join(stores.get(t.source, ())) or '-'} |"
+                f" {_at_most(t)}{t.records:,} |"
+                for t in changelogs
+            ),
+            "",
+            f"  {plain(NOT_SEEN_FROM_OUTSIDE)}",
+        ]
+    if restore.committed:
+        lines += [
+            "- Then its committed offsets move, from:",
+            "",
+            "| partition | committed by the restore |",
+            "|---|---:|",
+            *(
+                f"| `{o.topic}-{o.partition}` | {o.offset:,} |"
+                for o in restore.committed[:_SHOWN_OFFSETS]
+            ),
+        ]
+        more = len(restore.committed) - _SHOWN_OFFSETS
+        lines += [f"| and {more:,} more | |", ""] if more > 0 else [""]
+    lines += [
+        "- Its lag goes down to transaction markers only: no record is left, even where the offsets"
+        " differ by a few.",
+        "- Its log says nothing of `Unsupported offset metadata`, and of no offset that is reset.",
+    ]
+    return "\n".join(lines)
+
+
+def _at_most(topic: StoredTopic) -> str:
+    """Of an input that serves as changelog, what lies below the committed offset."""
+    return "at most " if TopicRole.INPUT.value in topic.roles else ""
+
 
 _SHOWN = 10
 

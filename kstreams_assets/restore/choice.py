@@ -4,11 +4,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from kstreams_assets.backup.point_judge import PointStatus, Restores
-from kstreams_assets.recovery.point import Taken as InSequence
-from kstreams_assets.recovery.point import in_order, iso_time
 from kstreams_assets.restore.plan import Refusal
 from kstreams_assets.restore.request import ChangelogSource, RestoreMode, RestoreRequest
+from kstreams_assets.warehouse.judge import PointStatus, Restores
+from kstreams_assets.warehouse.point import Taken as InSequence
+from kstreams_assets.warehouse.point import in_order, iso_time
 
 Judge = Callable[[Sequence[str]], Sequence[PointStatus]]
 """What a restore of the points with these ids would give, in their order; absent ones left out."""

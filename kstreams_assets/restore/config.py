@@ -7,7 +7,6 @@ from typing import Final, Literal
 import dagster as dg
 from pydantic import Field
 
-from kstreams_assets.backup.point_judge import Restores
 from kstreams_assets.errors import ConfigurationError
 from kstreams_assets.restore.request import (
     ChangelogSource,
@@ -18,8 +17,9 @@ from kstreams_assets.restore.request import (
     RestoreRequest,
     VerifyExtent,
 )
-from kstreams_assets.restore.targets import local_name
+from kstreams_assets.restore.target import local_name
 from kstreams_assets.settings import ApplicationSettings
+from kstreams_assets.warehouse.judge import Restores
 
 AS_CONFIGURED: Final = "as_configured"
 RESTORED: Final = "restored"

@@ -3,16 +3,16 @@
 from collections.abc import Callable
 
 from kstreams_assets.backup.run import Spark
+from kstreams_assets.completeness.on_restores import require_complete
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
-from kstreams_assets.restore.completeness import require_complete
 from kstreams_assets.restore.group_offsets import GroupOffsetsCommit
-from kstreams_assets.restore.own_target import restore_lock
 from kstreams_assets.restore.plan import RestorePlan
 from kstreams_assets.restore.planner import plan_again, plan_restore
-from kstreams_assets.restore.restores_table import RestoresTable, StoredRestore
 from kstreams_assets.restore.run import RestoreResult, RestoreRun
+from kstreams_assets.restore.target import restore_lock
 from kstreams_assets.settings import ApplicationSettings
+from kstreams_assets.warehouse.restores import RestoresTable, StoredRestore
 
 __all__ = ["commit_group_offsets", "plan_restore", "run_restore"]
 

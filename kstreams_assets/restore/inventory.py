@@ -15,23 +15,26 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from kstreams_assets.backup.chains import Chain, PartitionLife, chains_of
-from kstreams_assets.backup.content import SpanFile, file_actions
-from kstreams_assets.backup.damage import COLUMNS as DAMAGE_COLUMNS
-from kstreams_assets.backup.damage import SpanDamage, damaged_spans
 from kstreams_assets.backup.facts import TopicFactsTable, facts_in
-from kstreams_assets.backup.ledger import COLUMNS, Ledger, spans_of
 from kstreams_assets.errors import StoredDataError
 from kstreams_assets.offsets import OffsetRange, TopicPartitionId
-from kstreams_assets.recovery.offset_ranges import within_ranges
-from kstreams_assets.recovery.point import RecoveryPoint, topic_id_of
-from kstreams_assets.recovery.saved_records import SavedRecordsTable, by_partition
-from kstreams_assets.restore.observed import Holding, NotedFacts
 from kstreams_assets.restore.record_sizes import payload_bytes
 from kstreams_assets.restore.selection import WantedPartition, WantedTopic
-from kstreams_assets.warehouse.delta import storage_failures
-from kstreams_assets.warehouse.digest import WrittenFile
-from kstreams_assets.warehouse.layout import Warehouse
+from kstreams_assets.restore.target import Holding, NotedFacts
+from kstreams_assets.warehouse.layout import Warehouse, WrittenFile
+from kstreams_assets.warehouse.ledger import (
+    COLUMNS,
+    Chain,
+    Ledger,
+    PartitionLife,
+    chains_of,
+    spans_of,
+)
+from kstreams_assets.warehouse.point import RecoveryPoint, topic_id_of
+from kstreams_assets.warehouse.points import SavedRecordsTable, by_partition, within_ranges
+from kstreams_assets.warehouse.records import COLUMNS as DAMAGE_COLUMNS
+from kstreams_assets.warehouse.records import SpanDamage, SpanFile, damaged_spans, file_actions
+from kstreams_assets.warehouse.table import storage_failures
 
 _Offsets = npt.NDArray[np.int64]
 _SPAN = ["window", "topic", "partition"]

@@ -10,15 +10,19 @@ from dataclasses import dataclass, field
 from kstreams_assets.app.model import TopicRole
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.offsets import TopicPartitionId, offsets_of_topic
-from kstreams_assets.recovery.point import GroupOffset, PartitionCut, RecoveryPoint
-from kstreams_assets.recovery.table import RecoveryPointTable
-from kstreams_assets.restore.observed import TargetTopic
-from kstreams_assets.restore.offset_maps_table import OffsetMapsTable, StoredMap
 from kstreams_assets.restore.plan import PlacedTopic, Refusal
 from kstreams_assets.restore.request import InputsAt, InputsExtent
-from kstreams_assets.restore.restores_table import RestoreState, StoredRestore
 from kstreams_assets.restore.selection import Roles
+from kstreams_assets.restore.target import TargetTopic
 from kstreams_assets.warehouse.layout import Warehouse
+from kstreams_assets.warehouse.point import GroupOffset, PartitionCut, RecoveryPoint
+from kstreams_assets.warehouse.points import RecoveryPointTable
+from kstreams_assets.warehouse.restores import (
+    OffsetMapsTable,
+    RestoreState,
+    StoredMap,
+    StoredRestore,
+)
 
 _AS_IN_BACKUP = frozenset(
     {

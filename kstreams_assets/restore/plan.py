@@ -5,12 +5,12 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from kstreams_assets.app.model import TopicRole
-from kstreams_assets.backup.content import SpanFile
-from kstreams_assets.backup.point_judge import Restores
 from kstreams_assets.errors import RestoreRefusedError
 from kstreams_assets.offsets import CommittedOffset, OffsetRange, TopicPartitionId
-from kstreams_assets.recovery.point import GroupOffset, RecoveryPoint
 from kstreams_assets.restore.request import InputsAt, RestoreRequest
+from kstreams_assets.warehouse.judge import Restores
+from kstreams_assets.warehouse.point import GroupOffset, RecoveryPoint
+from kstreams_assets.warehouse.records import SpanFile
 
 SOMEBODY_ELSE: Final = (
     "Another restore, the application or a producer has created, deleted or written it: stop that,"

@@ -1,42 +1,69 @@
 """Plans a restore from the warehouse and the target cluster; writes nothing anywhere."""
 
 import math
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from kstreams_assets.app.model import TopicRole
-from kstreams_assets.backup.content import SpanFile
-from kstreams_assets.backup.coverage import Coverage
-from kstreams_assets.backup.point_judge import PointStatus
+from kstreams_assets.app.model import Store, TopicRole
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
+from kstreams_assets.ktables.store_format import StoreFormat, StoreKind, format_of
 from kstreams_assets.offsets import OffsetRange
-from kstreams_assets.recovery.point import RecoveryPoint
-from kstreams_assets.recovery.table import RecoveryPointTable
 from kstreams_assets.restore.choice import Choice, Unfinished, choose
 from kstreams_assets.restore.inventory import Inventory
-from kstreams_assets.restore.join_buffers import misread_buffers
-from kstreams_assets.restore.names import TargetNames, target_names
-from kstreams_assets.restore.obstacles import refusals
 from kstreams_assets.restore.placed_inputs import excluded_topic, placed
 from kstreams_assets.restore.plan import PlacedTopic, Refusal, RestorePlan, TopicPlan
 from kstreams_assets.restore.planning import Findings, make_plan, plan_topics, restore_id
+from kstreams_assets.restore.preconditions import refusals
 from kstreams_assets.restore.record_sizes import largest_batch
 from kstreams_assets.restore.request import ChangelogSource, RestoreMode, RestoreRequest
-from kstreams_assets.restore.restores_table import (
+from kstreams_assets.restore.selection import excluded_with_offsets, reduced, roles_at, select
+from kstreams_assets.restore.snapshots import (
+    SnapshotState,
+    begun_otherwise,
+    from_snapshots,
+    snapshot_files,
+    snapshot_state,
+)
+from kstreams_assets.restore.target import inspect_target, refused_topics
+from kstreams_assets.restore.target_topics import (
+    LARGEST_BATCH,
+    MAX_MESSAGE_BYTES,
+    TargetNames,
+    target_names,
+)
+from kstreams_assets.settings import ApplicationSettings
+from kstreams_assets.warehouse.coverage import Coverage
+from kstreams_assets.warehouse.judge import PointStatus
+from kstreams_assets.warehouse.point import RecoveryPoint
+from kstreams_assets.warehouse.points import RecoveryPointTable
+from kstreams_assets.warehouse.records import SpanFile
+from kstreams_assets.warehouse.restores import (
     RestoresTable,
     RestoreState,
     StoredRestore,
     writers_of,
 )
-from kstreams_assets.restore.selection import excluded_with_offsets, reduced, roles_at, select
-from kstreams_assets.restore.snapshot_inventory import from_snapshots, snapshot_state
-from kstreams_assets.restore.snapshot_rows import snapshot_files
-from kstreams_assets.restore.snapshot_state import SnapshotState, begun_otherwise
-from kstreams_assets.restore.target import inspect_target, refused_topics
-from kstreams_assets.restore.topic_configs import LARGEST_BATCH, MAX_MESSAGE_BYTES
-from kstreams_assets.settings import ApplicationSettings
-from kstreams_assets.warehouse.presence import require_backup
+from kstreams_assets.warehouse.table import require_backup
+
+
+def misread_buffers(
+    stores: Iterable[Store], formats: Mapping[str, StoreFormat], restored: Collection[str]
+) -> Iterable[str]:
+    """Notes on the join buffers whose changelogs are among the `restored` source topics."""
+    for store in stores:
+        if store.changelog not in restored:
+            continue
+        if format_of(store.name, formats).kind is StoreKind.JOIN_BUFFER:
+            yield (
+                f"Store {store.name} buffers a stream-table join with a grace period. Its log is"
+                " restored as it was, but Kafka Streams (4.3.1) misreads such a log whenever it"
+                " reads it back, also on the source after a lost state directory: records that"
+                " waited at the point are never joined, later ones are joined without waiting."
+                f" With {store.changelog} excluded, later ones wait as they should; what waited"
+                " must then be sent again, before anything new: the store's KTable has it."
+            )
+
 
 _INTERNAL = frozenset({TopicRole.REPARTITION, TopicRole.CHANGELOG})
 _ALL = (OffsetRange(0, 2**63 - 1),)

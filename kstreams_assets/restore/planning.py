@@ -6,11 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from kstreams_assets.app.model import TopicRole
-from kstreams_assets.backup.point_judge import PointStatus, Restores
 from kstreams_assets.offsets import TopicPartitionId
-from kstreams_assets.recovery.point import RecoveryPoint, topic_id_of
-from kstreams_assets.restore.names import TargetNames
-from kstreams_assets.restore.observed import Holding, NotedFacts, TargetState, TargetTopic
 from kstreams_assets.restore.plan import (
     PartitionPlan,
     PlacedTopic,
@@ -20,14 +16,18 @@ from kstreams_assets.restore.plan import (
     TopicPlan,
 )
 from kstreams_assets.restore.request import ChangelogSource, InputsAt, RestoreMode, RestoreRequest
-from kstreams_assets.restore.restores_table import StoredRestore, StoredTopic
 from kstreams_assets.restore.selection import Selection, WantedPartition, WantedTopic
-from kstreams_assets.restore.topic_configs import (
+from kstreams_assets.restore.target import Holding, NotedFacts, TargetState, TargetTopic
+from kstreams_assets.restore.target_topics import (
     REPARTITION_CONFIGS,
     RestoredConfigs,
+    TargetNames,
     of_existing_topic,
     of_new_topic,
 )
+from kstreams_assets.warehouse.judge import PointStatus, Restores
+from kstreams_assets.warehouse.point import RecoveryPoint, topic_id_of
+from kstreams_assets.warehouse.restores import StoredRestore, StoredTopic
 
 _IN_FLIGHT_ONLY = frozenset({TopicRole.REPARTITION})
 _FEW = 5

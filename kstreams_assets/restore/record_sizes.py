@@ -9,10 +9,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from kstreams_assets.backup.content import SpanFile
 from kstreams_assets.offsets import OffsetRange
-from kstreams_assets.recovery.offset_ranges import within_ranges
-from kstreams_assets.warehouse.delta import storage_failures
+from kstreams_assets.warehouse.points import within_ranges
+from kstreams_assets.warehouse.records import SpanFile
+from kstreams_assets.warehouse.table import storage_failures
 
 _Sizes = npt.NDArray[np.int64]
 _PAYLOAD = ["key", "value", "headers"]

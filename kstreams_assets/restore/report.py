@@ -6,9 +6,9 @@ from dataclasses import asdict
 from typing import Any
 
 from kstreams_assets.markdown import plain
-from kstreams_assets.recovery.point import iso_time
 from kstreams_assets.restore.plan import PartitionPlan, RestorePlan, TopicPlan
 from kstreams_assets.restore.request import ChangelogSource, InputsExtent, RestoreMode
+from kstreams_assets.warehouse.point import iso_time
 
 _MODES: Mapping[RestoreMode, str] = {
     RestoreMode.STATE: "full restore with state: the application continues where it stood",

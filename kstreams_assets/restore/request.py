@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from kstreams_assets.backup.point_judge import Restores
+from kstreams_assets.warehouse.judge import Restores
 
 
 class RestoreMode(StrEnum):

@@ -5,9 +5,9 @@ from dataclasses import dataclass, replace
 
 from kstreams_assets.app.model import StreamsApplication, TopicRole
 from kstreams_assets.offsets import OffsetRange, TopicPartitionId, outside
-from kstreams_assets.recovery.point import GroupOffset, PartitionCut, RecoveryPoint
 from kstreams_assets.restore.plan import Refusal
 from kstreams_assets.restore.request import InputsExtent, RestoreMode, RestoreRequest
+from kstreams_assets.warehouse.point import GroupOffset, PartitionCut, RecoveryPoint
 
 Roles = Mapping[str, frozenset[TopicRole]]
 """Of each topic."""

@@ -1,19 +1,119 @@
-"""What is on the target cluster: topics, offsets, configs, rights, the group. Writes nothing."""
+"""The target cluster of a restore: which it is, what is on it, and what of it is its own."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TypeVar
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Final, TypeVar
 
+from kstreams_assets.app.model import TopicRole
 from kstreams_assets.app.names import name_problem
+from kstreams_assets.backup.result import TopicFacts
 from kstreams_assets.errors import (
     AuthorizationFailedError,
+    ConfigurationError,
+    GroupNotEmptyError,
     KStreamsAssetsError,
+    TargetTopicChangedError,
     UnstableGroupOffsetsError,
 )
 from kstreams_assets.kafka.cluster import KafkaCluster
+from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.kafka.topics import TopicDescription, TopicSpec
-from kstreams_assets.offsets import TopicPartitionId, offsets_of_topic
-from kstreams_assets.restore.observed import TargetGroup, TargetState, TargetTopic
+from kstreams_assets.local.target import local_target, local_targets
+from kstreams_assets.offsets import CommittedOffset, TopicPartitionId, offsets_of_topic
 from kstreams_assets.restore.plan import Refusal, TopicPlan
+from kstreams_assets.restore.request import RestoreRequest
+from kstreams_assets.settings import ApplicationSettings
+from kstreams_assets.warehouse.layout import LockHandle, Warehouse, warehouse_lock
+from kstreams_assets.warehouse.records import SpanDamage, SpanFile
+from kstreams_assets.warehouse.restores import StoredRestore, StoredTopic
+from kstreams_assets.warehouse.table import require_backup
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """What the warehouse holds of the wanted ranges of one partition.
+
+    `records` is exact, `bytes` an estimate of keys, values and headers. `saved_records` of them lie
+    in no file, but were saved with recovery points. `odd_timestamps` counts those with a timestamp
+    of 0 or below. `lost` are offsets that Kafka had lost before they could be backed up. `windows`
+    are the keys of the backups that the files belong to. `damaged` are spans among them whose files
+    do not match the ledger: then nothing else is counted.
+    """
+
+    files: tuple[SpanFile, ...] = ()
+    records: int = 0
+    bytes: int = 0
+    saved_records: int = 0
+    odd_timestamps: int = 0
+    lost: int = 0
+    windows: frozenset[str] = frozenset()
+    damaged: tuple[SpanDamage, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class NotedFacts:
+    """A source topic as a backup noted it; `later`: only after the recovery point."""
+
+    facts: TopicFacts
+    later: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TargetTopic:
+    """A topic that is on the target; `starts` and `ends` (high watermarks) are by partition."""
+
+    name: str
+    topic_id: str
+    replication_factor: int
+    explicit_configs: Mapping[str, str]
+    effective_configs: Mapping[str, str]
+    operations: frozenset[str]
+    starts: tuple[int, ...]
+    ends: tuple[int, ...]
+
+    @property
+    def partitions(self) -> int:
+        """How many it has."""
+        return len(self.ends)
+
+    @property
+    def holds_records(self) -> bool:
+        """Whether a partition's log holds any offset."""
+        return self.starts != self.ends
+
+
+@dataclass(frozen=True, slots=True)
+class TargetGroup:
+    """A group on the target, `type` and `state` in Kafka's words."""
+
+    type: str
+    state: str
+    member_count: int | None
+    is_empty: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TargetState:
+    """The target cluster as it is now.
+
+    `group` is None when there is none of that name. `unseen` are topics that are there and that
+    this user may not look at; `problems` say so of them and of the group.
+    """
+
+    cluster_id: str
+    bootstrap_servers: str
+    brokers: int
+    topics: Mapping[str, TargetTopic] = field(default_factory=dict)
+    group: TargetGroup | None = None
+    group_operations: frozenset[str] | None = None
+    """None where they were not told."""
+    group_offsets: Mapping[TopicPartitionId, CommittedOffset] = field(default_factory=dict)
+    unseen: frozenset[str] = frozenset()
+    problems: tuple[Refusal, ...] = ()
+
 
 T = TypeVar("T")
 
@@ -118,3 +218,164 @@ def _topics(
         )
         for name, topic in described.items()
     }
+
+
+@contextmanager
+def restore_lock(
+    warehouse: Warehouse, *, cluster_id: str, group: str, purpose: str, wait_s: float
+) -> Iterator[LockHandle]:
+    """Hold the lock of all that is written to one group and its topics on a target cluster.
+
+    Raises WarehouseLockedError, see `warehouse_lock`.
+    """
+    path = warehouse.lock_file(f"restore-{cluster_id}-{group}")
+    with warehouse_lock(path, purpose=purpose, wait_s=wait_s) as handle:
+        yield handle
+
+
+def require_own_target(
+    settings: ApplicationSettings, restore: StoredRestore, target: KafkaCluster
+) -> None:
+    """Refuse a restore of another application, and a cluster that was not restored into.
+
+    Raises:
+        ConfigurationError: The restore is of another application than the settings.
+        TargetTopicChangedError: The cluster has another id than the restore's target.
+    """
+    if settings.application_id != restore.application_id:
+        raise ConfigurationError(
+            f"Restore {restore.restore_id} is of application {restore.application_id}, not of"
+            f" {settings.application_id}.",
+            remedy="Give the YAML of that application, or the id of another restore.",
+        )
+    require_same_cluster(restore, target)
+
+
+def require_same_cluster(restore: StoredRestore, target: KafkaCluster) -> None:
+    """Refuse a cluster that was not restored into; raises TargetTopicChangedError."""
+    found = target.cluster_id()
+    if found != restore.target_cluster_id:
+        raise TargetTopicChangedError(
+            subject=f"cluster {target.connection.bootstrap_servers}",
+            expected=restore.target_cluster_id,
+            found=found,
+        )
+
+
+def require_empty_group(group: str, target: KafkaCluster, *, operation: str) -> None:
+    """Refuse a group that has members; raises GroupNotEmptyError."""
+    state = target.group_state(group)
+    if state is not None and not state.is_empty:
+        raise GroupNotEmptyError(
+            operation=operation, group=group, group_type=state.type, state=state.state
+        )
+
+
+def roles_of(topic: StoredTopic) -> frozenset[TopicRole]:
+    """The roles of a restored topic."""
+    return frozenset(TopicRole(role) for role in topic.roles)
+
+
+def partitions_of(topic: StoredTopic) -> list[TopicPartitionId]:
+    """Every partition of a restored topic on the target."""
+    return [TopicPartitionId(topic.target, number) for number in range(len(topic.base_offsets))]
+
+
+LOCAL: Final = "local"
+"""As target: a throwaway cluster on this machine, `local:NAME` for one of this name."""
+
+_NEWEST: Final = "newest"
+_CLUSTER_ID: Final = "cluster.id"
+
+
+def local_name(target: str | None, request: RestoreRequest) -> str | None:
+    """Name of the local cluster that a target means, None for another cluster.
+
+    `local` alone takes its name from the point that is asked for, so that each state that is looked
+    at has a cluster of its own, and the same request goes on in the same one.
+    """
+    if target is None or target.partition(":")[0] != LOCAL:
+        return None
+    name = target.partition(":")[2]
+    if name.isdecimal():  # a broker on a host of that name
+        return None
+    if name:
+        return name
+    if request.point_id is not None:
+        return re.sub(r"[^A-Za-z0-9._-]", "_", request.point_id)
+    if request.as_of_ms is not None:
+        at = datetime.fromtimestamp(request.as_of_ms / 1000, tz=UTC)
+        return f"{at:%Y%m%dT%H%M%S}.{request.as_of_ms % 1000:03d}Z"
+    return _NEWEST
+
+
+def target_connection(settings: ApplicationSettings, target: str | None) -> KafkaConnection:
+    """The target cluster: `restore.target` of the YAML, with other bootstrap servers if given.
+
+    Without `restore.target` a given target is reached in PLAINTEXT: the source's secrets are not
+    sent to another cluster.
+
+    Raises:
+        ConfigurationError: Neither says which cluster, `target` is no host:port, or the credentials
+            of `restore.target` may not go there (`KafkaConnection.at`).
+    """
+    configured = settings.restore.target
+    if target is None:
+        if configured is None:
+            raise ConfigurationError(
+                f"No target cluster is given for the restore of {settings.application_id}.",
+                remedy=f"Set restore.target in the YAML, or give target: host:port, or {LOCAL}.",
+            )
+        return configured
+    if configured is None:
+        return KafkaConnection(bootstrap_servers=target)
+    return configured.at(target)
+
+
+@contextmanager
+def open_target(
+    settings: ApplicationSettings, target: str | None, request: RestoreRequest
+) -> Iterator[KafkaConnection]:
+    """The target of a request, for the block; a local cluster is stopped at its end.
+
+    Raises ConfigurationError, and for a local cluster what `local_target` raises, and
+    WarehouseError where there is no backup: its folder would look like the beginning of one.
+    """
+    name = local_name(target, request)
+    wait_s = settings.restore.lock_wait_s
+    if name is not None:
+        require_backup(settings.warehouse, settings.application_id)
+    with (
+        nullcontext(target_connection(settings, target))
+        if name is None
+        else local_target(settings, name, wait_s=wait_s)
+    ) as connection:
+        yield connection
+
+
+@contextmanager
+def open_stored_target(
+    settings: ApplicationSettings, restore: StoredRestore, target: str | None = None
+) -> Iterator[KafkaConnection]:
+    """The cluster that a restore went to, for the block; `target` if it has other addresses now.
+
+    Raises ConfigurationError, and for a local cluster what `local_target` raises.
+    """
+    name = local_name_of(settings, restore)
+    servers = target or restore.target_bootstrap_servers
+    wait_s = settings.restore.lock_wait_s
+    with (
+        nullcontext(target_connection(settings, servers))
+        if name is None or target is not None
+        else local_target(settings, name, wait_s=wait_s)
+    ) as connection:
+        yield connection
+
+
+def local_name_of(settings: ApplicationSettings, restore: StoredRestore) -> str | None:
+    """Name of the local cluster that a restore went to, None when it went to another cluster."""
+    for found in local_targets(settings):
+        cluster_id = (found.directory / _CLUSTER_ID).read_text(encoding="utf-8").strip()
+        if cluster_id == restore.target_cluster_id:
+            return found.name
+    return None

@@ -1,7 +1,9 @@
 """Follows an application that was started on a restore until it is seen to be healthy, or not."""
 
 import time
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Final
 
 from kstreams_assets.app.model import TopicRole
@@ -11,21 +13,529 @@ from kstreams_assets.errors import (
     UnstableGroupOffsetsError,
 )
 from kstreams_assets.kafka.cluster import KafkaCluster
-from kstreams_assets.kafka.raw_batch import RawBatch
+from kstreams_assets.kafka.raw_batch import RawBatch, content_of_range
 from kstreams_assets.kafka.raw_log import RawLogReader
-from kstreams_assets.kafka.visible import content_of_range
 from kstreams_assets.offsets import CommittedOffset, TopicPartitionId
-from kstreams_assets.restore.own_target import partitions_of, require_own_target, roles_of
-from kstreams_assets.restore.restores_table import RestoreState, StoredRestore
-from kstreams_assets.restore.watch_judge import Judge
-from kstreams_assets.restore.watch_signs import (
-    Assessment,
-    Expected,
-    Limits,
-    Observation,
-    PartitionSeen,
-)
+from kstreams_assets.restore.target import partitions_of, require_own_target, roles_of
 from kstreams_assets.settings import ApplicationSettings
+from kstreams_assets.warehouse.restores import RestoreState, StoredRestore
+
+NOT_SEEN_FROM_OUTSIDE: Final = (
+    "Brokers cannot show whether an instance kept an old state.dir, which gives wrong results"
+    " without an error. Its log does: 'Finished restoring changelog <partition> to store <store>"
+    " with a total number of <n> records' (INFO, class StoreChangelogReader). At the first start"
+    " the <n> of all partitions of a changelog must add up to the number restored. Less means old"
+    " state: stop all instances, delete state.dir/<application.id> on each, restore again, start."
+)
+
+
+class Health(StrEnum):
+    """How the application does.
+
+    `waiting`: its group has no member. `catching_up`: it runs. `healthy`: it has read everything
+    that was there. `unhealthy`: something that does not pass by waiting. `timed_out`: none of these
+    in the time allowed.
+    """
+
+    WAITING = "waiting"
+    CATCHING_UP = "catching_up"
+    HEALTHY = "healthy"
+    UNHEALTHY = "unhealthy"
+    TIMED_OUT = "timed_out"
+
+
+class Sign(StrEnum):
+    """Something that is not as in a healthy start; each fails without a word in the log."""
+
+    NOT_STARTED = "not_started"
+    OFFSETS_EXPIRE = "offsets_expire"
+    NOT_STABLE = "not_stable"
+    NOT_MOVING = "not_moving"
+    STALE_LEADER_EPOCH = "stale_leader_epoch"
+    OFFSETS_GONE = "offsets_gone"
+    OFFSETS_RESET = "offsets_reset"
+    OFFSETS_OUT_OF_RANGE = "offsets_out_of_range"
+    TOPIC_REPLACED = "topic_replaced"
+    RECORDS_DELETED = "records_deleted"
+
+
+_PASSING: Final = {Sign.NOT_STARTED, Sign.OFFSETS_EXPIRE, Sign.NOT_STABLE}
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """One sign, what was seen, and what the operator should do."""
+
+    sign: Sign
+    problem: str
+    remedy: str
+
+    @property
+    def is_fatal(self) -> bool:
+        """Whether waiting does not help."""
+        return self.sign not in _PASSING
+
+    def __str__(self) -> str:
+        return f"{self.problem} {self.remedy}"
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How long things may take, in seconds.
+
+    Nothing moves while the application restores its stores from the changelogs: for that it is
+    given the time that `restored_per_s` records a second take, above `not_moving_after_s`.
+    """
+
+    every_s: float = 3.0
+    timeout_s: float = 900.0
+    not_started_after_s: float = 60.0
+    not_stable_after_s: float = 120.0
+    not_moving_after_s: float = 60.0
+    restored_per_s: float = 20_000.0
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What the restore left on the target, in the target's names and offsets.
+
+    `committed` are the offsets it committed, `required` the partitions that the application has to
+    read. `changelog_records` are the records it restores its stores from, by topic; `kept_from` the
+    log starts that must not move while the relaxed configs hold (changelogs, global topics).
+    `committed_at_ms` is None when it is not known.
+    """
+
+    group: str
+    topic_ids: Mapping[str, str]
+    committed: Mapping[TopicPartitionId, int]
+    required: frozenset[TopicPartitionId]
+    changelog_records: Mapping[str, int] = field(default_factory=dict)
+    kept_from: Mapping[TopicPartitionId, int] = field(default_factory=dict)
+    committed_at_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionSeen:
+    """One partition that the group reads.
+
+    `committed` is what the group reads next, None without one; `leader_epoch` the epoch it was
+    committed with, `current_epoch` that of the partition's leader. `end` is the last stable offset.
+    `next_record` is the first record from there on that a reader of committed records gets, None
+    when only control records, aborted data and holes are left; `records_left` counts such records,
+    None when they were too many to count (`next_record` is then where the group stands).
+    """
+
+    committed: int | None
+    log_start: int
+    end: int
+    high_watermark: int
+    next_record: int | None
+    records_left: int | None
+    leader_epoch: int | None = None
+    current_epoch: int | None = None
+
+    @property
+    def at_most_left(self) -> int:
+        """Records left, or an upper bound where they were not counted."""
+        if self.records_left is not None:
+            return self.records_left
+        start = self.log_start if self.committed is None else self.committed
+        return max(0, self.end - start)
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """The cluster at one moment.
+
+    `at_s` counts on without jumps, `at_ms` is epoch milliseconds. `group_type`, `group_state` and
+    `members` as in `GroupState`, None without a group. `topic_ids` are those of all topics there
+    are. `log_starts` are those of `Expected.kept_from`. `new_groups` are other groups that appeared
+    since the watch began.
+    """
+
+    at_s: float
+    at_ms: int
+    group_type: str | None
+    group_state: str | None
+    members: int | None
+    topic_ids: Mapping[str, str]
+    partitions: Mapping[TopicPartitionId, PartitionSeen]
+    log_starts: Mapping[TopicPartitionId, int] = field(default_factory=dict)
+    new_groups: tuple[str, ...] = ()
+
+    @property
+    def has_members(self) -> bool:
+        """Whether an instance has joined the group."""
+        return self.group_state not in (None, "Empty", "Dead")
+
+    @property
+    def is_stable(self) -> bool:
+        """Whether the members have their partitions."""
+        return self.group_state == "Stable"
+
+
+@dataclass(frozen=True, slots=True)
+class Assessment:
+    """What one observation means, given those before it.
+
+    `records_left` is an upper bound unless `counted`. `moved` of `partitions` have a committed
+    offset beyond what the restore committed. `watched_s` is the time since the first observation.
+    """
+
+    health: Health
+    observation: Observation
+    watched_s: float
+    records_left: int
+    counted: bool
+    moved: int
+    partitions: int
+    troubles: tuple[Trouble, ...]
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether there is nothing more to wait for."""
+        return self.health not in (Health.WAITING, Health.CATCHING_UP)
+
+    def __str__(self) -> str:
+        seen = self.observation
+        group = f"{seen.group_type} group {seen.group_state}" if seen.group_state else "no group"
+        if seen.members:
+            group += f" with {seen.members} members" if seen.members > 1 else " with 1 member"
+        left = f"{'' if self.counted else 'at most '}{self.records_left:,} records left"
+        return (
+            f"{self.health.value.replace('_', ' ')}: {group}; {left};"
+            f" offsets moved in {self.moved} of {self.partitions} partitions"
+        )
+
+
+_FEW: Final = 5
+_DAY_MS: Final = 86_400_000
+# offsets.retention.minutes of a broker is 7 days unless it is set.
+_OFFSETS_KEPT_DAYS: Final = 7
+_WARN_OF_EXPIRY_DAYS: Final = 5
+_AGAIN: Final = (
+    "delete the topics of the restore, restore again, delete state.dir/<application.id> on every"
+    " instance, and start the application."
+)
+
+
+def of_topics(expected: Expected, seen: Observation) -> list[Trouble]:
+    """Topics that are not those of the restore any more, and restored records that were deleted."""
+    replaced = _replaced(expected, seen)
+    deleted = [
+        f"{id_} (log start {seen.log_starts[id_]}, restored from {start})"
+        for id_, start in sorted(expected.kept_from.items())
+        if seen.log_starts.get(id_, start) > start and id_.topic not in replaced
+    ]
+    return [
+        *_trouble(
+            Sign.TOPIC_REPLACED,
+            replaced,
+            "Deleted or made anew since the restore: topic {}. Its records and committed offsets"
+            " are gone; Kafka Streams takes an empty changelog without a word.",
+            f"Stop the application, {_AGAIN}",
+        ),
+        *_trouble(
+            Sign.RECORDS_DELETED,
+            deleted,
+            "Restored records were deleted: {}. What the application had not loaded of them is"
+            " missing in its state.",
+            f"Find out who changed retention.ms or deleted records; stop the application, {_AGAIN}",
+        ),
+    ]
+
+
+def of_offsets(expected: Expected, seen: Observation) -> list[Trouble]:
+    """Committed offsets that are gone, went back, or lie outside the log."""
+    gone, back, outside = [], [], []
+    replaced = set(_replaced(expected, seen))
+    for id_, partition in sorted(seen.partitions.items()):
+        if id_.topic in replaced:
+            continue
+        wanted, committed = expected.committed.get(id_), partition.committed
+        if committed is None:
+            if wanted is not None:
+                gone.append(f"{id_} ({wanted} was committed)")
+        elif not partition.log_start <= committed <= partition.high_watermark:
+            log = f"the log holds {partition.log_start} to {partition.high_watermark}"
+            outside.append(f"{id_} ({committed}; {log})")
+        elif wanted is not None and committed < wanted:
+            back.append(f"{id_} ({committed}; {wanted} was committed)")
+    return [
+        *_trouble(
+            Sign.OFFSETS_GONE,
+            gone,
+            f"Committed offsets of group {expected.group} are gone: {{}}."
+            f" {_why_gone(expected, seen)}",
+            "Keep the application stopped: it would read everything again on top of its state. Run"
+            " the restore again, which commits them anew; if the application ran meanwhile, first"
+            " delete the topics of the restore.",
+        ),
+        *_trouble(
+            Sign.OFFSETS_RESET,
+            back,
+            "Committed offsets went back: {}. Input is applied a second time on top of the restored"
+            " state (auto.offset.reset, or somebody set them).",
+            f"The state on this cluster is wrong. Stop the application, {_AGAIN}",
+        ),
+        *_trouble(
+            Sign.OFFSETS_OUT_OF_RANGE,
+            outside,
+            "Committed offsets lie outside the log: {}. The application goes on where"
+            " auto.offset.reset says: it reads everything again, or skips records.",
+            f"Records were deleted (retention, DeleteRecords). Stop the application, {_AGAIN}",
+        ),
+    ]
+
+
+def of_epochs(
+    seen: Observation, stale: Mapping[TopicPartitionId, tuple[int | None, int]]
+) -> list[Trouble]:
+    """Offsets with a leader epoch that their partition has not reached; consumers then wait."""
+    shown = [
+        f"{id_} (offset {committed} with epoch {epoch}, the partition has"
+        f" {seen.partitions[id_].current_epoch})"
+        for id_, (committed, epoch) in sorted(stale.items())
+    ]
+    return _trouble(
+        Sign.STALE_LEADER_EPOCH,
+        shown,
+        "Offsets were committed with a leader epoch of another cluster: {}. The application is a"
+        " stable member and reads nothing, for ever; its log is clean.",
+        "A restore commits none, so something else copies offsets to this cluster: stop it, and the"
+        " application; run the restore again (it commits the offsets anew); start the application.",
+    )
+
+
+def not_started(expected: Expected, seen: Observation, waited_s: float) -> list[Trouble]:
+    """A group that has had no member for a while, and what becomes of its offsets."""
+    new = f" New on the cluster since: group {_few(seen.new_groups)}." if seen.new_groups else ""
+    troubles = [
+        Trouble(
+            Sign.NOT_STARTED,
+            f"Group {expected.group} has had no member for {waited_s:.0f} s.{new}",
+            f"Start the application. If it runs: its application.id must be {expected.group}, its"
+            " bootstrap.servers this cluster.",
+        )
+    ]
+    days = _days_since_commit(expected, seen)
+    if days is not None and days >= _WARN_OF_EXPIRY_DAYS:
+        troubles.append(
+            Trouble(
+                Sign.OFFSETS_EXPIRE,
+                f"The offsets of group {expected.group} were committed {days:.1f} days ago and"
+                " nobody has joined: brokers forget them after offsets.retention.minutes"
+                f" ({_OFFSETS_KEPT_DAYS} days by default).",
+                "Start the application now, or run the restore again, which commits them anew.",
+            )
+        )
+    return troubles
+
+
+def not_stable(expected: Expected, seen: Observation, since_s: float) -> Trouble:
+    """A group with members that stays without an assignment."""
+    return Trouble(
+        Sign.NOT_STABLE,
+        f"Group {expected.group} has been {seen.group_state} for {since_s:.0f} s.",
+        "Read the application's log: members that start and fail again; input topics that are"
+        " missing or partition counts that differ (NotReady).",
+    )
+
+
+def not_moving(
+    expected: Expected, seen: Observation, stuck: Iterable[TopicPartitionId], patience_s: float
+) -> list[Trouble]:
+    """Partitions with records left for which a stable group commits nothing."""
+    shown = []
+    for id_ in sorted(stuck):
+        partition = seen.partitions[id_]
+        place = "no offset" if partition.committed is None else f"offset {partition.committed}"
+        shown.append(f"{id_} ({place}, {partition.at_most_left:,} records left)")
+    changelogs = sum(expected.changelog_records.values())
+    return _trouble(
+        Sign.NOT_MOVING,
+        shown,
+        f"The group is Stable, but for {patience_s:.0f} s nothing was committed for {{}}.",
+        "Look into the application's log. 'Restoration in progress': it still loads its stores"
+        f" ({changelogs:,} records), wait longer. Tasks that are corrupted or cannot be locked: an"
+        " old state.dir; stop, delete state.dir/<application.id> on every instance, start. Errors"
+        " about a record: it cannot be processed. Nothing at all: the consumer holds a leader epoch"
+        " of another cluster; stop, run the restore again (it commits the offsets anew), start.",
+    )
+
+
+def _replaced(expected: Expected, seen: Observation) -> list[str]:
+    return [
+        name
+        for name, topic_id in sorted(expected.topic_ids.items())
+        if seen.topic_ids.get(name) != topic_id
+    ]
+
+
+def _why_gone(expected: Expected, seen: Observation) -> str:
+    days = _days_since_commit(expected, seen)
+    if days is not None and days >= _OFFSETS_KEPT_DAYS:
+        return (
+            f"They were committed {days:.1f} days ago, and a group without members loses its"
+            " offsets"
+            f" after offsets.retention.minutes ({_OFFSETS_KEPT_DAYS} days by default)."
+        )
+    return "The group was deleted, or its offsets were."
+
+
+def _days_since_commit(expected: Expected, seen: Observation) -> float | None:
+    if expected.committed_at_ms is None:
+        return None
+    return (seen.at_ms - expected.committed_at_ms) / _DAY_MS
+
+
+def _trouble(sign: Sign, shown: list[str], problem: str, remedy: str) -> list[Trouble]:
+    return [Trouble(sign, problem.replace("{}", _few(shown)), remedy)] if shown else []
+
+
+def _few(names: Iterable[str]) -> str:
+    listed = list(names)
+    more = f" and {len(listed) - _FEW} more" if len(listed) > _FEW else ""
+    return ", ".join(listed[:_FEW]) + more
+
+
+_GOALS: Final = 2
+
+
+class Judge:
+    """Judges observations of one application, given in the order in which they were made."""
+
+    def __init__(self, expected: Expected, limits: Limits) -> None:
+        self._expected = expected
+        self._limits = limits
+        restored = sum(expected.changelog_records.values())
+        self._patience_s = limits.not_moving_after_s + restored / limits.restored_per_s
+        self._began_s: float | None = None
+        self._stable_since_s: float | None = None
+        self._unstable_since_s: float | None = None
+        # partitions with records left: the committed offset, and since when it is that
+        self._standing: dict[TopicPartitionId, tuple[int | None, float]] = {}
+        self._epochs_ahead: dict[TopicPartitionId, tuple[int | None, int]] = {}
+        self._goals: dict[TopicPartitionId, int] | None = None
+        self._reached = 0
+
+    def judge(self, seen: Observation) -> Assessment:
+        """What this observation means."""
+        if self._began_s is None:
+            self._began_s = seen.at_s
+        watched_s = seen.at_s - self._began_s
+        self._note_group(seen)
+        self._note_standing(seen)
+        self._note_goals(seen)
+        troubles = (
+            *of_topics(self._expected, seen),
+            *of_offsets(self._expected, seen),
+            *of_epochs(seen, self._stale_epochs(seen)),
+            *self._of_group(seen, watched_s),
+            *self._of_movement(seen),
+        )
+        partitions = seen.partitions.values()
+        return Assessment(
+            health=self._health(seen, troubles, watched_s),
+            observation=seen,
+            watched_s=watched_s,
+            records_left=sum(p.at_most_left for p in partitions),
+            counted=all(p.records_left is not None for p in partitions),
+            moved=sum(self._has_moved(id_, p) for id_, p in seen.partitions.items()),
+            partitions=len(seen.partitions),
+            troubles=troubles,
+        )
+
+    def _health(self, seen: Observation, troubles: tuple[Trouble, ...], watched_s: float) -> Health:
+        if any(trouble.is_fatal for trouble in troubles):
+            return Health.UNHEALTHY
+        if self._reached >= _GOALS:
+            return Health.HEALTHY
+        if watched_s >= self._limits.timeout_s:
+            return Health.TIMED_OUT
+        return Health.CATCHING_UP if seen.has_members else Health.WAITING
+
+    def _has_moved(self, id_: TopicPartitionId, partition: PartitionSeen) -> bool:
+        before = self._expected.committed.get(id_)
+        now = partition.committed
+        return now is not None and (before is None or now > before)
+
+    def _note_group(self, seen: Observation) -> None:
+        if not seen.is_stable:
+            self._stable_since_s = None
+        elif self._stable_since_s is None:
+            self._stable_since_s = seen.at_s
+        if seen.is_stable or not seen.has_members:
+            self._unstable_since_s = None
+        elif self._unstable_since_s is None:
+            self._unstable_since_s = seen.at_s
+
+    def _note_standing(self, seen: Observation) -> None:
+        standing = {}
+        for id_, partition in seen.partitions.items():
+            if partition.next_record is not None:
+                before = self._standing.get(id_)
+                is_same = before is not None and before[0] == partition.committed
+                now = (partition.committed, seen.at_s)
+                standing[id_] = before if before is not None and is_same else now
+        self._standing = standing
+
+    def _note_goals(self, seen: Observation) -> None:
+        """Follow two goals: what lay in the logs at first, then what lay there on reaching it.
+
+        An application under load never reads its last record. What it writes to its own
+        repartition topics on the way to the first goal belongs to the second.
+        """
+        ends = {id_: partition.end for id_, partition in seen.partitions.items()}
+        if not seen.is_stable:
+            self._goals, self._reached = None, 0
+        elif self._goals is None:
+            self._goals = ends
+        elif all(
+            _has_passed(seen.partitions[id_], goal)
+            for id_, goal in self._goals.items()
+            if id_ in seen.partitions
+        ):
+            self._goals, self._reached = ends, self._reached + 1
+
+    def _stale_epochs(self, seen: Observation) -> dict[TopicPartitionId, tuple[int | None, int]]:
+        """Epochs ahead of their partition, seen twice: brokers hear of elections one by one."""
+        ahead = {
+            id_: (partition.committed, partition.leader_epoch)
+            for id_, partition in seen.partitions.items()
+            if partition.leader_epoch is not None
+            and partition.current_epoch is not None
+            and partition.leader_epoch > partition.current_epoch
+        }
+        stale = {id_: now for id_, now in ahead.items() if self._epochs_ahead.get(id_) == now}
+        self._epochs_ahead = ahead
+        return stale
+
+    def _of_group(self, seen: Observation, watched_s: float) -> list[Trouble]:
+        limits, since_s = self._limits, self._unstable_since_s
+        if not seen.has_members:
+            if watched_s < limits.not_started_after_s:
+                return []
+            return not_started(self._expected, seen, watched_s)
+        if since_s is None or seen.at_s - since_s < limits.not_stable_after_s:
+            return []
+        return [not_stable(self._expected, seen, seen.at_s - since_s)]
+
+    def _of_movement(self, seen: Observation) -> list[Trouble]:
+        since_s = self._stable_since_s
+        if since_s is None or seen.at_s - since_s < self._patience_s:
+            return []
+        stuck = [
+            id_
+            for id_, (_, standing_s) in self._standing.items()
+            if seen.at_s - standing_s >= self._patience_s
+        ]
+        return not_moving(self._expected, seen, stuck, self._patience_s)
+
+
+def _has_passed(seen: PartitionSeen, goal: int) -> bool:
+    return seen.next_record is None or seen.next_record >= goal
+
 
 # What is counted of the raw log in one observation: lag matters exactly only when it is small.
 _COUNTED_OFFSETS: Final = 50_000
@@ -39,7 +549,7 @@ def watch(
     restore: StoredRestore,
     target: KafkaCluster,
     *,
-    limits: Limits = Limits(),  # noqa: B008 (frozen)
+    limits: Limits = Limits(),
     report: Callable[[Assessment], None] | None = None,
 ) -> Assessment:
     """Follow the application until it is healthy or not, or time is up; the last assessment.
@@ -62,7 +572,7 @@ def follow(
     restore: StoredRestore,
     target: KafkaCluster,
     *,
-    limits: Limits = Limits(),  # noqa: B008 (frozen)
+    limits: Limits = Limits(),
 ) -> Generator[Assessment, None, None]:
     """Assess the application every `limits.every_s` seconds; the last one has ended.
 

@@ -1,12 +1,15 @@
-"""A small Delta table written with the deltalake package, straight from the controlling process."""
+"""Delta tables that the controlling process writes with the deltalake package."""
 
+import errno
+import json
 import logging
+import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 from urllib.parse import unquote
 
 import pyarrow as pa
@@ -15,20 +18,352 @@ import pyarrow.dataset as ds
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable, WriterProperties, write_deltalake
-from deltalake.exceptions import CommitFailedError
+from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
-from kstreams_assets.warehouse.compaction import FileRange, files_less, ranges_to_rewrite
-from kstreams_assets.warehouse.delta import STORAGE_FAILURES, open_delta, storage_failures
+from kstreams_assets.errors import WarehouseError
 from kstreams_assets.warehouse.layout import (
     CONTROL_TABLES,
     LAYOUT_PROPERTY,
     LAYOUT_VERSION,
     Warehouse,
+    check_layout,
+    keep_private,
+    warehouse_lock,
 )
-from kstreams_assets.warehouse.lock import warehouse_lock
-from kstreams_assets.warehouse.predicate import sql_string
-from kstreams_assets.warehouse.presence import make_warehouse
 from kstreams_assets.warehouse.rows import Rows, rows_of
+
+
+@dataclass(frozen=True, slots=True)
+class FileRange:
+    """A file of a table: what it weighs (rows, or bytes) and the range of its growing column.
+
+    `low` and `high` are numbers in all files of a table, or texts in all of them.
+    """
+
+    weight: int
+    low: Any
+    high: Any
+
+
+def ranges_to_rewrite(
+    files: Sequence[FileRange], touched: Callable[[FileRange], bool], *, enough: int
+) -> list[tuple[Any, Any]]:
+    """Ranges whose files become one each: small neighbours, and those that have rows to drop.
+
+    A file of the weight `enough` is left alone unless it is `touched`; a range is closed when its
+    files weigh that much, so that the work per range is bounded. Files whose ranges overlap go
+    together. Oldest first, `[low, high]`.
+    """
+    runs = _runs(sorted(files, key=lambda f: f.low), touched, enough)
+    return [(run.low, run.high) for run in runs if run.files > 1 or run.is_touched]
+
+
+def files_less(files: Sequence[FileRange], ranges: Sequence[tuple[Any, Any]]) -> int:
+    """How many files there would be less if the files of each of these ranges became one."""
+    return sum(
+        sum(low <= file.low and file.high <= high for file in files) - 1 for low, high in ranges
+    )
+
+
+@dataclass(slots=True)
+class _Run:
+    """Neighbouring files that become one."""
+
+    low: Any
+    high: Any
+    weight: int
+    is_touched: bool
+    takes_more: bool
+    files: int = 1
+
+    def add(self, file: FileRange, *, is_touched: bool) -> None:
+        self.high = max(self.high, file.high)
+        self.weight += file.weight
+        self.is_touched |= is_touched
+        self.files += 1
+
+
+def _runs(
+    files: Sequence[FileRange], touched: Callable[[FileRange], bool], enough: int
+) -> list[_Run]:
+    runs: list[_Run] = []
+    for file in files:
+        is_touched = touched(file)
+        joins = is_touched or file.weight < enough
+        if runs and (file.low <= runs[-1].high or (runs[-1].takes_more and joins)):
+            runs[-1].add(file, is_touched=is_touched)
+            runs[-1].takes_more = joins and runs[-1].weight < enough
+        else:
+            takes_more = joins and file.weight < enough
+            runs.append(_Run(file.low, file.high, file.weight, is_touched, takes_more))
+    return runs
+
+
+@dataclass(frozen=True, slots=True)
+class WindowTopic:
+    """A topic's part of one window: what a backup replaces as a whole."""
+
+    window: str
+    topic: str
+
+
+def sql_string(text: str) -> str:
+    """A string literal."""
+    return "'" + text.replace("'", "''") + "'"
+
+
+def windows_and_topics(pairs: Iterable[WindowTopic]) -> str:
+    """A predicate over the columns `window` and `topic` that holds for exactly these pairs.
+
+    Windows with the same topics share one clause, so that hundreds of windows stay a short text.
+    """
+    topics_of: dict[str, set[str]] = {}
+    for pair in pairs:
+        topics_of.setdefault(pair.window, set()).add(pair.topic)
+    windows_of: dict[tuple[str, ...], list[str]] = {}
+    for window, topics in topics_of.items():
+        windows_of.setdefault(tuple(sorted(topics)), []).append(window)
+    clauses = [
+        f"(window IN ({_literals(sorted(windows))}) AND topic IN ({_literals(topics)}))"
+        for topics, windows in sorted(windows_of.items())
+    ]
+    return " OR ".join(clauses)
+
+
+def _literals(values: Sequence[str]) -> str:
+    return ", ".join(sql_string(value) for value in values)
+
+
+STORAGE_FAILURES: Final = (DeltaError, pa.ArrowException, OSError)
+"""What may come out of a read or write below the warehouse."""
+
+_REMEDIES: Final = (
+    (
+        (errno.ENOSPC, errno.EDQUOT),
+        ("os error 28", "No space left", "os error 122", "quota exceeded"),
+        "The disk is full: make room, then run the same command again. What was committed before"
+        " stays.",
+    ),
+    (
+        (errno.EROFS,),
+        ("os error 30", "Read-only file system"),
+        "The disk is mounted read-only: mount it for writing, or choose another folder"
+        " (--warehouse).",
+    ),
+    (
+        (errno.EACCES, errno.EPERM),
+        ("os error 13", "os error 1)", "Permission denied", "Operation not permitted"),
+        "Give this user the right to read and write there, or run as the user who owns it.",
+    ),
+    (
+        (errno.ENOTDIR, errno.EEXIST, errno.EISDIR),
+        ("os error 20", "Not a directory"),
+        "A file is where a folder is needed: choose a folder as warehouse, or move the file away.",
+    ),
+    (
+        (errno.ENOENT,),
+        ("os error 2)", "No such file"),
+        "A file of the table is gone. Bring it back from a copy of the warehouse, or look whether"
+        " the disk is still mounted; until then what it held cannot be restored.",
+    ),
+    (
+        (errno.EIO, errno.ESTALE, errno.ENODEV),
+        ("os error 5)", "Input/output error", "Stale file handle"),
+        "The disk or the mount does not work: look at the system's log, then try again.",
+    ),
+)
+_DAMAGED: Final = (
+    "The table is damaged, or was copied while it was written. Bring it back from a copy of the"
+    " warehouse; do not delete what is there."
+)
+
+
+def open_delta(path: Path, name: str) -> DeltaTable | None:
+    """The table at a path, None while nobody has written it; `name` is its name in messages.
+
+    Raises:
+        NewerLayoutError: A newer release wrote it.
+        WarehouseError: It cannot be read, or has data files but no log.
+    """
+    with storage_failures(path):
+        try:
+            table = DeltaTable(path)
+        except TableNotFoundError as error:
+            # A table's log is written before its first file of data.
+            if any(path.rglob("*.parquet")):
+                raise WarehouseError(
+                    path=path, reason="it has data files but no log (_delta_log)", remedy=_DAMAGED
+                ) from error
+            return None
+    check_layout(name, table.metadata().configuration)
+    return table
+
+
+LogState = tuple[tuple[str, int, int], ...]
+"""Name, size and time of change (nanoseconds) of each file of a table's log."""
+
+
+def log_state(path: Path) -> LogState:
+    """What changes with each commit to a table, and with damage to its log.
+
+    Cheaper than to open the table; empty while nobody has written it.
+
+    Raises:
+        WarehouseError: The log cannot be looked at.
+    """
+    with storage_failures(path):
+        try:
+            files = list(os.scandir(path / "_delta_log"))
+        except FileNotFoundError:
+            return ()
+        stats = [(file.name, file.stat()) for file in files]
+    return tuple(sorted((name, stat.st_size, stat.st_mtime_ns) for name, stat in stats))
+
+
+@contextmanager
+def storage_failures(path: Path) -> Iterator[None]:
+    """Failures in the block as WarehouseError; `path` is the folder or table that is used."""
+    try:
+        yield
+    except STORAGE_FAILURES as error:
+        raise warehouse_error(error, path) from error
+
+
+def warehouse_error(error: Exception, path: Path) -> WarehouseError:
+    """The error that names what cannot be used, why, and what to do; `path` if it names none."""
+    if isinstance(error, OSError) and error.filename is not None:
+        path = Path(os.fsdecode(error.filename))
+    return WarehouseError(path=path, reason=_reason(error), remedy=disk_remedy(error) or _DAMAGED)
+
+
+def disk_remedy(error: Exception) -> str | None:
+    """What to do about a failure of the disk; None for one of another kind."""
+    text = str(error)
+    for numbers, texts, remedy in _REMEDIES:
+        if isinstance(error, OSError) and error.errno in numbers:
+            return remedy
+        if any(each in text for each in texts):
+            return remedy
+    return None
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, OSError) and error.filename is not None and error.strerror:
+        return error.strerror
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    # deltalake calls a log that lacks its last commit a bug of its own.
+    return lines[0].replace("This is a kernel bug, please report", "").strip().rstrip(".: ")
+
+
+MARKER: Final = "kstreams-assets-warehouse.json"
+"""A file in the folder: which layout it has, and when it was made (null: by an older release)."""
+
+_FOLDERS: Final = ("records", "ktables", *CONTROL_TABLES)
+_FSTAB: Final = Path("/etc/fstab")
+
+_log = logging.getLogger(__name__)
+
+
+def is_warehouse(root: Path) -> bool:
+    """Whether the folder has a marker, or tables of a release that made none.
+
+    Raises:
+        WarehouseError: The path, or a folder above it, is a file or cannot be read.
+    """
+    with storage_failures(root):
+        try:
+            found = {entry.name for entry in os.scandir(root)}
+        except FileNotFoundError:
+            return False
+    return MARKER in found or not found.isdisjoint(_FOLDERS)
+
+
+def make_warehouse(root: Path, *, fstab: Path = _FSTAB) -> None:
+    """Make the folder with its marker, unless it is there; a new one is logged as a warning.
+
+    Raises:
+        NewerLayoutError: A newer release made it.
+        WarehouseError: It cannot be made, or belongs on a disk that is not mounted.
+    """
+    keep_private()
+    marker = root / MARKER
+    with storage_failures(root):
+        if marker.exists():
+            check_layout("warehouse", json.loads(marker.read_text(encoding="utf-8")))
+            return
+        is_new = not is_warehouse(root)
+        if is_new:
+            _refuse_unmounted(root, fstab)
+            root.mkdir(parents=True, exist_ok=True)
+        made_at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()) if is_new else None
+        facts = {LAYOUT_PROPERTY: str(LAYOUT_VERSION), "created_at": made_at}
+        # Renamed into place, so that nobody reads half of it.
+        written = root / f".{MARKER}.{os.getpid()}"
+        written.write_text(json.dumps(facts) + "\n", encoding="utf-8")
+        written.rename(marker)
+    if is_new:
+        _log.warning(
+            "New warehouse: %s. Nothing is backed up there yet. If this application was backed up"
+            " before, look whether the right disk is mounted and the path is right.",
+            root,
+        )
+
+
+def absence(warehouse: Warehouse, application_id: str) -> WarehouseError | None:
+    """What is not there although a reader expects it, as an error to be shown or raised.
+
+    Raises:
+        WarehouseError: The path is a file or cannot be read.
+    """
+    if not is_warehouse(warehouse.root):
+        return WarehouseError(
+            path=warehouse.root,
+            reason="there is no warehouse, so nothing is backed up there",
+            remedy="Check the path (warehouse in the YAML, --warehouse) and whether its disk is"
+            " mounted.",
+        )
+    if warehouse.records(application_id).exists() and not warehouse.control("windows").exists():
+        return WarehouseError(
+            path=warehouse.root,
+            reason=f"it holds records of {application_id}, but the ledger of what is backed up"
+            f" ({warehouse.control('windows').name}) is gone",
+            remedy="Bring it back from a copy of the warehouse; a backup would begin anew.",
+        )
+    return None
+
+
+def require_backup(warehouse: Warehouse, application_id: str) -> None:
+    """Refuse to go on where there is no warehouse or no ledger, before anything is made there.
+
+    Raises:
+        WarehouseError: See `absence`.
+    """
+    missing = absence(warehouse, application_id)
+    if missing is not None:
+        raise missing
+
+
+def _refuse_unmounted(root: Path, fstab: Path) -> None:
+    """An unmounted share looks like the first day, and hides what is written below it later."""
+    for point in _mount_points(fstab):
+        if root.is_relative_to(point) and not os.path.ismount(point):
+            raise WarehouseError(
+                path=root,
+                reason=f"{point} is to be mounted ({fstab}), and is not",
+                remedy=f"Mount it (mount {point}), then run the same command again.",
+            )
+
+
+def _mount_points(fstab: Path) -> list[Path]:
+    try:
+        lines = fstab.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return []
+    entries = [line.split() for line in lines if line.strip() and not line.startswith("#")]
+    # Spaces in a path are written as \040.
+    points = [entry[1].replace("\\040", " ") for entry in entries if len(entry) > 1]
+    return [Path(point) for point in points if point.startswith("/") and point != "/"]
+
 
 Value = int | str
 """A value of the column that a table grows along."""
@@ -37,7 +372,6 @@ T = TypeVar("T")
 P = TypeVar("P")
 R = TypeVar("R")
 
-_log = logging.getLogger(__name__)
 
 _folded: dict[tuple[Any, ...], dict[str, Any]] = {}
 """What `Table.fold` remembers: of each file in use what was made of it."""

@@ -2,15 +2,15 @@
 
 from collections.abc import Iterator
 
-from kstreams_assets.backup.coverage import POINT_CHECKS
 from kstreams_assets.backup.plan import LOSSES, UNKNOWN, GapCause
-from kstreams_assets.backup.point_judge import Restores
 from kstreams_assets.backup.verdicts import CHANGELOG_CHECKS, CHECKS
 from kstreams_assets.completeness.result import Outcome
 from kstreams_assets.governance.findings import CHECKS as GOVERNANCE_CHECKS
 from kstreams_assets.ktables.checks import KTABLE_CHECKS
 from kstreams_assets.orchestration.drill import DRILL_CHECKS
 from kstreams_assets.orchestration.restore import GROUP_OFFSETS_CHECKS, RESTORE_CHECKS
+from kstreams_assets.warehouse.coverage import POINT_CHECKS
+from kstreams_assets.warehouse.judge import Restores
 from scripts.reference.markdown import named, table
 
 _GAPS = {

@@ -2,8 +2,7 @@
 
 from collections.abc import Iterator
 
-from kstreams_assets.metrics.catalogue import METRICS
-from kstreams_assets.metrics.sample import Metric, Source
+from kstreams_assets.metrics.catalogue import METRICS, Metric, Source
 from scripts.reference.jmx_texts import JMX
 from scripts.reference.markdown import table
 

@@ -7,17 +7,12 @@ from pathlib import Path
 import pyarrow as pa
 
 from kstreams_assets.backup.facts import NotedTopic
-from kstreams_assets.backup.ledger import LedgerEntry
 from kstreams_assets.completeness.result import RuleResult
-from kstreams_assets.drill.table import StoredDrill
+from kstreams_assets.drill.report import StoredDrill
 from kstreams_assets.governance.table import StoredVerdict
 from kstreams_assets.ktables.columns import KEY_PARTS, POSITION, RAW
 from kstreams_assets.ktables.schemas import StoredSchema
 from kstreams_assets.ktables.snapshot import Snapshot
-from kstreams_assets.recovery.point import RecoveryPoint
-from kstreams_assets.recovery.saved_records import SavedRecord
-from kstreams_assets.restore.offset_maps_table import MapRow
-from kstreams_assets.restore.restores_table import StoredRestore
 from kstreams_assets.warehouse import column
 from kstreams_assets.warehouse.layout import (
     CONTROL_TABLES,
@@ -25,9 +20,13 @@ from kstreams_assets.warehouse.layout import (
     LAYOUT_VERSION,
     Warehouse,
 )
+from kstreams_assets.warehouse.ledger import LedgerEntry
+from kstreams_assets.warehouse.point import RecoveryPoint
+from kstreams_assets.warehouse.points import SavedRecord
+from kstreams_assets.warehouse.restores import MapRow, StoredRestore
 from kstreams_assets.warehouse.rows import rows_of
 from scripts.reference.markdown import table
-from spark_resources.span_reader import RECORD_COLUMNS
+from spark_resources.spans import RECORD_COLUMNS
 
 Columns = Mapping[str, tuple[str, str]]
 """Name -> type and text of a column."""

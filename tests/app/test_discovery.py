@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 
 from kstreams_assets.app.declarations import Declarations, StoreDeclaration
-from kstreams_assets.app.facts import ClusterFacts, StreamsGroupSubtopology
+from kstreams_assets.app.discovery import ClusterFacts, StreamsGroupSubtopology
 from kstreams_assets.app.model import AppTopic, Store, StreamsApplication, TopicRole
 from kstreams_assets.app.roles import application_from_cluster, application_from_declarations
 from kstreams_assets.errors import ApplicationNotFoundError, DeclaredNotFoundError

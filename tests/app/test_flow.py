@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kstreams_assets.app.declarations import Declarations, StoreDeclaration
-from kstreams_assets.app.draft import ApplicationDraft
+from kstreams_assets.app.declarations import ApplicationDraft, Declarations, StoreDeclaration
 from kstreams_assets.app.flow import without_cycles
 from kstreams_assets.app.model import StreamsApplication, TopicEdge, TopicRole
 from kstreams_assets.app.roles import application_from_topology

@@ -1,6 +1,6 @@
 import pytest
 
-from kstreams_assets.app.patterns import compile_java_pattern
+from kstreams_assets.app.resolution import compile_java_pattern
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@ from collections.abc import Callable
 
 import pytest
 
-from kstreams_assets.app.stores import writers_of
+from kstreams_assets.app.flow import writers_of
 from kstreams_assets.app.topology import Processor, Source, SubTopology, Topology
 
 Topologies = Callable[[str], Topology]

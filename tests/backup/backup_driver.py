@@ -13,14 +13,14 @@ from typing import Any
 
 from kstreams_assets.app.model import AppTopic, StreamsApplication, TopicRole
 from kstreams_assets.backup.facts import TopicFactsTable
-from kstreams_assets.backup.ledger import Ledger
 from kstreams_assets.backup.planner import Planner
 from kstreams_assets.backup.run import BackupRun
 from kstreams_assets.backup.windows import Window
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.warehouse.layout import Warehouse
-from spark_resources.session import SparkSessionResource
+from kstreams_assets.warehouse.ledger import Ledger
+from spark_resources.resource import SparkSessionResource
 
 
 def main() -> None:

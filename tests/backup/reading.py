@@ -10,7 +10,7 @@ import pyarrow.dataset as ds
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 from deltalake import DeltaTable
 
-from kstreams_assets.backup.content import file_actions
+from kstreams_assets.warehouse.records import file_actions
 from tests.streams.cluster import unique_name
 from tests.streams.workbench import Workbench
 

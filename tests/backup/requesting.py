@@ -24,14 +24,14 @@ from dagster._core.storage.tags import (
 from dagster._core.test_utils import create_run_for_test, freeze_time
 
 from kstreams_assets.app.model import AppTopic, TopicRole
-from kstreams_assets.backup.ledger import Ledger
 from kstreams_assets.backup.partitions import WindowCalendar
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.orchestration import backup_sensor as sensor
 from kstreams_assets.orchestration.keys import backup_key, backups_sensor
-from kstreams_assets.recovery.table import RecoveryPointTable
 from kstreams_assets.settings import ApplicationSettings, WindowSchedule
 from kstreams_assets.warehouse.layout import Warehouse
+from kstreams_assets.warehouse.ledger import Ledger
+from kstreams_assets.warehouse.points import RecoveryPointTable
 from tests.backup.samples import APPLICATION_ID, application, backup, cut, point, result, span
 
 TOPICS = tuple(AppTopic(name, frozenset({TopicRole.INPUT})) for name in ("t", "u"))

@@ -14,7 +14,7 @@ from kstreams_assets.backup.result import (
 )
 from kstreams_assets.backup.windows import Window
 from kstreams_assets.offsets import TopicPartitionId
-from kstreams_assets.recovery.point import (
+from kstreams_assets.warehouse.point import (
     GroupOffset,
     Guarantee,
     Method,

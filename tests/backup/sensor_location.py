@@ -8,7 +8,7 @@ import dagster as dg
 
 from kstreams_assets.orchestration.component import build_application_definitions
 from kstreams_assets.settings import WindowSchedule
-from spark_resources.session import SparkSessionResource
+from spark_resources.resource import SparkSessionResource
 from tests.backup.requesting import settings_of
 
 settings = replace(

@@ -18,7 +18,7 @@ from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.orchestration import backup as assets
 from kstreams_assets.settings import ApplicationSettings, WindowSchedule
 from kstreams_assets.warehouse.layout import Warehouse
-from spark_resources.session import SparkSessionResource
+from spark_resources.resource import SparkSessionResource
 from tests.backup.samples import application, backup, result, span
 
 TOPICS = (

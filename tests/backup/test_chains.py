@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kstreams_assets.backup.chains import Chain, Ranges, StoredSpan, chains_of, folded
 from kstreams_assets.offsets import OffsetRange
+from kstreams_assets.warehouse.ledger import Chain, Ranges, StoredSpan, chains_of, folded
 from tests.backup.stored import stored_span
 
 _RANGES = st.lists(

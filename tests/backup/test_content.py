@@ -10,7 +10,10 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
-from kstreams_assets.backup.content import (
+from kstreams_assets.errors import WarehouseError
+from kstreams_assets.offsets import TopicPartitionId
+from kstreams_assets.warehouse.layout import LAYOUT_PROPERTY, NewerLayoutError, file_digest
+from kstreams_assets.warehouse.records import (
     NewFile,
     SpanId,
     abandon_increment,
@@ -22,11 +25,7 @@ from kstreams_assets.backup.content import (
     span_files,
     sweep,
 )
-from kstreams_assets.errors import WarehouseError
-from kstreams_assets.offsets import TopicPartitionId
-from kstreams_assets.warehouse.digest import file_digest
-from kstreams_assets.warehouse.layout import LAYOUT_PROPERTY, NewerLayoutError
-from kstreams_assets.warehouse.predicate import WindowTopic
+from kstreams_assets.warehouse.table import WindowTopic
 from spark_resources.span_files import FILE, SpanEdges, SpanFiles
 
 KEY_WITH_COLON = "2026-11-21-13:30"

@@ -11,7 +11,10 @@ import pytest
 from dagster._core.test_utils import freeze_time
 
 from kstreams_assets.app.model import AppTopic, TopicRole
-from kstreams_assets.backup.coverage import (
+from kstreams_assets.backup.partitions import WindowCalendar
+from kstreams_assets.kafka.connection import KafkaConnection
+from kstreams_assets.settings import ApplicationSettings, RecoveryPointSettings, WindowSchedule
+from kstreams_assets.warehouse.coverage import (
     POINT_CHECKS,
     Coverage,
     counts,
@@ -19,14 +22,11 @@ from kstreams_assets.backup.coverage import (
     recovery_point_age,
     recovery_point_is_recent,
 )
-from kstreams_assets.backup.ledger import Ledger
-from kstreams_assets.backup.partitions import WindowCalendar
-from kstreams_assets.backup.point_judge import Restores
-from kstreams_assets.kafka.connection import KafkaConnection
-from kstreams_assets.recovery.point import Guarantee, PartitionCut, RecoveryPoint
-from kstreams_assets.recovery.table import RecoveryPointTable
-from kstreams_assets.settings import ApplicationSettings, RecoveryPointSettings, WindowSchedule
+from kstreams_assets.warehouse.judge import Restores
 from kstreams_assets.warehouse.layout import Warehouse
+from kstreams_assets.warehouse.ledger import Ledger
+from kstreams_assets.warehouse.point import Guarantee, PartitionCut, RecoveryPoint
+from kstreams_assets.warehouse.points import RecoveryPointTable
 from tests.backup.held_records import hold_records
 from tests.backup.samples import APPLICATION_ID, application, backup, point, result, span
 

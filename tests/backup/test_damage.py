@@ -13,26 +13,29 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from kstreams_assets.app.model import AppTopic, TopicRole
-from kstreams_assets.backup import damage as damage_module
-from kstreams_assets.backup import ledger as ledger_module
-from kstreams_assets.backup.content import SpanId, span_files
-from kstreams_assets.backup.coverage import Coverage, recovery_point_is_recent
-from kstreams_assets.backup.held import held_positions, proven_ranges
-from kstreams_assets.backup.ledger import Ledger
-from kstreams_assets.backup.point_judge import PointStatus, Restores
 from kstreams_assets.backup.result import SpanContent, SpanResult
 from kstreams_assets.errors import StoredDataError, WarehouseError
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.offsets import OffsetRange, TopicPartitionId
-from kstreams_assets.recovery.point import Guarantee, RecoveryPoint
-from kstreams_assets.recovery.table import RecoveryPointTable
 from kstreams_assets.restore.choice import choose
 from kstreams_assets.restore.inventory import Inventory
 from kstreams_assets.restore.request import RestoreRequest
 from kstreams_assets.restore.selection import WantedPartition, WantedTopic
 from kstreams_assets.settings import ApplicationSettings, WindowSchedule
-from kstreams_assets.warehouse.digest import written_files
-from kstreams_assets.warehouse.layout import Warehouse
+from kstreams_assets.warehouse import ledger as ledger_module
+from kstreams_assets.warehouse import records as damage_module
+from kstreams_assets.warehouse.coverage import (
+    Coverage,
+    held_positions,
+    proven_ranges,
+    recovery_point_is_recent,
+)
+from kstreams_assets.warehouse.judge import PointStatus, Restores
+from kstreams_assets.warehouse.layout import Warehouse, written_files
+from kstreams_assets.warehouse.ledger import Ledger
+from kstreams_assets.warehouse.point import Guarantee, RecoveryPoint
+from kstreams_assets.warehouse.points import RecoveryPointTable
+from kstreams_assets.warehouse.records import SpanId, span_files
 from tests.backup.record_files import write_records
 from tests.backup.samples import APPLICATION_ID, application, backup, cut, point, span, window
 

@@ -7,13 +7,13 @@ from pathlib import Path
 from dagster._core.test_utils import freeze_time
 
 from kstreams_assets.app.model import AppTopic, TopicRole
-from kstreams_assets.backup.due import WindowStatus, window_statuses
-from kstreams_assets.backup.ledger import Ledger
 from kstreams_assets.backup.partitions import WindowCalendar
+from kstreams_assets.backup.requests import WindowStatus, window_statuses
 from kstreams_assets.kafka.connection import KafkaConnection
-from kstreams_assets.recovery.table import RecoveryPointTable
 from kstreams_assets.settings import ApplicationSettings, WindowSchedule
 from kstreams_assets.warehouse.layout import Warehouse
+from kstreams_assets.warehouse.ledger import Ledger
+from kstreams_assets.warehouse.points import RecoveryPointTable
 from tests.backup.samples import APPLICATION_ID, application, backup, cut, point, result, span
 
 TOPICS = tuple(AppTopic(name, frozenset({TopicRole.INPUT})) for name in ("t", "u"))

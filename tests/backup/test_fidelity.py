@@ -3,7 +3,7 @@
 import pytest
 from confluent_kafka import Producer
 
-from kstreams_assets.backup.failures import BackupReadError
+from kstreams_assets.backup.result import BackupReadError
 from tests.backup.reading import Record, consume, stored
 from tests.backup.writing import RawRecord, producer, write_raw
 from tests.streams.workbench import Workbench

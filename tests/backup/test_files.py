@@ -9,9 +9,9 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import functions as F
 
-from kstreams_assets.backup.content import SpanId, span_files
 from kstreams_assets.offsets import TopicPartitionId
-from spark_resources.session import SparkSessionResource
+from kstreams_assets.warehouse.records import SpanId, span_files
+from spark_resources.resource import SparkSessionResource
 from tests.backup.reading import stored
 from tests.backup.writing import producer
 from tests.streams.workbench import Workbench

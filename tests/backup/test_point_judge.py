@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kstreams_assets.app.model import TopicRole
-from kstreams_assets.backup.chains import DELETE_RETENTION_MS, StoredSpan, chains_of
-from kstreams_assets.backup.point_judge import PointJudge, PointStatus, Restores
 from kstreams_assets.backup.windows import Window
 from kstreams_assets.offsets import TopicPartitionId
-from kstreams_assets.recovery.point import (
+from kstreams_assets.warehouse.judge import PointJudge, PointStatus, Restores
+from kstreams_assets.warehouse.ledger import DELETE_RETENTION_MS, StoredSpan, chains_of
+from kstreams_assets.warehouse.point import (
     GroupOffset,
     Guarantee,
     Method,

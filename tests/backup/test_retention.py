@@ -8,20 +8,19 @@ from pathlib import Path
 from dagster._core.test_utils import freeze_time
 
 from kstreams_assets.app.model import AppTopic, TopicRole
-from kstreams_assets.backup.ledger import Ledger
-from kstreams_assets.backup.retention import retention_of
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.offsets import TopicPartitionId
-from kstreams_assets.recovery.maintenance import maintain
-from kstreams_assets.recovery.table import RecoveryPointTable
+from kstreams_assets.recovery.maintenance import maintain, retention_of
 from kstreams_assets.restore.request import RestoreMode
-from kstreams_assets.restore.restores_table import RestoresTable, RestoreState, StoredRestore
 from kstreams_assets.settings import (
     ApplicationSettings,
     RecoveryPointSettings,
     WindowSchedule,
 )
 from kstreams_assets.warehouse.layout import Warehouse
+from kstreams_assets.warehouse.ledger import Ledger
+from kstreams_assets.warehouse.points import RecoveryPointTable
+from kstreams_assets.warehouse.restores import RestoresTable, RestoreState, StoredRestore
 from tests.backup.held_records import hold_records
 from tests.backup.samples import APPLICATION_ID, application, backup, point, result, span
 

@@ -6,13 +6,13 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from kstreams_assets.app.model import TopicRole
-from kstreams_assets.backup.coverage import Coverage
-from kstreams_assets.backup.point_judge import PointStatus, Restores
 from kstreams_assets.backup.run import BackupRun
 from kstreams_assets.offsets import TopicPartitionId
-from kstreams_assets.recovery.point import RecoveryPoint
 from kstreams_assets.recovery.recorder import Recorder
 from kstreams_assets.settings import ApplicationSettings, RecoveryPointSettings, WindowSchedule
+from kstreams_assets.warehouse.coverage import Coverage
+from kstreams_assets.warehouse.judge import PointStatus, Restores
+from kstreams_assets.warehouse.point import RecoveryPoint
 from tests.backup.reading import consume
 from tests.backup.writing import producer, send, write
 from tests.streams.workbench import NoSpark, Workbench

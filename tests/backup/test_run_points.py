@@ -9,18 +9,17 @@ from typing import Any, cast
 import pytest
 
 from kstreams_assets.app.model import AppTopic, TopicRole
-from kstreams_assets.backup import run_points
-from kstreams_assets.backup.ledger import Ledger
-from kstreams_assets.backup.run_points import RunPoints, with_unproven
+from kstreams_assets.backup import run as run_points
+from kstreams_assets.backup.run import RunPoints, with_unproven
 from kstreams_assets.errors import ClusterUnavailableError
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.offsets import TopicPartitionId
-from kstreams_assets.recovery.held import HeldPosition
-from kstreams_assets.recovery.point import RecoveryPoint
-from kstreams_assets.recovery.table import RecoveryPointTable
+from kstreams_assets.recovery.completion import HeldPosition
 from kstreams_assets.settings import RecoveryPointSettings
-from kstreams_assets.warehouse.layout import Warehouse
-from kstreams_assets.warehouse.lock import WarehouseLockedError
+from kstreams_assets.warehouse.layout import Warehouse, WarehouseLockedError
+from kstreams_assets.warehouse.ledger import Ledger
+from kstreams_assets.warehouse.point import RecoveryPoint
+from kstreams_assets.warehouse.points import RecoveryPointTable
 from tests.backup.held_records import hold_records
 from tests.backup.samples import APPLICATION_ID, application, backup, cut, point, result, span
 from tests.backup.samples import window as window_of

@@ -15,10 +15,10 @@ from dagster._core.storage.tags import (
     ASSET_PARTITION_RANGE_START_TAG,
 )
 
-from kstreams_assets.backup.request_claim import RequestClaim, claim_file, read_claim, write_claim
+from kstreams_assets.backup.requests import RequestClaim, claim_file, read_claim, write_claim
 from kstreams_assets.orchestration.keys import backups_sensor, pool, recovery_points_sensor
-from kstreams_assets.recovery.table import RecoveryPointTable
 from kstreams_assets.warehouse.layout import Warehouse
+from kstreams_assets.warehouse.points import RecoveryPointTable
 from tests.backup.requesting import ROOT, backup_keys, instance_at
 from tests.backup.samples import APPLICATION_ID, cut, point
 

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 from kstreams_assets.app.model import TopicRole
 from kstreams_assets.backup.result import SpanResult
-from kstreams_assets.backup.unproven import unproven_points
-from kstreams_assets.recovery.point import RecoveryPoint
+from kstreams_assets.warehouse.judge import unproven_points
+from kstreams_assets.warehouse.point import RecoveryPoint
 from tests.backup.samples import backup, cut, point, result, span
 
 

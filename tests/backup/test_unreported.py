@@ -17,20 +17,20 @@ import yaml
 from dagster._core.test_utils import create_run_for_test
 
 from kstreams_assets.app.model import TopicRole
-from kstreams_assets.backup.from_settings import back_up
-from kstreams_assets.backup.ledger import Ledger
 from kstreams_assets.backup.partitions import WindowCalendar
 from kstreams_assets.backup.plan import Gap, GapCause
 from kstreams_assets.backup.result import TopicBackup, WindowBackup
+from kstreams_assets.backup.run import back_up
 from kstreams_assets.backup.unreported import ReportMarks, windows_of_run
 from kstreams_assets.backup.verdicts import CHECKS, judge
 from kstreams_assets.backup.windows import Window
 from kstreams_assets.orchestration.backup import report_left_behind
 from kstreams_assets.orchestration.backup_sensor import build_backup_sensor
 from kstreams_assets.orchestration.keys import backup_key
-from kstreams_assets.recovery.table import RecoveryPointTable
 from kstreams_assets.settings import ApplicationSettings, BackupSettings, WindowSchedule
 from kstreams_assets.warehouse.layout import Warehouse
+from kstreams_assets.warehouse.ledger import Ledger
+from kstreams_assets.warehouse.points import RecoveryPointTable
 from tests.backup import requesting
 from tests.backup.requesting import Bench, key
 from tests.backup.samples import APPLICATION_ID, backup, cut, point, result, span
@@ -49,7 +49,7 @@ LIMIT_S = 400
 
 _HELD_AFTER_THE_FIRST_COMMIT = """
 import sys, time
-from kstreams_assets.backup.ledger import Ledger
+from kstreams_assets.warehouse.ledger import Ledger
 from kstreams_assets.cli.main import main
 
 record = Ledger.record

@@ -14,8 +14,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from kstreams_assets.backup.plan import LogState, SpanPlan, plan_span
 from kstreams_assets.backup.windows import Edges, Position, RecordedSpan, Window, WindowEdges
 from kstreams_assets.offsets import TopicPartitionId
-from kstreams_assets.recovery.point import PartitionCut, RecoveryPoint
-from kstreams_assets.recovery.table import PointInstant, at_edges
+from kstreams_assets.warehouse.point import PartitionCut, RecoveryPoint
+from kstreams_assets.warehouse.points import PointInstant, at_edges
 from tests.backup.samples import STEP_MS, cut, point, window
 
 T0 = TopicPartitionId("t", 0)

@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 import yaml
 
-from kstreams_assets.backup.coverage import Coverage
-from kstreams_assets.backup.from_settings import recorder_of
-from kstreams_assets.backup.point_judge import Restores
+from kstreams_assets.backup.run import recorder_of
 from kstreams_assets.cli import discover as command
 from kstreams_assets.cli.app_file import load_component
 from kstreams_assets.kafka.cluster import KafkaCluster
-from kstreams_assets.kafka.local_cluster import LocalCluster
-from kstreams_assets.recovery.point import Guarantee, RecoveryPoint
+from kstreams_assets.local.cluster import LocalCluster
 from kstreams_assets.settings import ApplicationSettings
+from kstreams_assets.warehouse.coverage import Coverage
+from kstreams_assets.warehouse.judge import Restores
+from kstreams_assets.warehouse.point import Guarantee, RecoveryPoint
 from tests.cli.application import Program
 from tests.restore.trial import connection_to
 from tests.streams.cluster import unique_name

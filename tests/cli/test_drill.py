@@ -12,7 +12,7 @@ from kstreams_assets.cli import drill as drill_module
 from kstreams_assets.cli import ready as ready_module
 from kstreams_assets.drill.readiness import Readiness, Statement
 from kstreams_assets.drill.report import DrillReport, Failure, Phase
-from kstreams_assets.drill.request import DrillRequest
+from kstreams_assets.drill.settings import DrillRequest
 from tests.cli.application import Program, document, nothing_written, write
 from tests.drill.reports import REPORT
 

@@ -13,8 +13,8 @@ from dagster._core.test_utils import freeze_time
 
 from kstreams_assets.cli import main as main_module
 from kstreams_assets.errors import WarehouseError
-from kstreams_assets.recovery.table import RecoveryPointTable
 from kstreams_assets.warehouse.layout import CONTROL_TABLES, Warehouse
+from kstreams_assets.warehouse.points import RecoveryPointTable
 from tests.backup.samples import cut, point
 from tests.cli.application import Program, Result, document, nothing_written, write
 
@@ -142,7 +142,7 @@ def test_no_right_to_write(app_file: Path) -> None:
 def test_a_full_disk_is_named() -> None:
     from deltalake.exceptions import DeltaError
 
-    from kstreams_assets.warehouse.delta import storage_failures
+    from kstreams_assets.warehouse.table import storage_failures
 
     said = (
         "Failed to parse parquet: External: Generic LocalFileSystem error: Unable to copy data to"
@@ -179,7 +179,7 @@ _APPEND = """
 import sys
 from pathlib import Path
 from kstreams_assets.errors import KStreamsAssetsError
-from kstreams_assets.recovery.table import RecoveryPointTable
+from kstreams_assets.warehouse.points import RecoveryPointTable
 from kstreams_assets.warehouse.layout import CONTROL_TABLES, Warehouse
 from tests.backup.samples import cut, point
 try:

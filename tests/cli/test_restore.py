@@ -9,14 +9,11 @@ import pyarrow.compute as pc
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from kstreams_assets.backup.point_judge import Restores
 from kstreams_assets.cli import restore as restore_module
-from kstreams_assets.drill.table import DrillsTable
+from kstreams_assets.drill.report import DrillsTable
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.offsets import TopicPartitionId
-from kstreams_assets.recovery.point import GroupOffset
 from kstreams_assets.restore.offset_map import OffsetRun
-from kstreams_assets.restore.offset_maps_table import OffsetMapsTable
 from kstreams_assets.restore.plan import Refusal, RestorePlan
 from kstreams_assets.restore.request import (
     ChangelogSource,
@@ -26,12 +23,19 @@ from kstreams_assets.restore.request import (
     RestoreRequest,
     VerifyExtent,
 )
-from kstreams_assets.restore.restores_table import RestoresTable, RestoreState, StoredRestore
-from kstreams_assets.restore.result import Difference, PartitionProduced
 from kstreams_assets.restore.run import RestoreResult
 from kstreams_assets.settings import ApplicationSettings
+from kstreams_assets.warehouse.judge import Restores
 from kstreams_assets.warehouse.layout import Warehouse
-from spark_resources.session import SparkSessionResource
+from kstreams_assets.warehouse.point import GroupOffset
+from kstreams_assets.warehouse.restores import (
+    OffsetMapsTable,
+    RestoresTable,
+    RestoreState,
+    StoredRestore,
+)
+from spark_resources.partition_records import Difference, PartitionProduced
+from spark_resources.resource import SparkSessionResource
 from tests.cli.application import Program, document, nothing_written, write
 from tests.drill.reports import REPORT
 from tests.restore import outcomes

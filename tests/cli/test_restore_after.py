@@ -11,21 +11,15 @@ import pytest
 from kstreams_assets.cli import restore_after, restore_groups
 from kstreams_assets.cli.app_file import load_settings
 from kstreams_assets.cli.restore_options import chosen_restore
-from kstreams_assets.drill.table import DrillsTable
+from kstreams_assets.drill.report import DrillsTable
 from kstreams_assets.errors import ConfigurationError
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.offsets import CommittedOffset, TopicPartitionId
-from kstreams_assets.recovery.point import GroupOffset
-from kstreams_assets.restore.finish import Finished
+from kstreams_assets.restore.finish import Finished, RetentionEffect
+from kstreams_assets.restore.group_offsets import MappedGroup, RolledBack
 from kstreams_assets.restore.offset_map import OffsetRun
-from kstreams_assets.restore.offset_maps_table import OffsetMapsTable
-from kstreams_assets.restore.other_groups import MappedGroup
 from kstreams_assets.restore.request import RestoreRequest
-from kstreams_assets.restore.restores_table import RestoresTable, RestoreState, StoredRestore
-from kstreams_assets.restore.result import PartitionProduced
-from kstreams_assets.restore.retention_effect import RetentionEffect
-from kstreams_assets.restore.rollback import RolledBack
-from kstreams_assets.restore.watch_signs import (
+from kstreams_assets.restore.watch import (
     Assessment,
     Health,
     Limits,
@@ -35,6 +29,14 @@ from kstreams_assets.restore.watch_signs import (
 )
 from kstreams_assets.settings import ApplicationSettings
 from kstreams_assets.warehouse.layout import Warehouse
+from kstreams_assets.warehouse.point import GroupOffset
+from kstreams_assets.warehouse.restores import (
+    OffsetMapsTable,
+    RestoresTable,
+    RestoreState,
+    StoredRestore,
+)
+from spark_resources.partition_records import PartitionProduced
 from tests.cli.application import Program, document, write
 from tests.drill.reports import REPORT
 from tests.restore import outcomes

@@ -15,10 +15,10 @@ from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.restore.plan import RestorePlan
 from kstreams_assets.restore.request import RestoreRequest
-from kstreams_assets.restore.restores_table import RestoresTable, RestoreState, StoredRestore
-from kstreams_assets.restore.result import Difference
 from kstreams_assets.settings import ApplicationSettings
 from kstreams_assets.warehouse.layout import Warehouse
+from kstreams_assets.warehouse.restores import RestoresTable, RestoreState, StoredRestore
+from spark_resources.partition_records import Difference
 from tests.cli.application import Program, document, write
 from tests.completeness.outcomes import result
 from tests.restore import outcomes

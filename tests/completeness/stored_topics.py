@@ -9,27 +9,26 @@ import pyarrow as pa
 from deltalake import write_deltalake
 
 from kstreams_assets.app.model import AppTopic, Store, StreamsApplication, TopicRole
-from kstreams_assets.backup.ledger import Ledger
 from kstreams_assets.backup.plan import Gap, SpanPlan
 from kstreams_assets.backup.result import SpanContent, SpanResult, TopicBackup
 from kstreams_assets.backup.windows import Window
 from kstreams_assets.completeness.recomputation import TopicFormat
 from kstreams_assets.completeness.rule import CompletenessRule
 from kstreams_assets.kafka.connection import KafkaConnection
-from kstreams_assets.kafka.raw_record import RawRecord
+from kstreams_assets.kafka.raw_batch import RawRecord
 from kstreams_assets.ktables.store_format import Encoding, Format, StoreFormat
 from kstreams_assets.offsets import OffsetRange, TopicPartitionId
-from kstreams_assets.recovery.point import (
+from kstreams_assets.settings import ApplicationSettings, WindowSchedule
+from kstreams_assets.warehouse.layout import Warehouse
+from kstreams_assets.warehouse.ledger import Ledger
+from kstreams_assets.warehouse.point import (
     GroupOffset,
     Guarantee,
     Method,
     PartitionCut,
     RecoveryPoint,
 )
-from kstreams_assets.recovery.saved_records import SavedRecordsTable, SavedTail
-from kstreams_assets.recovery.table import RecoveryPointTable
-from kstreams_assets.settings import ApplicationSettings, WindowSchedule
-from kstreams_assets.warehouse.layout import Warehouse
+from kstreams_assets.warehouse.points import RecoveryPointTable, SavedRecordsTable, SavedTail
 
 APP = "app"
 ORDERS, TOTALS, JOINED, RATES = "orders", "totals", "joined", "rates"

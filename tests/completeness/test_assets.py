@@ -17,7 +17,7 @@ from kstreams_assets.completeness.rule import Place
 from kstreams_assets.errors import KTableWindowError
 from kstreams_assets.orchestration import completeness as assets
 from kstreams_assets.settings import ApplicationSettings
-from spark_resources.session import SparkSessionResource
+from spark_resources.resource import SparkSessionResource
 from tests.completeness.outcomes import result, rule
 from tests.ktables import samples
 from tests.ktables.samples import KEYS

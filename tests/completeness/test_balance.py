@@ -19,7 +19,7 @@ from kstreams_assets.completeness.balance_parser import (
 from kstreams_assets.completeness.known_views import KnownViews, RuleTextError
 from kstreams_assets.completeness.rule import Scope
 from kstreams_assets.completeness.sql_check import check_rule_sql
-from spark_resources.session import SparkSessionResource
+from spark_resources.resource import SparkSessionResource
 from tests.completeness.rule_samples import known
 
 TOPIC_NAME = st.from_regex(r"[A-Za-z0-9._-]{1,12}", fullmatch=True)

@@ -13,8 +13,8 @@ from kstreams_assets.completeness.content import (
 )
 from kstreams_assets.completeness.view import View, views_of
 from kstreams_assets.offsets import OffsetRange
-from kstreams_assets.recovery.point import RecoveryPoint
 from kstreams_assets.warehouse.layout import Warehouse
+from kstreams_assets.warehouse.point import RecoveryPoint
 from tests.completeness.stored_topics import (
     CHANGELOG,
     JOINED,

@@ -12,11 +12,11 @@ from kstreams_assets.completeness.recomputation import Recomputation, WindowedBy
 from kstreams_assets.completeness.result import Outcome, ResultsTable, RuleKind, RuleResult
 from kstreams_assets.completeness.rule import CompletenessRule, Place, Scope
 from kstreams_assets.errors import RecoveryPointNotFoundError, UnknownRuleError
-from kstreams_assets.ktables.from_settings import make_snapshots
+from kstreams_assets.ktables.run import make_snapshots
 from kstreams_assets.ktables.store_format import Encoding, Format, StoreFormat, StoreKind
 from kstreams_assets.settings import ApplicationSettings
 from kstreams_assets.warehouse.layout import Warehouse
-from spark_resources.session import SparkSessionResource
+from spark_resources.resource import SparkSessionResource
 from tests.completeness.stored_topics import (
     CHANGELOG,
     HOUR_MS,

@@ -13,11 +13,11 @@ from kstreams_assets.completeness.result import Outcome, ResultsTable, RuleResul
 from kstreams_assets.completeness.rule import CompletenessRule, Place, Scope
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
-from kstreams_assets.kafka.local_cluster import LocalCluster
 from kstreams_assets.kafka.topics import TopicSpec
+from kstreams_assets.local.cluster import LocalCluster
 from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.warehouse.layout import Warehouse
-from spark_resources.session import SparkSessionResource
+from spark_resources.resource import SparkSessionResource
 from tests.completeness.stored_topics import (
     CHANGELOG,
     MOVED,

@@ -15,8 +15,8 @@ from examples.orders_risk_scoring.application import CANDIDATES
 from examples.orders_risk_scoring.application import STORE as SCORES
 from kstreams_assets.completeness.result import Outcome, RuleResult
 from kstreams_assets.completeness.rule import Place
-from kstreams_assets.ktables.from_settings import make_snapshots
-from spark_resources.session import SparkSessionResource
+from kstreams_assets.ktables.run import make_snapshots
+from spark_resources.resource import SparkSessionResource
 from tests.completeness.live_run import (
     ORDER_PROCESSOR,
     ORDERS_RISK_SCORING,

@@ -14,8 +14,8 @@ from kstreams_assets.completeness.standing import Standing
 from kstreams_assets.completeness.view import views_of
 from kstreams_assets.errors import RecoveryPointNotFoundError
 from kstreams_assets.offsets import OffsetRange
-from kstreams_assets.recovery.point import Guarantee
 from kstreams_assets.warehouse.layout import Warehouse
+from kstreams_assets.warehouse.point import Guarantee
 from tests.completeness.stored_topics import (
     CHANGELOG,
     HOUR_MS,

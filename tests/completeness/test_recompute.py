@@ -14,7 +14,7 @@ from kstreams_assets.completeness.recompute import recompute_sql
 from kstreams_assets.completeness.recompute_check import check_recomputation
 from kstreams_assets.completeness.rule import Scope
 from kstreams_assets.completeness.sql_check import check_rule_sql
-from spark_resources.session import SparkSessionResource
+from spark_resources.resource import SparkSessionResource
 from tests.completeness.rule_samples import known, stores, topics
 
 MINUTE = 60_000

@@ -16,7 +16,7 @@ from kstreams_assets.completeness.rule import Scope
 from kstreams_assets.completeness.sql_check import check_rule_sql
 from kstreams_assets.completeness.sql_functions import spark_functions
 from kstreams_assets.completeness.view import COMMON_COLUMNS, View, views_of
-from spark_resources.session import SparkSessionResource
+from spark_resources.resource import SparkSessionResource
 from tests.completeness.rule_samples import known
 
 EXAMPLES = sorted((Path(examples.__file__).parent / "defs").glob("*/defs.yaml"))

@@ -14,14 +14,14 @@ import pytest
 import yaml
 from deltalake import DeltaTable, QueryBuilder, write_deltalake
 
-from kstreams_assets.backup.ledger import LedgerEntry
 from kstreams_assets.cli.app_file import load_settings
 from kstreams_assets.cli.main import cli
 from kstreams_assets.components import KafkaStreamsAppComponent
 from kstreams_assets.ktables.snapshot import Snapshot
 from kstreams_assets.orchestration.component import build_application_definitions
+from kstreams_assets.warehouse.ledger import LedgerEntry
 from kstreams_assets.warehouse.rows import rows_of
-from spark_resources.session import SparkSessionResource
+from spark_resources.resource import SparkSessionResource
 from tests.docs.documents import CHECKOUT, Block, anchors, blocks, documents, links, prose
 
 TOPOLOGY = CHECKOUT / "examples" / "defs" / "order_processor" / "topology.txt"

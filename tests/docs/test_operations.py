@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from kstreams_assets.backup.coverage import POINT_CHECKS
 from kstreams_assets.backup.verdicts import CHANGELOG_CHECKS
 from kstreams_assets.backup.verdicts import CHECKS as BACKUP_CHECKS
 from kstreams_assets.governance.findings import CHECKS as GOVERNANCE_CHECKS
@@ -14,6 +13,7 @@ from kstreams_assets.ktables.checks import KTABLE_CHECKS
 from kstreams_assets.metrics.catalogue import METRICS
 from kstreams_assets.orchestration.drill import DRILL_CHECKS
 from kstreams_assets.orchestration.restore import GROUP_OFFSETS_CHECKS, RESTORE_CHECKS
+from kstreams_assets.warehouse.coverage import POINT_CHECKS
 from tests.docs.documents import CHECKOUT, documents
 
 OPERATIONS = CHECKOUT / "docs" / "operations"

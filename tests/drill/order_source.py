@@ -13,9 +13,9 @@ from kstreams_assets.backup.run import Spark
 from kstreams_assets.cli.app_file import load_settings
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
-from kstreams_assets.kafka.local_cluster import LocalCluster
-from kstreams_assets.recovery.point import RecoveryPoint
+from kstreams_assets.local.cluster import LocalCluster
 from kstreams_assets.settings import ApplicationSettings
+from kstreams_assets.warehouse.point import RecoveryPoint
 from tests.restore.control import newest, read
 from tests.restore.trial import Source, connection_to
 from tests.streams.orders import PARTITIONS, OrderTopics, order_processor

@@ -2,7 +2,7 @@
 
 from kstreams_assets.app.model import TopicRole
 from kstreams_assets.restore.request import RestoreMode
-from kstreams_assets.restore.restores_table import RestoreState, StoredRestore, StoredTopic
+from kstreams_assets.warehouse.restores import RestoreState, StoredRestore, StoredTopic
 
 
 def stored_restore(changelog: str, *, records: int) -> StoredRestore:

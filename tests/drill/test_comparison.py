@@ -7,12 +7,12 @@ import pytest
 from confluent_kafka import Producer
 
 from kstreams_assets.app.model import Store, TopicRole
-from kstreams_assets.drill.comparison import compare_state
 from kstreams_assets.drill.report import StoreComparison
-from kstreams_assets.kafka.local_cluster import LocalCluster
+from kstreams_assets.drill.run import compare_state
 from kstreams_assets.kafka.topics import TopicSpec
+from kstreams_assets.local.cluster import LocalCluster
 from kstreams_assets.offsets import TopicPartitionId
-from spark_resources.session import SparkSessionResource
+from spark_resources.resource import SparkSessionResource
 from tests.restore.after_commit import after_commit
 from tests.streams.cluster import unique_name
 

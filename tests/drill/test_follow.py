@@ -8,21 +8,20 @@ from typing import Any, cast
 
 import pytest
 
-from kstreams_assets.drill import follow as follow_module
-from kstreams_assets.drill.follow import Follower
-from kstreams_assets.drill.process import DrilledApplication
+from kstreams_assets.drill import application as follow_module
+from kstreams_assets.drill.application import DrilledApplication, Follower
 from kstreams_assets.drill.report import Phase
 from kstreams_assets.drill.settings import DrillSettings
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
-from kstreams_assets.restore.restores_table import StoredRestore
-from kstreams_assets.restore.watch_signs import (
+from kstreams_assets.restore.watch import (
     Assessment,
     Health,
     Observation,
     Sign,
     Trouble,
 )
+from kstreams_assets.warehouse.restores import StoredRestore
 from tests.restore.after_commit import settings_of
 
 _OBSERVATION = Observation(

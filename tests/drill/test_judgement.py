@@ -6,15 +6,18 @@ import pytest
 
 from kstreams_assets.backup.verdicts import Severity
 from kstreams_assets.completeness.result import Outcome
-from kstreams_assets.drill.judgement import (
+from kstreams_assets.drill.report import (
+    EvaluatedRules,
+    Failure,
     ObjectiveResult,
+    Phase,
     bottleneck,
     objective_verdict,
     production_risks,
     rule_problems,
     state_problems,
+    with_own_times,
 )
-from kstreams_assets.drill.report import EvaluatedRules, Failure, Phase, with_own_times
 from tests.drill.reports import APPLICATION, COMPARISON, REPORT, RULE, with_phase
 
 

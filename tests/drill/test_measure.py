@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kstreams_assets.drill.measure import MachineUse, TreeMeter, size_of
+from kstreams_assets.drill.application import MachineUse, TreeMeter, size_of
 
 _WORK = (
     "import subprocess, sys, time\n"

@@ -8,9 +8,9 @@ import yaml
 
 from bench.drill import ORDERS, drill_orders
 from kstreams_assets.completeness.result import Outcome
-from kstreams_assets.drill.judgement import ObjectiveResult, objective_verdict
+from kstreams_assets.drill.report import ObjectiveResult, objective_verdict
 from kstreams_assets.drill.run import report_file
-from spark_resources.session import SparkSessionResource
+from spark_resources.resource import SparkSessionResource
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.e2e, pytest.mark.drill]
 

@@ -9,21 +9,26 @@ import pytest
 import yaml
 
 from kstreams_assets.completeness.result import Outcome
-from kstreams_assets.drill.judgement import ObjectiveResult, objective_verdict
-from kstreams_assets.drill.report import DrillReport, Phase, RateFrom
-from kstreams_assets.drill.request import DrillRequest
+from kstreams_assets.drill.report import (
+    DrillReport,
+    DrillsTable,
+    ObjectiveResult,
+    Phase,
+    RateFrom,
+    objective_verdict,
+)
 from kstreams_assets.drill.run import DrillRun, report_file
-from kstreams_assets.drill.table import DrillsTable
+from kstreams_assets.drill.settings import DrillRequest
 from kstreams_assets.errors import DrillCommandNotFoundError
-from kstreams_assets.orchestration.drill import build_drill_assets
-from kstreams_assets.restore.local_target import (
+from kstreams_assets.local.target import (
     local_target,
     local_targets,
     remove_local_target,
 )
-from kstreams_assets.restore.restores_table import RestoresTable, RestoreState
+from kstreams_assets.orchestration.drill import build_drill_assets
 from kstreams_assets.settings import ApplicationSettings
-from spark_resources.session import SparkSessionResource
+from kstreams_assets.warehouse.restores import RestoresTable, RestoreState
+from spark_resources.resource import SparkSessionResource
 from tests.drill.order_source import OrderSource, make_order_source, totals_on
 from tests.streams.cluster import unique_name
 

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from kstreams_assets.drill.place import drill_place
+from kstreams_assets.drill.run import drill_place
 from kstreams_assets.errors import JarsMissingError
 from kstreams_assets.kafka.connection import KafkaConnection
-from kstreams_assets.restore import local_target as local_target_module
-from kstreams_assets.restore.local_target import local_targets
+from kstreams_assets.local import target as local_target_module
+from kstreams_assets.local.target import local_targets
 from tests.restore.after_commit import settings_of
 
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import psutil
 import pytest
 
+from kstreams_assets.drill.application import DrilledApplication
 from kstreams_assets.drill.command import DrillCommand
-from kstreams_assets.drill.facts import measure_of
-from kstreams_assets.drill.process import DrilledApplication
 from kstreams_assets.drill.report import RateFrom
+from kstreams_assets.drill.run import measure_of
 from kstreams_assets.errors import ProcessError
 from tests.drill.restores import stored_restore
 

@@ -6,17 +6,15 @@ from typing import Any
 
 import pytest
 
-from kstreams_assets.backup.coverage import Recency, Restorable
-from kstreams_assets.backup.point_judge import PointStatus, Restores
 from kstreams_assets.backup.verdicts import Severity
 from kstreams_assets.completeness.result import Outcome, ResultsTable
 from kstreams_assets.completeness.rule import CompletenessRule, Place
-from kstreams_assets.drill.readiness import Facts, OpenFinding, judge_readiness
-from kstreams_assets.drill.readiness_facts import readiness
-from kstreams_assets.drill.report import Failure, Phase
-from kstreams_assets.drill.table import DrillsTable, stored_drill
+from kstreams_assets.drill.readiness import Facts, OpenFinding, judge_readiness, readiness
+from kstreams_assets.drill.report import DrillsTable, Failure, Phase, stored_drill
 from kstreams_assets.kafka.connection import KafkaConnection
-from kstreams_assets.recovery.point import Guarantee, Method
+from kstreams_assets.warehouse.coverage import Recency, Restorable
+from kstreams_assets.warehouse.judge import PointStatus, Restores
+from kstreams_assets.warehouse.point import Guarantee, Method
 from tests.drill.reports import REPORT, RULE
 from tests.restore.after_commit import settings_of
 

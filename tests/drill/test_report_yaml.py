@@ -5,10 +5,15 @@ from pathlib import Path
 
 import yaml
 
-from kstreams_assets.drill.judgement import ObjectiveResult
-from kstreams_assets.drill.report import Failure, LagSample, Phase
-from kstreams_assets.drill.report_yaml import report_document, report_yaml
-from kstreams_assets.drill.table import DrillsTable
+from kstreams_assets.drill.report import (
+    DrillsTable,
+    Failure,
+    LagSample,
+    ObjectiveResult,
+    Phase,
+    report_document,
+    report_yaml,
+)
 from kstreams_assets.warehouse.layout import Warehouse
 from tests.drill.reports import REPORT
 

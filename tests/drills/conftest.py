@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from kstreams_assets.kafka.cluster import KafkaCluster
-from kstreams_assets.kafka.local_cluster import LocalCluster
-from spark_resources.session import SparkSessionResource
+from kstreams_assets.local.cluster import LocalCluster
+from spark_resources.resource import SparkSessionResource
 from tests.drills.outcome import Outcome, load, save
 from tests.drills.stage import Stage
 from tests.restore.example_trial import ExampleTrial

@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-from kstreams_assets.backup.coverage import Coverage
 from kstreams_assets.backup.result import WindowBackup
 from kstreams_assets.backup.run import Spark
 from kstreams_assets.backup.verdicts import Severity, judge
@@ -12,8 +11,9 @@ from kstreams_assets.completeness.result import Outcome
 from kstreams_assets.errors import RestoreIncompleteError
 from kstreams_assets.governance.run import check_governance
 from kstreams_assets.kafka.connection import KafkaConnection
-from kstreams_assets.recovery.point import RecoveryPoint
 from kstreams_assets.restore.request import ChangelogSource
+from kstreams_assets.warehouse.coverage import Coverage
+from kstreams_assets.warehouse.point import RecoveryPoint
 from tests.drills.revival import Revived, restored_under_own_names, revived
 from tests.drills.stage import Stage
 from tests.restore.example_comparison import differences_from_control

@@ -11,14 +11,13 @@ from typing import Any, Final
 
 from examples.streams.application import ExampleApplication
 from kstreams_assets.app.model import TopicRole
-from kstreams_assets.backup.from_settings import back_up, recorder_of
 from kstreams_assets.backup.result import WindowBackup
-from kstreams_assets.backup.run import Spark
+from kstreams_assets.backup.run import Spark, back_up, recorder_of
 from kstreams_assets.backup.windows import Window
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.offsets import TopicPartitionId
-from kstreams_assets.recovery.point import RecoveryPoint
 from kstreams_assets.settings import ApplicationSettings
+from kstreams_assets.warehouse.point import RecoveryPoint
 from tests.restore.control import read
 from tests.restore.example_trial import PARTITIONS, ExampleTrial
 from tests.restore.trial import Source, named

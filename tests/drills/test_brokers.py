@@ -12,9 +12,9 @@ from examples.orders_created.orders import TOPIC as CREATED
 from kstreams_assets.errors import KStreamsAssetsError
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
-from kstreams_assets.kafka.local_cluster import LocalCluster
 from kstreams_assets.kafka.topics import TopicSpec
-from spark_resources.session import SparkSessionResource
+from kstreams_assets.local.cluster import LocalCluster
+from spark_resources.resource import SparkSessionResource
 from tests.drills.applications import COUNTS, RISKS, running_with
 from tests.drills.conftest import Record
 from tests.drills.revival import restored_under_own_names, revived

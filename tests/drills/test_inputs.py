@@ -13,7 +13,7 @@ from examples.orders_risk_scoring.application import CANDIDATES, ERROR, FILTERED
 from kstreams_assets.errors import RestoreIncompleteError
 from kstreams_assets.kafka.topics import TopicSpec
 from kstreams_assets.offsets import TopicPartitionId
-from spark_resources.session import SparkSessionResource
+from spark_resources.resource import SparkSessionResource
 from tests.drills.applications import COUNTS, RISKS
 from tests.drills.conftest import Record
 from tests.drills.revival import restored_under_own_names, revived

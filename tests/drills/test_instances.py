@@ -8,7 +8,7 @@ import pytest
 
 from examples.orders_count.application import COUNTS as COUNTS_TOPIC
 from examples.orders_count.application import STORE
-from spark_resources.session import SparkSessionResource
+from spark_resources.resource import SparkSessionResource
 from tests.drills.applications import COUNTS, ORDERS, RISKS
 from tests.drills.conftest import Record
 from tests.drills.seen import checks_of, points_of, restored_and_compared, rules_of

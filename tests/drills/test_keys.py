@@ -13,9 +13,9 @@ import pytest
 from examples.fraud_detector.application import EXAMPLE as FRAUD_DETECTOR
 from examples.fraud_detector.application import RISK_SCORES, SESSIONS, TRANSACTIONS
 from examples.orders_created.orders import TOPIC as CREATED
-from kstreams_assets.ktables.from_settings import make_snapshots
+from kstreams_assets.ktables.run import make_snapshots
 from kstreams_assets.restore.request import ChangelogSource
-from spark_resources.session import SparkSessionResource
+from spark_resources.resource import SparkSessionResource
 from tests.drills.applications import COUNTS, described_once
 from tests.drills.conftest import Record
 from tests.drills.seen import (

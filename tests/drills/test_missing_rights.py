@@ -11,13 +11,13 @@ from confluent_kafka.admin import (
 )
 from pydantic import SecretStr
 
-from kstreams_assets.backup.coverage import Coverage
-from kstreams_assets.backup.from_settings import recorder_of
+from kstreams_assets.backup.run import recorder_of
 from kstreams_assets.errors import KStreamsAssetsError, ProcessError
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
-from kstreams_assets.kafka.local_cluster import LocalCluster
-from spark_resources.session import SparkSessionResource
+from kstreams_assets.local.cluster import LocalCluster
+from kstreams_assets.warehouse.coverage import Coverage
+from spark_resources.resource import SparkSessionResource
 from tests.backup.acls import Acls
 from tests.drills.applications import COUNTS, running_with
 from tests.drills.conftest import Record

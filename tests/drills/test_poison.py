@@ -13,9 +13,9 @@ from examples.fraud_detector.transactions import TransactionGenerator
 from examples.streams.application import ExampleApplication
 from kstreams_assets.errors import ProcessError
 from kstreams_assets.ktables.checks import judge_snapshot
-from kstreams_assets.ktables.from_settings import make_snapshots
-from kstreams_assets.recovery.point import Guarantee
-from spark_resources.session import SparkSessionResource
+from kstreams_assets.ktables.run import make_snapshots
+from kstreams_assets.warehouse.point import Guarantee
+from spark_resources.resource import SparkSessionResource
 from tests.drills.applications import ORDERS, described_once
 from tests.drills.conftest import Record
 from tests.drills.revival import Revived, application_of, restored_under_own_names

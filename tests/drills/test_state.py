@@ -12,7 +12,7 @@ from examples.orders_count.application import (
 )
 from examples.orders_count.application import COUNTS_V2, EXAMPLE_V2, STORE
 from kstreams_assets.errors import ProcessError, RestoreIncompleteError
-from spark_resources.session import SparkSessionResource
+from spark_resources.resource import SparkSessionResource
 from tests.drills.applications import COUNTS, counted, each_once
 from tests.drills.conftest import Record
 from tests.drills.revival import restored_under_own_names, revived

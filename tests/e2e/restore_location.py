@@ -12,7 +12,7 @@ from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.orchestration.component import build_application_definitions
 from kstreams_assets.settings import ApplicationSettings, RestoreSettings, WindowSchedule
 from kstreams_assets.warehouse.layout import Warehouse
-from spark_resources.session import SparkSessionResource
+from spark_resources.resource import SparkSessionResource
 
 
 def told() -> str:

@@ -23,8 +23,8 @@ from examples.order_processor.load import produce_orders
 from examples.order_processor.orders import CustomerTotal, OrderGenerator, customer_totals
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
-from kstreams_assets.kafka.local_cluster import LocalCluster
-from kstreams_assets.warehouse.presence import make_warehouse
+from kstreams_assets.local.cluster import LocalCluster
+from kstreams_assets.warehouse.table import make_warehouse
 from tests.streams.cluster import unique_name
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.e2e]

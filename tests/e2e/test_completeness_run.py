@@ -19,9 +19,9 @@ from kstreams_assets.orchestration.keys import (
     completeness_key,
     restore_completeness_key,
 )
-from kstreams_assets.restore.restores_table import RestoresTable, RestoreState
 from kstreams_assets.settings import WindowSchedule
-from spark_resources.session import SparkSessionResource
+from kstreams_assets.warehouse.restores import RestoresTable, RestoreState
+from spark_resources.resource import SparkSessionResource
 from tests.e2e import restore_location
 from tests.e2e.test_dagster_run import produce, run, settings_of, take_point_in
 from tests.e2e.test_restore_run import Application

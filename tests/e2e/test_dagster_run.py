@@ -16,9 +16,9 @@ from kstreams_assets.backup.verdicts import CHECKS
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.orchestration.component import build_application_definitions
 from kstreams_assets.orchestration.keys import backup_key, recovery_points_key
-from kstreams_assets.recovery.table import RecoveryPointTable
 from kstreams_assets.settings import ApplicationSettings, WindowSchedule
-from spark_resources.session import SparkSessionResource
+from kstreams_assets.warehouse.points import RecoveryPointTable
+from spark_resources.resource import SparkSessionResource
 from tests.streams.workbench import Workbench
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.e2e]

@@ -24,7 +24,7 @@ from kstreams_assets.app.model import TopicRole
 from kstreams_assets.offsets import CommittedOffset, TopicPartitionId
 from kstreams_assets.orchestration.keys import group_offsets_key, restore_key
 from kstreams_assets.restore import run as run_module
-from kstreams_assets.restore.restores_table import RestoresTable, RestoreState
+from kstreams_assets.warehouse.restores import RestoresTable, RestoreState
 from tests.backup.reading import consume
 from tests.e2e import restore_location
 from tests.streams.workbench import Workbench
@@ -237,7 +237,7 @@ def test_dg_launch_with_config(application: Application, tmp_path: Path) -> None
         (package / "__init__.py").touch()
     (tmp_path / module / "definitions.py").write_text(
         "from pathlib import Path\n\nimport dagster as dg\n\n"
-        "from spark_resources.session import SparkSessionResource\n\n"
+        "from spark_resources.resource import SparkSessionResource\n\n"
         "@dg.definitions\ndef defs():\n"
         "    loaded = dg.load_from_defs_folder(path_within_project=Path(__file__).parent)\n"
         "    spark = dg.Definitions(resources={'spark': SparkSessionResource()},\n"

@@ -6,14 +6,14 @@ import dagster as dg
 import pytest
 from dagster._core.storage.tags import ASSET_PARTITION_RANGE_END_TAG
 
-from kstreams_assets.backup.ledger import Ledger
 from kstreams_assets.orchestration.component import build_application_definitions
 from kstreams_assets.orchestration.keys import (
     backups_sensor,
     recovery_points_key,
     recovery_points_sensor,
 )
-from kstreams_assets.recovery.table import RecoveryPointTable
+from kstreams_assets.warehouse.ledger import Ledger
+from kstreams_assets.warehouse.points import RecoveryPointTable
 from tests.e2e.test_dagster_run import produce, settings_of
 from tests.streams.workbench import Workbench
 

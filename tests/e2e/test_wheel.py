@@ -20,7 +20,7 @@ from examples.order_processor.application import (
 from examples.order_processor.load import produce_orders
 from examples.order_processor.orders import OrderGenerator
 from kstreams_assets.kafka.connection import KafkaConnection
-from kstreams_assets.kafka.local_cluster import LocalCluster
+from kstreams_assets.local.cluster import LocalCluster
 from tests.e2e.test_command_line import await_committed
 from tests.streams.cluster import unique_name
 

@@ -19,9 +19,9 @@ from kstreams_assets.governance.findings import GovernanceReport
 from kstreams_assets.governance.run import check_governance
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
-from kstreams_assets.kafka.local_cluster import LocalCluster
 from kstreams_assets.kafka.topics import TopicSpec
 from kstreams_assets.kafka.wire import WireClient
+from kstreams_assets.local.cluster import LocalCluster
 from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.settings import ApplicationSettings
 

@@ -18,8 +18,7 @@ from kstreams_assets.governance.facts import (
 )
 from kstreams_assets.governance.findings import GovernanceVerdict
 from kstreams_assets.governance.judge import judge
-from kstreams_assets.ktables.declared import format_of
-from kstreams_assets.ktables.store_format import StoreFormat, StoreKind
+from kstreams_assets.ktables.store_format import StoreFormat, StoreKind, format_of
 from kstreams_assets.offsets import TopicPartitionId
 
 EXAMPLES = (

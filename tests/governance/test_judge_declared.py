@@ -16,7 +16,7 @@ from kstreams_assets.governance.facts import (
     StoreRows,
 )
 from kstreams_assets.governance.judge import judge
-from kstreams_assets.ktables.declared import format_of
+from kstreams_assets.ktables.store_format import format_of
 from kstreams_assets.offsets import TopicPartitionId
 from tests.governance.samples import (
     CHANGELOG,

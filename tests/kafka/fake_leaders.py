@@ -9,7 +9,7 @@ from typing import Any
 from kafka.protocol.consumer import FetchRequest, FetchResponse, ListOffsetsResponse
 
 from kstreams_assets.errors import ClusterUnavailableError
-from kstreams_assets.kafka.raw_record import RawRecord
+from kstreams_assets.kafka.raw_batch import RawRecord
 from kstreams_assets.offsets import TopicPartitionId
 from tests.kafka.batch_bytes import batch_bytes
 

@@ -2,7 +2,7 @@ import logging
 
 import pytest
 
-from kstreams_assets.kafka.client_logs import LIBRDKAFKA_LOGGER, tame_client_logs
+from kstreams_assets.kafka.clients import LIBRDKAFKA_LOGGER, tame_client_logs
 
 
 @pytest.mark.parametrize(

@@ -24,10 +24,10 @@ from kstreams_assets.errors import (
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.kafka.groups import GroupState
-from kstreams_assets.kafka.kafka_python_client import kafka_python_arguments
-from kstreams_assets.kafka.local_cluster import LocalCluster
 from kstreams_assets.kafka.topics import TopicSpec
 from kstreams_assets.kafka.transactions import transactional_id_pattern
+from kstreams_assets.kafka.wire import kafka_python_arguments
+from kstreams_assets.local.cluster import LocalCluster
 from kstreams_assets.offsets import CommittedOffset, TopicPartitionId
 from tests.streams.cluster import unique_name
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kstreams_assets.kafka.coordinator_partition import coordinator_partition, java_string_hash
+from kstreams_assets.kafka.coordinator_log import coordinator_partition, java_string_hash
 
 
 @pytest.mark.parametrize(

@@ -16,13 +16,11 @@ from kstreams_assets.errors import (
 )
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
-from kstreams_assets.kafka.coordinator_partition import CONSUMER_OFFSETS
-from kstreams_assets.kafka.group_commit import commit_group_offsets
-from kstreams_assets.kafka.group_log import group_commits
-from kstreams_assets.kafka.groups import GroupState
-from kstreams_assets.kafka.local_cluster import LocalCluster
+from kstreams_assets.kafka.coordinator_log import CONSUMER_OFFSETS, group_commits
+from kstreams_assets.kafka.groups import GroupState, commit_group_offsets
 from kstreams_assets.kafka.topics import TopicSpec
 from kstreams_assets.kafka.wire import Coordinated, WireClient
+from kstreams_assets.local.cluster import LocalCluster
 from kstreams_assets.offsets import CommittedOffset, TopicPartitionId
 from tests.kafka.transacting import internal_batches
 from tests.streams.cluster import unique_name

@@ -10,19 +10,17 @@ from confluent_kafka import Consumer, TopicPartition
 from kstreams_assets.errors import CoordinatorRecordError
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
-from kstreams_assets.kafka.coordinator_partition import CONSUMER_OFFSETS
-from kstreams_assets.kafka.group_log import (
+from kstreams_assets.kafka.coordinator_log import (
+    CONSUMER_OFFSETS,
     GroupCommit,
     group_commits,
     mentions_group,
     offset_commit,
 )
-from kstreams_assets.kafka.local_cluster import LocalCluster
-from kstreams_assets.kafka.raw_batch import parse_batches
-from kstreams_assets.kafka.raw_log import RawLogReader
-from kstreams_assets.kafka.raw_range import LoadedBatch
-from kstreams_assets.kafka.raw_record import RawRecord
+from kstreams_assets.kafka.raw_batch import RawRecord, parse_batches
+from kstreams_assets.kafka.raw_log import LoadedBatch, RawLogReader
 from kstreams_assets.kafka.topics import TopicSpec
+from kstreams_assets.local.cluster import LocalCluster
 from kstreams_assets.offsets import TopicPartitionId
 from tests.kafka.batch_bytes import CODECS, batch_bytes
 from tests.kafka.transacting import internal_batches, transact, transactional_producer

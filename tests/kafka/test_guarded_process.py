@@ -1,4 +1,4 @@
-"""kstreams_assets/kafka/guarded_process.py, with small shell and Python children."""
+"""kstreams_assets/local/process.py, with small shell and Python children."""
 
 import os
 import signal
@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from kstreams_assets.errors import ProcessError
-from kstreams_assets.kafka.guarded_process import GuardedProcess
+from kstreams_assets.local.process import GuardedProcess
 
 _DEAF = "trap '' TERM; echo ready; while :; do sleep 0.1; done"
 
@@ -38,7 +38,7 @@ def start_owner(tmp_path: Path, script: str) -> tuple[subprocess.Popen[str], int
     """Start a Python process that owns a guarded `sleep`; return it, child and guardian ids."""
     code = f"""
 import sys, time, os, pathlib
-from kstreams_assets.kafka.guarded_process import GuardedProcess
+from kstreams_assets.local.process import GuardedProcess
 process = GuardedProcess(["sleep", "300"], log_file=pathlib.Path({str(tmp_path / "log")!r}))
 print(process.pid, process.guardian_pid, flush=True)
 {script}

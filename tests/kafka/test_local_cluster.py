@@ -1,4 +1,4 @@
-"""kstreams_assets/kafka/local_cluster.py, with real brokers."""
+"""kstreams_assets/local/cluster.py, with real brokers."""
 
 import os
 import signal
@@ -18,9 +18,9 @@ from confluent_kafka.admin import (
 from confluent_kafka.cimpl import NewTopic
 
 from kstreams_assets.errors import JarsMissingError, LocalClusterError
-from kstreams_assets.kafka import broker_properties, local_cluster
-from kstreams_assets.kafka.broker_properties import NodePorts, choose_ports, properties_text
-from kstreams_assets.kafka.local_cluster import LocalCluster
+from kstreams_assets.local import cluster as broker_properties
+from kstreams_assets.local import cluster as local_cluster
+from kstreams_assets.local.cluster import LocalCluster, NodePorts, choose_ports, properties_text
 from tests.kafka.test_guarded_process import alive, eventually
 from tests.streams.cluster import unique_name
 
@@ -164,7 +164,7 @@ def test_a_later_cluster_finds_the_data_of_the_directory(tmp_path: Path) -> None
 def test_no_broker_outlives_its_owner(tmp_path: Path, number: signal.Signals) -> None:
     code = f"""
 import pathlib, time
-from kstreams_assets.kafka.local_cluster import LocalCluster
+from kstreams_assets.local.cluster import LocalCluster
 cluster = LocalCluster(pathlib.Path({str(tmp_path)!r}))
 cluster.start()
 print(cluster.pid(0), flush=True)

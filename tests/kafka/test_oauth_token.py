@@ -8,7 +8,7 @@ from pydantic import SecretStr
 
 from kstreams_assets.errors import AuthenticationFailedError
 from kstreams_assets.kafka.connection import OAuthBearerSasl
-from kstreams_assets.kafka.oauth_token import ClientCredentialsTokenProvider
+from kstreams_assets.kafka.wire import ClientCredentialsTokenProvider
 from tests.kafka.oidc import TokenEndpoint
 
 SECRET = 's3cret:"\\'

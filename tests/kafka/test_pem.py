@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from kstreams_assets.errors import ConfigurationError
-from kstreams_assets.kafka.pem import (
+from kstreams_assets.kafka.connection import (
     check_private_key,
     decrypt_private_key,
     read_certificates,

@@ -16,18 +16,15 @@ from kstreams_assets.errors import (
     RawReadTimeoutError,
     TopicNotFoundError,
 )
-from kstreams_assets.kafka import raw_bulk
+from kstreams_assets.kafka import raw_log as raw_bulk
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
-from kstreams_assets.kafka.leaders import PartitionLeaders
-from kstreams_assets.kafka.local_cluster import LocalCluster
-from kstreams_assets.kafka.offsets import Isolation
-from kstreams_assets.kafka.raw_bulk import BulkReader
-from kstreams_assets.kafka.raw_log import RawLogReader
-from kstreams_assets.kafka.raw_range import RawRange
-from kstreams_assets.kafka.raw_record import RawRecord
+from kstreams_assets.kafka.leaders import Isolation, PartitionLeaders
+from kstreams_assets.kafka.raw_batch import RawRecord
+from kstreams_assets.kafka.raw_log import BulkReader, RawLogReader, RawRange
 from kstreams_assets.kafka.topics import TopicSpec
 from kstreams_assets.kafka.wire import WireClient
+from kstreams_assets.local.cluster import LocalCluster
 from kstreams_assets.offsets import OffsetRange, TopicPartitionId
 from tests.kafka.fake_leaders import FakeLeaders, FakeLog, FakeWire
 from tests.kafka.transacting import DEADLINE_S, TIMEOUT_S, settled_end, transactional_producer

@@ -15,11 +15,10 @@ from kstreams_assets.errors import (
 )
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
-from kstreams_assets.kafka.local_cluster import LocalCluster
-from kstreams_assets.kafka.raw_batch import RawBatch
+from kstreams_assets.kafka.raw_batch import RawBatch, content_of_range
 from kstreams_assets.kafka.raw_log import RawLogReader
 from kstreams_assets.kafka.topics import TopicSpec
-from kstreams_assets.kafka.visible import content_of_range
+from kstreams_assets.local.cluster import LocalCluster
 from kstreams_assets.offsets import OffsetRange, TopicPartitionId
 from tests.streams.cluster import unique_name
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from kafka.record.memory_records import MemoryRecordsBuilder
 
 from kstreams_assets.errors import CorruptBatchError
-from kstreams_assets.kafka.raw_record import RawRecord, decode_records, uncompressed
+from kstreams_assets.kafka.raw_batch import RawRecord, decode_records, uncompressed
 from tests.kafka.batch_bytes import CODECS, batch_bytes
 
 DATA = st.none() | st.binary(max_size=5) | st.binary(min_size=60, max_size=70)

@@ -10,11 +10,14 @@ from hypothesis import strategies as st
 from pydantic import SecretStr
 
 from kstreams_assets.errors import ConfigurationError, SecretNotFoundError
+from kstreams_assets.kafka.clients import (
+    java_config,
+    java_system_properties,
+    librdkafka_config,
+    spark_options,
+)
 from kstreams_assets.kafka.connection import KafkaConnection
-from kstreams_assets.kafka.java_client import java_config, java_system_properties, spark_options
-from kstreams_assets.kafka.kafka_python_client import kafka_python_arguments
-from kstreams_assets.kafka.librdkafka import librdkafka_config
-from kstreams_assets.kafka.oauth_token import ClientCredentialsTokenProvider
+from kstreams_assets.kafka.wire import ClientCredentialsTokenProvider, kafka_python_arguments
 from tests.kafka.tls import Authority
 
 AUTHORITY = Authority()

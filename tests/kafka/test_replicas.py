@@ -6,9 +6,9 @@ import pytest
 
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
-from kstreams_assets.kafka.local_cluster import LocalCluster
-from kstreams_assets.kafka.replicas import Replicas
+from kstreams_assets.kafka.metadata import Replicas
 from kstreams_assets.kafka.topics import TopicSpec
+from kstreams_assets.local.cluster import LocalCluster
 from kstreams_assets.offsets import TopicPartitionId
 from tests.streams.cluster import unique_name
 

@@ -28,16 +28,18 @@ from kstreams_assets.errors import (
     KStreamsAssetsError,
     TopicNotFoundError,
 )
-from kstreams_assets.kafka.broker_properties import properties_text
-from kstreams_assets.kafka.client_logs import tame_client_logs
+from kstreams_assets.kafka.clients import (
+    java_config,
+    java_system_properties,
+    librdkafka_config,
+    tame_client_logs,
+)
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
-from kstreams_assets.kafka.java_client import java_config, java_system_properties
-from kstreams_assets.kafka.kafka_python_client import kafka_python_arguments
-from kstreams_assets.kafka.librdkafka import librdkafka_config
-from kstreams_assets.kafka.local_cluster import LocalCluster
 from kstreams_assets.kafka.raw_log import RawLogReader
 from kstreams_assets.kafka.topics import TopicSpec
+from kstreams_assets.kafka.wire import kafka_python_arguments
+from kstreams_assets.local.cluster import LocalCluster, properties_text
 from kstreams_assets.offsets import CommittedOffset, TopicPartitionId
 from spark_resources.jars import verify_jars
 from spark_resources.java import find_java

@@ -11,7 +11,7 @@ from kstreams_assets.errors import GroupNotEmptyError
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.kafka.groups import GroupState
-from kstreams_assets.kafka.local_cluster import LocalCluster
+from kstreams_assets.local.cluster import LocalCluster
 from kstreams_assets.offsets import CommittedOffset, TopicPartitionId
 from tests.streams.cluster import unique_name
 

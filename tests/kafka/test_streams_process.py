@@ -1,13 +1,13 @@
-"""kstreams_assets/kafka/streams_process.py, with a program in Java's place."""
+"""kstreams_assets/local/process.py, with a program in Java's place."""
 
 from pathlib import Path
 
 import pytest
 
 from kstreams_assets.errors import ProcessError
-from kstreams_assets.kafka.streams_process import StreamsProcess
-from spark_resources import java_program
-from spark_resources.java_program import JavaProgram
+from kstreams_assets.local.process import StreamsProcess
+from spark_resources import java as java_program
+from spark_resources.java import JavaProgram
 from tests.spark_resources.fake_java import fake_java
 
 

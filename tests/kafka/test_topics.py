@@ -8,8 +8,8 @@ import pytest
 from kstreams_assets.errors import KafkaRequestError, TopicNotFoundError
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
-from kstreams_assets.kafka.local_cluster import LocalCluster
 from kstreams_assets.kafka.topics import TopicSpec
+from kstreams_assets.local.cluster import LocalCluster
 from tests.streams.cluster import unique_name
 
 pytestmark = pytest.mark.kafka

@@ -8,20 +8,18 @@ import pytest
 from kstreams_assets.errors import CoordinatorRecordError
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
-from kstreams_assets.kafka.coordinator_partition import (
+from kstreams_assets.kafka.coordinator_log import (
     CONSUMER_OFFSETS,
     TRANSACTION_STATE,
-    coordinator_partition,
-)
-from kstreams_assets.kafka.local_cluster import LocalCluster
-from kstreams_assets.kafka.raw_log import RawLogReader
-from kstreams_assets.kafka.raw_record import RawRecord
-from kstreams_assets.kafka.topics import TopicSpec
-from kstreams_assets.kafka.transaction_log import (
     TransactionStateRecord,
     TransactionStatus,
+    coordinator_partition,
     transaction_state,
 )
+from kstreams_assets.kafka.raw_batch import RawRecord
+from kstreams_assets.kafka.raw_log import RawLogReader
+from kstreams_assets.kafka.topics import TopicSpec
+from kstreams_assets.local.cluster import LocalCluster
 from kstreams_assets.offsets import TopicPartitionId
 from tests.kafka.transacting import internal_batches, transact, transactional_producer
 from tests.streams.cluster import unique_name

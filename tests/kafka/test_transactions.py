@@ -10,11 +10,11 @@ from kafka.protocol.admin.transactions import ListTransactionsResponse
 from kstreams_assets.errors import ClusterUnavailableError, KafkaRequestError
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
-from kstreams_assets.kafka.local_cluster import LocalCluster
 from kstreams_assets.kafka.raw_log import RawLogReader
 from kstreams_assets.kafka.topics import TopicSpec
 from kstreams_assets.kafka.transactions import TransactionalId, transactional_ids
 from kstreams_assets.kafka.wire import WireClient
+from kstreams_assets.local.cluster import LocalCluster
 from kstreams_assets.offsets import OffsetRange, TopicPartitionId
 from tests.kafka.transacting import DEADLINE_S, TIMEOUT_S, settled_end, transactional_producer
 from tests.streams.cluster import unique_name

@@ -3,8 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kstreams_assets.kafka.raw_batch import RawBatch
-from kstreams_assets.kafka.visible import RangeContent, content_of_range
+from kstreams_assets.kafka.raw_batch import RangeContent, RawBatch, content_of_range
 from kstreams_assets.offsets import OffsetRange
 
 

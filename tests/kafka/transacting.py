@@ -5,9 +5,8 @@ import time
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from kstreams_assets.kafka.cluster import KafkaCluster
-from kstreams_assets.kafka.coordinator_partition import coordinator_partition
-from kstreams_assets.kafka.raw_log import RawLogReader
-from kstreams_assets.kafka.raw_range import LoadedBatch
+from kstreams_assets.kafka.coordinator_log import coordinator_partition
+from kstreams_assets.kafka.raw_log import LoadedBatch, RawLogReader
 from kstreams_assets.offsets import OffsetRange, TopicPartitionId
 
 DEADLINE_S = 20.0

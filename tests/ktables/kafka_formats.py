@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-from spark_resources.java_program import JavaProgram
+from spark_resources.java import JavaProgram
 
 _TIMEOUT_S: Final = 240.0
 

@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 from typing import Self
 
-from kstreams_assets.kafka.guarded_process import GuardedProcess
+from kstreams_assets.local.process import GuardedProcess
 from spark_resources.jars import verify_jars
 from spark_resources.java import find_java
 

@@ -10,20 +10,19 @@ import pyarrow.dataset as ds
 from deltalake import DeltaTable, write_deltalake
 
 from kstreams_assets.app.model import AppTopic, StreamsApplication, TopicRole
-from kstreams_assets.backup.ledger import Ledger
 from kstreams_assets.backup.plan import Gap, GapCause, SpanPlan
 from kstreams_assets.backup.result import SpanContent, SpanResult, TopicBackup
 from kstreams_assets.backup.run import Spark
 from kstreams_assets.backup.windows import Window
-from kstreams_assets.kafka.raw_record import RawRecord
+from kstreams_assets.kafka.raw_batch import RawRecord
 from kstreams_assets.ktables.run import KTableRun
 from kstreams_assets.ktables.snapshot import Snapshot, TableStore
 from kstreams_assets.ktables.store_format import StoreFormat
 from kstreams_assets.offsets import OffsetRange, TopicPartitionId
-from kstreams_assets.recovery.point import Guarantee, Method, PartitionCut, RecoveryPoint
-from kstreams_assets.recovery.saved_records import SavedRecordsTable, SavedTail
-from kstreams_assets.recovery.table import RecoveryPointTable
 from kstreams_assets.warehouse.layout import Warehouse
+from kstreams_assets.warehouse.ledger import Ledger
+from kstreams_assets.warehouse.point import Guarantee, Method, PartitionCut, RecoveryPoint
+from kstreams_assets.warehouse.points import RecoveryPointTable, SavedRecordsTable, SavedTail
 
 TOPIC = "app-store-changelog"
 STORE = "store"

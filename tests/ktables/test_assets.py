@@ -18,9 +18,9 @@ from kstreams_assets.orchestration import ktables as assets
 from kstreams_assets.orchestration.backup import build_backup_assets
 from kstreams_assets.orchestration.keys import CollidingNamesError
 from kstreams_assets.orchestration.restore import build_restore_assets
-from kstreams_assets.recovery.table import RecoveryPointTable
 from kstreams_assets.settings import ApplicationSettings
-from spark_resources.session import SparkSessionResource
+from kstreams_assets.warehouse.points import RecoveryPointTable
+from spark_resources.resource import SparkSessionResource
 from tests.backup.samples import point
 from tests.ktables.samples import KEYS, settings, snapshot, write_window
 

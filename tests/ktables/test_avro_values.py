@@ -13,10 +13,10 @@ import pyarrow as pa
 import pytest
 
 from kstreams_assets.errors import SchemaUnusableError
-from kstreams_assets.ktables.avro_values import AvroReader
 from kstreams_assets.ktables.schemas import ReferencedSchema, RegisteredSchema
-from kstreams_assets.ktables.shapes import TIMESTAMP
 from kstreams_assets.ktables.store_format import Encoding
+from spark_resources.avro_values import AvroReader
+from spark_resources.value_shapes import TIMESTAMP
 
 
 def registered(

@@ -8,7 +8,7 @@ from kstreams_assets.ktables.checks import (
     snapshot_is_proved,
 )
 from kstreams_assets.ktables.snapshot import RowProblem
-from kstreams_assets.recovery.point import Guarantee
+from kstreams_assets.warehouse.point import Guarantee
 from tests.ktables.samples import snapshot
 
 

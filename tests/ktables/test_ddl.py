@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kstreams_assets.ktables.ddl import SchemaTextError, parse_schema
-from spark_resources.session import SparkSessionResource
+from spark_resources.resource import SparkSessionResource
 
 GOOD = {
     "a BIGINT": ["a"],

@@ -2,8 +2,13 @@
 
 import pytest
 
-from kstreams_assets.ktables.declared import format_of, kind_by_name
-from kstreams_assets.ktables.store_format import UNDECLARED, StoreFormat, StoreKind
+from kstreams_assets.ktables.store_format import (
+    UNDECLARED,
+    StoreFormat,
+    StoreKind,
+    format_of,
+    kind_by_name,
+)
 
 NUMBER = "0000000012"
 

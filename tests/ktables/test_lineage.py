@@ -7,7 +7,7 @@ import pytest
 
 from kstreams_assets.app.model import AppTopic, TopicRole
 from kstreams_assets.errors import ConfigurationError
-from kstreams_assets.ktables.from_settings import table_stores
+from kstreams_assets.ktables.run import table_stores
 from kstreams_assets.ktables.snapshot import TableStore
 from kstreams_assets.ktables.store_format import Encoding, Format, StoreFormat, StoreKind
 from kstreams_assets.orchestration.ktables import (

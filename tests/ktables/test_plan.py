@@ -18,7 +18,7 @@ from kstreams_assets.ktables.plan import (
 from kstreams_assets.ktables.snapshot import Snapshot, SnapshotPartition, TableStore
 from kstreams_assets.ktables.store_format import Encoding, Format, StoreFormat, StoreKind
 from kstreams_assets.offsets import OffsetRange
-from kstreams_assets.recovery.point import GroupOffset, PartitionCut
+from kstreams_assets.warehouse.point import GroupOffset, PartitionCut
 from tests.backup.samples import cut, point, window
 
 STORE = TableStore("totals", "t", StoreFormat())

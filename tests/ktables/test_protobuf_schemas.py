@@ -6,9 +6,9 @@ import pytest
 from google.protobuf import descriptor_pb2
 
 from kstreams_assets.errors import SchemaUnusableError
-from kstreams_assets.ktables.protobuf_schemas import compile_schema, message_at
 from kstreams_assets.ktables.schemas import ReferencedSchema, RegisteredSchema
 from kstreams_assets.ktables.store_format import Encoding
+from spark_resources.protobuf_values import compile_schema, message_at
 
 MAIN = """syntax = "proto3";
 package shop;

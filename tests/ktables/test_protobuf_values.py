@@ -8,11 +8,15 @@ import pyarrow as pa
 import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, json_format, message_factory
 
-from kstreams_assets.ktables.protobuf_schemas import compile_schema
-from kstreams_assets.ktables.protobuf_values import CompiledSchemas, ProtobufReader, read_indexes
 from kstreams_assets.ktables.schemas import RegisteredSchema
-from kstreams_assets.ktables.shapes import TIMESTAMP
 from kstreams_assets.ktables.store_format import Encoding
+from spark_resources.protobuf_values import (
+    CompiledSchemas,
+    ProtobufReader,
+    compile_schema,
+    read_indexes,
+)
+from spark_resources.value_shapes import TIMESTAMP
 
 PROTO = """syntax = "proto3";
 package t;

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from kstreams_assets.ktables.store_format import Encoding, Format, StoreFormat, StoreKind
 from kstreams_assets.offsets import OffsetRange
 from kstreams_assets.warehouse.layout import Warehouse
-from spark_resources.session import SparkSessionResource
+from spark_resources.resource import SparkSessionResource
 from tests.ktables.replayed import Included, Row, replay
 from tests.ktables.stored_log import Change, StoredLog
 

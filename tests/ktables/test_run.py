@@ -14,9 +14,14 @@ from kstreams_assets.ktables.run import KTableRun
 from kstreams_assets.ktables.snapshots_table import SnapshotsTable
 from kstreams_assets.ktables.store_format import Encoding, Format, StoreFormat
 from kstreams_assets.settings import BackupSettings
-from kstreams_assets.warehouse.layout import LAYOUT_PROPERTY, NewerLayoutError, Warehouse
-from kstreams_assets.warehouse.lock import WarehouseLockedError, warehouse_lock
-from spark_resources.session import SparkSessionResource
+from kstreams_assets.warehouse.layout import (
+    LAYOUT_PROPERTY,
+    NewerLayoutError,
+    Warehouse,
+    WarehouseLockedError,
+    warehouse_lock,
+)
+from spark_resources.resource import SparkSessionResource
 from tests.ktables.stored_log import APPLICATION_ID, STORE, Change, StoredLog, window_of
 from tests.streams.workbench import NoSpark
 

@@ -16,10 +16,9 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from pyspark.sql import functions as F
 
 from kstreams_assets.app.model import StreamsApplication
-from kstreams_assets.backup.from_settings import back_up
+from kstreams_assets.backup.run import back_up
 from kstreams_assets.errors import RegistryUnavailableError
 from kstreams_assets.kafka.connection import KafkaConnection
-from kstreams_assets.ktables.protobuf_schemas import compile_schema
 from kstreams_assets.ktables.registry import RegistryConnection
 from kstreams_assets.ktables.schemas import (
     ReferencedSchema,
@@ -32,7 +31,8 @@ from kstreams_assets.ktables.store_format import Encoding
 from kstreams_assets.settings import ApplicationSettings, WindowSchedule
 from kstreams_assets.warehouse.layout import Warehouse
 from spark_resources.confluent_framing import SchemasOfRows, framed
-from spark_resources.session import SparkSessionResource
+from spark_resources.protobuf_values import compile_schema
+from spark_resources.resource import SparkSessionResource
 from tests.ktables.registry_double import RegistryDouble
 from tests.ktables.registry_server import RegistryServer
 from tests.streams.workbench import NoSpark, Workbench

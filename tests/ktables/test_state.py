@@ -21,12 +21,11 @@ from kstreams_assets.errors import (
     WarehouseError,
 )
 from kstreams_assets.ktables.as_text import as_text
-from kstreams_assets.ktables.content import snapshot_written
-from kstreams_assets.ktables.snapshots_table import SnapshotsTable
+from kstreams_assets.ktables.snapshots_table import SnapshotsTable, snapshot_written
 from kstreams_assets.ktables.state import Key, history_of, state_at
 from kstreams_assets.ktables.store_format import Encoding, Format, StoreFormat, StoreKind
-from kstreams_assets.recovery.table import RecoveryPointTable
 from kstreams_assets.settings import ApplicationSettings
+from kstreams_assets.warehouse.points import RecoveryPointTable
 from tests.backup.samples import point
 from tests.ktables.samples import KEYS, settings, snapshot, write_window
 

@@ -7,14 +7,14 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from kstreams_assets.ktables import structures
-from kstreams_assets.ktables.structure_bytes import StructureError
-from kstreams_assets.ktables.structures import (
+from spark_resources import store_structures as structures
+from spark_resources.store_structures import (
     BufferValue,
     JoinBufferKey,
     OuterJoinKey,
     RecordContext,
     SidedValue,
+    StructureError,
     Subscription,
     SubscriptionKey,
     buffer_value,

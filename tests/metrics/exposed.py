@@ -8,7 +8,7 @@ from prometheus_client.metrics_core import Metric as MetricFamily
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 
-from kstreams_assets.metrics.sample import Sample, families
+from kstreams_assets.metrics.catalogue import Sample, families
 
 
 @dataclass(frozen=True)

@@ -19,11 +19,10 @@ from kstreams_assets.app.roles import application_from_topology
 from kstreams_assets.app.topology import parse_topology
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
-from kstreams_assets.kafka.local_cluster import LocalCluster
-from kstreams_assets.metrics.catalogue import METRICS
+from kstreams_assets.local.cluster import LocalCluster
+from kstreams_assets.metrics.catalogue import METRICS, Source
+from kstreams_assets.metrics.collect import Scrape
 from kstreams_assets.metrics.exposition import Address, MetricsServer
-from kstreams_assets.metrics.sample import Source
-from kstreams_assets.metrics.scrape import Scrape
 from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.recovery.recorder import Recorder
 from kstreams_assets.settings import ApplicationSettings, WindowSchedule

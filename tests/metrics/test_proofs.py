@@ -13,23 +13,23 @@ from kstreams_assets.drill.readiness import Readiness, Statement
 from kstreams_assets.drill.report import (
     ApplicationMeasure,
     DrillReport,
+    DrillsTable,
     Failure,
     Phase,
     PhaseMeasure,
 )
 from kstreams_assets.drill.settings import DrillSettings
-from kstreams_assets.drill.table import DrillsTable
 from kstreams_assets.governance.findings import (
     GovernanceFinding,
     GovernanceReport,
     GovernanceVerdict,
 )
 from kstreams_assets.governance.table import FindingsTable
-from kstreams_assets.metrics import proofs
-from kstreams_assets.metrics.scrape import read_warehouse
+from kstreams_assets.metrics import collect as proofs
+from kstreams_assets.metrics.collect import read_warehouse
 from kstreams_assets.restore.request import RestoreMode
-from kstreams_assets.restore.restores_table import RestoresTable, RestoreState, StoredRestore
 from kstreams_assets.settings import ApplicationSettings
+from kstreams_assets.warehouse.restores import RestoresTable, RestoreState, StoredRestore
 from tests.backup.requesting import settings_of
 from tests.metrics.exposed import Exposed
 

@@ -9,9 +9,8 @@ from dataclasses import dataclass, field
 import pytest
 
 from kstreams_assets.errors import ConfigurationError
-from kstreams_assets.metrics.catalogue import WINDOWS_DUE
-from kstreams_assets.metrics.reading import Reading
-from kstreams_assets.metrics.sample import Sample, Source
+from kstreams_assets.metrics.catalogue import WINDOWS_DUE, Sample, Source
+from kstreams_assets.metrics.collect import Reading
 
 UP, DOWN = 1.0, 0.0
 

@@ -4,8 +4,7 @@ import re
 
 import pytest
 
-from kstreams_assets.metrics.catalogue import METRICS
-from kstreams_assets.metrics.sample import Kind, Metric, Source, families
+from kstreams_assets.metrics.catalogue import METRICS, Kind, Metric, Source, families
 from tests.metrics.exposed import Exposed
 
 STATE = Metric("kstreams_state", Kind.GAUGE, "State.", ("thing", "state"), Source.GROUP)

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from kstreams_assets.kafka.connection import KafkaConnection
-from kstreams_assets.metrics.scrape import Scrape
-from kstreams_assets.recovery.table import RecoveryPointTable
+from kstreams_assets.metrics.collect import Scrape
 from kstreams_assets.warehouse.layout import Warehouse
+from kstreams_assets.warehouse.points import RecoveryPointTable
 from tests.backup.requesting import settings_of
 from tests.backup.samples import cut, point
 from tests.metrics.exposed import Exposed

@@ -5,12 +5,12 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
 
-from kstreams_assets.kafka.group_log import GroupCommit
+from kstreams_assets.kafka.coordinator_log import GroupCommit
 from kstreams_assets.kafka.raw_batch import RawBatch
 from kstreams_assets.offsets import CommittedOffset, OffsetRange, TopicPartitionId
+from kstreams_assets.recovery.cut import PartitionSample, Sample, Written
 from kstreams_assets.recovery.group_commits import GroupBatch, GroupLog
 from kstreams_assets.recovery.identity import EndedTransaction, ProducerEpoch
-from kstreams_assets.recovery.sample import PartitionSample, Sample, Written
 
 GROUP = "app"
 OFFSETS = TopicPartitionId("__consumer_offsets", 7)

@@ -14,13 +14,13 @@ from confluent_kafka.admin import AdminClient
 from kstreams_assets.app.model import AppTopic, StreamsApplication, TopicRole
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
-from kstreams_assets.kafka.coordinator_partition import (
+from kstreams_assets.kafka.coordinator_log import (
     CONSUMER_OFFSETS,
     TRANSACTION_STATE,
     coordinator_partition,
 )
-from kstreams_assets.kafka.local_cluster import LocalCluster
 from kstreams_assets.kafka.topics import TopicSpec
+from kstreams_assets.local.cluster import LocalCluster
 from kstreams_assets.offsets import TopicPartitionId
 from tests.kafka.transacting import settled_end, transactional_producer
 from tests.streams.cluster import unique_name

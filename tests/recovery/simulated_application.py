@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from kstreams_assets.offsets import TopicPartitionId
-from kstreams_assets.recovery.sample import Written
+from kstreams_assets.recovery.cut import Written
 from tests.recovery.simulated_cluster import OFFSETS, Producer, SimulatedCluster, Transaction
 
 SIZE = 2

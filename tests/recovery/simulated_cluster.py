@@ -8,7 +8,7 @@ written, and of two commits the one with the higher record offset wins.
 from collections import defaultdict
 from dataclasses import dataclass, field
 
-from kstreams_assets.kafka.group_log import GroupCommit
+from kstreams_assets.kafka.coordinator_log import GroupCommit
 from kstreams_assets.kafka.raw_batch import RawBatch
 from kstreams_assets.offsets import CommittedOffset, OffsetRange, TopicPartitionId
 from kstreams_assets.recovery.group_commits import GroupBatch

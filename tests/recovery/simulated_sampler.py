@@ -5,10 +5,8 @@ from dataclasses import dataclass, field, replace
 
 from kstreams_assets.kafka.raw_batch import RawBatch
 from kstreams_assets.offsets import CommittedOffset, OffsetRange, TopicPartitionId
-from kstreams_assets.recovery.cut import Cut, decide
+from kstreams_assets.recovery.cut import Cut, PartitionSample, Refusal, Sample, Wanted, decide
 from kstreams_assets.recovery.group_commits import GroupLog
-from kstreams_assets.recovery.refusal import Refusal, Wanted
-from kstreams_assets.recovery.sample import PartitionSample, Sample
 from kstreams_assets.recovery.segments import tail_of
 from tests.recovery.simulated_application import WRITTEN, SimulatedApplication, Task
 from tests.recovery.simulated_cluster import OFFSETS, Transaction

@@ -10,14 +10,12 @@ import pytest
 from kstreams_assets.errors import OffsetOutOfRangeError
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.kafka.leaders import PartitionLeaders
-from kstreams_assets.kafka.raw_batch import parse_with_bytes
-from kstreams_assets.kafka.raw_log import RawLogReader
-from kstreams_assets.kafka.raw_range import LoadedBatch, RawRange
-from kstreams_assets.kafka.raw_record import RawRecord
+from kstreams_assets.kafka.raw_batch import RawRecord, parse_with_bytes
+from kstreams_assets.kafka.raw_log import LoadedBatch, RawLogReader, RawRange
 from kstreams_assets.kafka.wire import WireClient
 from kstreams_assets.offsets import OffsetRange, TopicPartitionId
-from kstreams_assets.recovery import capture
-from kstreams_assets.recovery.capture import Capture, Captured, Missing, Stretch
+from kstreams_assets.recovery import completion as capture
+from kstreams_assets.recovery.completion import Capture, Captured, Missing, Stretch
 from tests.kafka import fake_leaders
 from tests.kafka.batch_bytes import batch_bytes
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from kstreams_assets.kafka.local_cluster import LocalCluster
-from kstreams_assets.recovery.point import Guarantee
+from kstreams_assets.local.cluster import LocalCluster
 from kstreams_assets.settings import RecoveryPointSettings
+from kstreams_assets.warehouse.point import Guarantee
 from tests.recovery.trial import NO_PURGE, QUICK_SESSIONS, new_trial, running, wrong_points
 
 pytestmark = [pytest.mark.kafka, pytest.mark.drill]

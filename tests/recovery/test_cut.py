@@ -5,9 +5,7 @@ older ones are in test_cut_older_clients.py.
 """
 
 from kstreams_assets.offsets import OffsetRange, TopicPartitionId
-from kstreams_assets.recovery.cut import Cut, decide
-from kstreams_assets.recovery.refusal import Refusal, Wanted
-from kstreams_assets.recovery.sample import Sample
+from kstreams_assets.recovery.cut import Cut, Refusal, Sample, Wanted, decide
 from tests.recovery.logs import CHANGELOG, INPUT, OFFSETS, OUTPUT, REPARTITION, Log, Logs, Tx, told
 
 ONE, TWO = Tx(1), Tx(2)

@@ -16,10 +16,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from kstreams_assets.recovery import cut as cut_module
-from kstreams_assets.recovery.cut import Cut
+from kstreams_assets.recovery.cut import Cut, Refusal
 from kstreams_assets.recovery.group_commits import GroupLog
 from kstreams_assets.recovery.identity import TransactionId
-from kstreams_assets.recovery.refusal import Refusal
 from tests.recovery.simulated_application import Habits, SimulatedApplication
 from tests.recovery.simulated_sampler import Order, Sampler, wrongs
 

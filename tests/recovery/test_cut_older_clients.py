@@ -7,10 +7,8 @@ completes within ten of them.
 from collections.abc import Sequence
 
 from kstreams_assets.offsets import OffsetRange
-from kstreams_assets.recovery.cut import Cut, decide
+from kstreams_assets.recovery.cut import Cut, Refusal, Sample, Wanted, decide
 from kstreams_assets.recovery.identity import EndedTransaction, ProducerEpoch
-from kstreams_assets.recovery.refusal import Refusal, Wanted
-from kstreams_assets.recovery.sample import Sample
 from tests.recovery.logs import CHANGELOG, INPUT, OFFSETS, OUTPUT, REPARTITION, Logs, Tx, older
 
 OLD = older(1)

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from kstreams_assets.kafka.local_cluster import LocalCluster
+from kstreams_assets.local.cluster import LocalCluster
 from kstreams_assets.offsets import CommittedOffset
-from kstreams_assets.recovery.point import Guarantee, Method, RecoveryPoint
 from kstreams_assets.recovery.recorder import Recorder
 from kstreams_assets.warehouse.layout import Warehouse
+from kstreams_assets.warehouse.point import Guarantee, Method, RecoveryPoint
 from tests.recovery.replicated import Replicated
 
 pytestmark = [pytest.mark.kafka, pytest.mark.drill]

@@ -3,10 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from kstreams_assets.kafka.group_log import GroupCommit
-from kstreams_assets.kafka.raw_batch import parse_with_bytes
-from kstreams_assets.kafka.raw_range import LoadedBatch
-from kstreams_assets.kafka.raw_record import RawRecord
+from kstreams_assets.kafka.coordinator_log import GroupCommit
+from kstreams_assets.kafka.raw_batch import RawRecord, parse_with_bytes
+from kstreams_assets.kafka.raw_log import LoadedBatch
 from kstreams_assets.offsets import CommittedOffset, TopicPartitionId
 from kstreams_assets.recovery.group_commits import GroupBatch, GroupLog, batches_of_group
 from tests.kafka.batch_bytes import batch_bytes

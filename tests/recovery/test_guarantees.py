@@ -8,13 +8,12 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from kstreams_assets.app.model import TopicRole
-from kstreams_assets.kafka.local_cluster import LocalCluster
+from kstreams_assets.local.cluster import LocalCluster
 from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.recovery import transactions
-from kstreams_assets.recovery.method import Positions, Scene
-from kstreams_assets.recovery.point import Guarantee, Method
-from kstreams_assets.recovery.quiet import QuiescedMethod, newest_commits
+from kstreams_assets.recovery.methods import Positions, QuiescedMethod, Scene, newest_commits
 from kstreams_assets.recovery.standing import Standing
+from kstreams_assets.warehouse.point import Guarantee, Method
 from tests.backup.writing import producer, send
 from tests.recovery.oracle import Check, violations
 from tests.recovery.trial import (
@@ -285,7 +284,7 @@ def test_purged_after_they_were_read(
     kafka_cluster: LocalCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What was saved belongs to the point, also where the log begins behind it a moment later."""
-    from kstreams_assets.recovery import capture
+    from kstreams_assets.recovery import completion as capture
 
     trial = new_trial(kafka_cluster.bootstrap_servers, tmp_path)
     trial.create_topics()

@@ -1,10 +1,8 @@
 """Transactions that may have been decided in one partition before the first look."""
 
 from kstreams_assets.offsets import TopicPartitionId
-from kstreams_assets.recovery.cut import Cut, decide
+from kstreams_assets.recovery.cut import Cut, Refusal, Sample, Wanted, decide
 from kstreams_assets.recovery.identity import EndedTransaction, ProducerEpoch
-from kstreams_assets.recovery.refusal import Refusal, Wanted
-from kstreams_assets.recovery.sample import Sample
 from tests.recovery.logs import CHANGELOG, INPUT, OFFSETS, OUTPUT, REPARTITION, Log, Logs, Tx, older
 
 ONE = Tx(1, 4)

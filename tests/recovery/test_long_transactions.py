@@ -13,11 +13,11 @@ from confluent_kafka import Producer
 from kstreams_assets.app.model import AppTopic, StreamsApplication, TopicRole
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
-from kstreams_assets.kafka.local_cluster import LocalCluster
 from kstreams_assets.kafka.raw_log import RawLogReader
 from kstreams_assets.kafka.topics import TopicSpec
+from kstreams_assets.local.cluster import LocalCluster
 from kstreams_assets.offsets import TopicPartitionId
-from kstreams_assets.recovery.method import NotTaken, Positions, Scene
+from kstreams_assets.recovery.methods import NotTaken, Positions, Scene
 from kstreams_assets.recovery.standing import Standing
 from kstreams_assets.recovery.transactions import TransactionsMethod
 from tests.kafka.transacting import TIMEOUT_S, settled_end, transact, transactional_producer

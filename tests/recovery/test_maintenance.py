@@ -13,15 +13,19 @@ import pytest
 from deltalake import DeltaTable
 
 from kstreams_assets.app.model import TopicRole
-from kstreams_assets.kafka.raw_record import RawRecord
+from kstreams_assets.kafka.raw_batch import RawRecord
 from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.recovery import maintenance
 from kstreams_assets.recovery.maintenance import Retention, maintain, maintain_if_due
-from kstreams_assets.recovery.point import RecoveryPoint
-from kstreams_assets.recovery.saved_records import SavedRecordsTable, SavedTail
-from kstreams_assets.recovery.table import PointInstant, RecoveryPointTable, at_edges
-from kstreams_assets.warehouse.layout import Warehouse
-from kstreams_assets.warehouse.lock import warehouse_lock
+from kstreams_assets.warehouse.layout import Warehouse, warehouse_lock
+from kstreams_assets.warehouse.point import RecoveryPoint
+from kstreams_assets.warehouse.points import (
+    PointInstant,
+    RecoveryPointTable,
+    SavedRecordsTable,
+    SavedTail,
+    at_edges,
+)
 from tests.backup.samples import APPLICATION_ID, cut, point
 
 START_MS = 1_795_000_000_000 // 3_600_000 * 3_600_000
@@ -280,7 +284,7 @@ for number in range(1000):
 _OTHER = """
 import sys
 from pathlib import Path
-from kstreams_assets.recovery.table import RecoveryPointTable
+from kstreams_assets.warehouse.points import RecoveryPointTable
 from kstreams_assets.warehouse.layout import Warehouse
 from tests.backup.samples import cut, point
 table = RecoveryPointTable(Warehouse(Path(sys.argv[1])))

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from kstreams_assets.app.model import TopicRole
 from kstreams_assets.offsets import OffsetRange, TopicPartitionId
-from kstreams_assets.recovery.offset_ranges import OffsetRanges, ProvenRange
-from kstreams_assets.recovery.point import PartitionCut, RecoveryPoint
+from kstreams_assets.warehouse.point import PartitionCut, RecoveryPoint
+from kstreams_assets.warehouse.points import OffsetRanges, ProvenRange
 from kstreams_assets.warehouse.rows import rows_of
 from tests.backup.samples import point
 

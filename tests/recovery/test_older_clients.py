@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from kstreams_assets.kafka.local_cluster import LocalCluster
-from kstreams_assets.recovery.point import Method
+from kstreams_assets.local.cluster import LocalCluster
+from kstreams_assets.warehouse.point import Method
 from spark_resources.jars import jars_directory
 from tests.recovery.trial import (
     NO_PURGE,

@@ -3,7 +3,7 @@
 import re
 
 from kstreams_assets.offsets import TopicPartitionId
-from kstreams_assets.recovery.point import in_force, new_point_id
+from kstreams_assets.warehouse.point import in_force, new_point_id
 from tests.backup.samples import cut, point
 
 

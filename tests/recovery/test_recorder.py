@@ -11,15 +11,15 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from kstreams_assets.app.model import TopicRole
 from kstreams_assets.errors import ClusterUnavailableError, TopicNotFoundError
 from kstreams_assets.kafka.cluster import KafkaCluster
-from kstreams_assets.kafka.coordinator_partition import CONSUMER_OFFSETS, coordinator_partition
+from kstreams_assets.kafka.coordinator_log import CONSUMER_OFFSETS, coordinator_partition
 from kstreams_assets.kafka.topics import TopicSpec
 from kstreams_assets.offsets import CommittedOffset, TopicPartitionId
-from kstreams_assets.recovery import capture, completion
-from kstreams_assets.recovery.method import Positions, Scene
-from kstreams_assets.recovery.point import GroupOffset, Guarantee, Method
-from kstreams_assets.recovery.quiet import QuiescedMethod
+from kstreams_assets.recovery import completion
+from kstreams_assets.recovery import completion as capture
+from kstreams_assets.recovery.methods import Positions, QuiescedMethod, Scene
 from kstreams_assets.recovery.recorder import Recorder, TopicChangedWhileReadingError
 from kstreams_assets.recovery.standing import Standing
+from kstreams_assets.warehouse.point import GroupOffset, Guarantee, Method
 from tests.backup.writing import await_end, open_transaction, producer, send, write
 from tests.kafka.transacting import settled_end, transactional_producer
 from tests.streams.cluster import unique_name

@@ -13,10 +13,10 @@ from pydantic import SecretStr
 
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
-from kstreams_assets.kafka.coordinator_partition import TRANSACTION_STATE
-from kstreams_assets.kafka.local_cluster import LocalCluster
+from kstreams_assets.kafka.coordinator_log import TRANSACTION_STATE
 from kstreams_assets.kafka.topics import TopicSpec
-from kstreams_assets.recovery.point import Method, RecoveryPoint
+from kstreams_assets.local.cluster import LocalCluster
+from kstreams_assets.warehouse.point import Method, RecoveryPoint
 from tests.backup.acls import Acls
 from tests.recovery.trial import (
     NO_PURGE,

@@ -5,9 +5,8 @@ from dataclasses import replace
 import pytest
 
 from kstreams_assets.offsets import OffsetRange, TopicPartitionId
-from kstreams_assets.recovery.held import HeldPosition
-from kstreams_assets.recovery.point import RecoveryPoint
-from kstreams_assets.recovery.sealing import Safe, Saving
+from kstreams_assets.recovery.completion import HeldPosition, Safe, Saving
+from kstreams_assets.warehouse.point import RecoveryPoint
 from tests.backup.samples import cut, point
 
 PARTITION = TopicPartitionId("t", 0)

@@ -12,7 +12,6 @@ import pytest
 from dagster._core.definitions.sensor_definition import SensorExecutionData
 
 from kstreams_assets.app.model import TopicRole
-from kstreams_assets.backup.ledger import Ledger
 from kstreams_assets.errors import ClusterUnavailableError
 from kstreams_assets.orchestration import recovery_point_sensor as recorder_sensor
 from kstreams_assets.orchestration.keys import recovery_points_key
@@ -21,12 +20,12 @@ from kstreams_assets.orchestration.recovery_point_sensor import (
     build_recovery_point_sensor,
 )
 from kstreams_assets.orchestration.recovery_points import input_lags, point_metadata
-from kstreams_assets.recovery.point import GroupOffset, Guarantee, PartitionCut, RecoveryPoint
 from kstreams_assets.recovery.recorder import Recorder
-from kstreams_assets.recovery.table import RecoveryPointTable
 from kstreams_assets.settings import RecoveryPointSettings
-from kstreams_assets.warehouse.layout import Warehouse
-from kstreams_assets.warehouse.lock import WarehouseLockedError, warehouse_lock
+from kstreams_assets.warehouse.layout import Warehouse, WarehouseLockedError, warehouse_lock
+from kstreams_assets.warehouse.ledger import Ledger
+from kstreams_assets.warehouse.point import GroupOffset, Guarantee, PartitionCut, RecoveryPoint
+from kstreams_assets.warehouse.points import RecoveryPointTable
 from tests.backup.held_records import hold_records
 from tests.backup.requesting import settings_of
 from tests.backup.samples import APPLICATION_ID, backup, cut, point, result, span

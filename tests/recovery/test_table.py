@@ -8,14 +8,14 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from kstreams_assets.recovery.point import GroupOffset, Guarantee, RecoveryPoint, in_force
-from kstreams_assets.recovery.table import (
+from kstreams_assets.warehouse.layout import Warehouse
+from kstreams_assets.warehouse.point import GroupOffset, Guarantee, RecoveryPoint, in_force
+from kstreams_assets.warehouse.points import (
     PointInstant,
     RecoveryPointTable,
     at_edges,
     row_of,
 )
-from kstreams_assets.warehouse.layout import Warehouse
 from kstreams_assets.warehouse.rows import rows_of
 from tests.backup.samples import APPLICATION_ID, cut, point
 

@@ -2,11 +2,14 @@
 
 import pytest
 
-from kstreams_assets.kafka.coordinator_partition import coordinator_partition
-from kstreams_assets.kafka.transaction_log import TransactionStateRecord, TransactionStatus
+from kstreams_assets.kafka.coordinator_log import (
+    TransactionStateRecord,
+    TransactionStatus,
+    coordinator_partition,
+)
 from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.recovery.identity import EndedTransaction, ProducerEpoch
-from kstreams_assets.recovery.transaction_history import ended_transactions, state_partitions
+from kstreams_assets.recovery.transactions import ended_transactions, state_partitions
 from tests.recovery.logs import CHANGELOG, OFFSETS
 
 BOTH = frozenset({CHANGELOG, OFFSETS})

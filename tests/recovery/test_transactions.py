@@ -10,7 +10,7 @@ from kstreams_assets.errors import (
     KStreamsAssetsError,
     OffsetOutOfRangeError,
 )
-from kstreams_assets.recovery.method import NotTaken, Scene
+from kstreams_assets.recovery.methods import NotTaken, Scene
 from kstreams_assets.recovery.transactions import TransactionsMethod
 
 

@@ -15,12 +15,11 @@ from kstreams_assets.app.model import AppTopic, StreamsApplication, TopicRole
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.offsets import TopicPartitionId
-from kstreams_assets.recovery.point import Guarantee, Method, RecoveryPoint
 from kstreams_assets.recovery.recorder import Recorder
-from kstreams_assets.recovery.saved_records import SavedRecord
-from kstreams_assets.recovery.table import RecoveryPointTable
 from kstreams_assets.settings import RecoveryPointSettings
 from kstreams_assets.warehouse.layout import Warehouse
+from kstreams_assets.warehouse.point import Guarantee, Method, RecoveryPoint
+from kstreams_assets.warehouse.points import RecoveryPointTable, SavedRecord
 from kstreams_assets.warehouse.table import Table
 from tests.recovery.history import read_history
 from tests.recovery.oracle import Cut, History, Violation, lost_only, violations

@@ -9,8 +9,8 @@ import pytest
 
 if TYPE_CHECKING:
     from kstreams_assets.kafka.connection import KafkaConnection
-    from kstreams_assets.kafka.local_cluster import LocalCluster
-    from spark_resources.session import SparkSessionResource
+    from kstreams_assets.local.cluster import LocalCluster
+    from spark_resources.resource import SparkSessionResource
     from tests.restore.order_run import OrderRun
     from tests.restore.wide_run import WideRun
 

@@ -6,7 +6,7 @@ from typing import Final
 from kafka.partitioner.default import murmur2
 
 from kstreams_assets.backup.facts import TopicFactsTable
-from kstreams_assets.recovery.point import Guarantee, RecoveryPoint
+from kstreams_assets.warehouse.point import Guarantee, RecoveryPoint
 from tests.restore.example_trial import LIVE, PARTITIONS, ExampleRun
 
 _ADDITIONAL_MS: Final = 86_400_000

@@ -9,7 +9,7 @@ from deltalake import DeltaTable
 
 from kstreams_assets.backup.run import Spark
 from kstreams_assets.backup.windows import Window
-from kstreams_assets.ktables.from_settings import make_snapshots, table_stores
+from kstreams_assets.ktables.run import make_snapshots, table_stores
 from kstreams_assets.ktables.snapshot import TableStore
 from kstreams_assets.ktables.store_format import WINDOWED, Encoding, StoreFormat, StoreKind
 from tests.restore.example_queries import Rows, queried_stores

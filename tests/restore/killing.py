@@ -12,8 +12,7 @@ from pathlib import Path
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from kstreams_assets.app.model import AppTopic, Store, StreamsApplication, TopicRole
-from kstreams_assets.backup.from_settings import back_up, recorder_of
-from kstreams_assets.backup.run import Spark
+from kstreams_assets.backup.run import Spark, back_up, recorder_of
 from kstreams_assets.backup.windows import Window
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
@@ -21,8 +20,8 @@ from kstreams_assets.kafka.topics import TopicSpec
 from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.restore.from_settings import commit_group_offsets, plan_restore, run_restore
 from kstreams_assets.restore.request import RestoreRequest
-from kstreams_assets.restore.restores_table import RestoresTable, RestoreState, StoredRestore
 from kstreams_assets.settings import ApplicationSettings
+from kstreams_assets.warehouse.restores import RestoresTable, RestoreState, StoredRestore
 from tests.restore.trial import settings_of
 from tests.streams.cluster import unique_name
 
@@ -190,7 +189,7 @@ def await_moment(
 
 
 def _main() -> None:
-    from spark_resources.session import SparkSessionResource
+    from spark_resources.resource import SparkSessionResource
 
     settings, request, target = pickle.loads(Path(sys.argv[1]).read_bytes())  # noqa: S301 (our own)
     spark = SparkSessionResource(master="local[2]")

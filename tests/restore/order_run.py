@@ -16,9 +16,9 @@ from examples.order_processor.application import Guarantee as Processing
 from examples.order_processor.application import OrderProcessor, create_topics
 from kstreams_assets.backup.run import Spark
 from kstreams_assets.kafka.cluster import KafkaCluster
-from kstreams_assets.kafka.local_cluster import LocalCluster
+from kstreams_assets.local.cluster import LocalCluster
 from kstreams_assets.offsets import TopicPartitionId
-from kstreams_assets.recovery.point import RecoveryPoint
+from kstreams_assets.warehouse.point import RecoveryPoint
 from tests.restore.control import read
 from tests.restore.trial import (
     Restored,

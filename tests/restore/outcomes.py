@@ -6,10 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from kstreams_assets.app.model import AppTopic, TopicRole
-from kstreams_assets.backup.point_judge import Restores
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.offsets import OffsetRange, TopicPartitionId
-from kstreams_assets.recovery.point import GroupOffset
 from kstreams_assets.restore.offset_map import OffsetRun
 from kstreams_assets.restore.plan import (
     PartitionPlan,
@@ -19,11 +17,13 @@ from kstreams_assets.restore.plan import (
     TopicPlan,
 )
 from kstreams_assets.restore.request import ChangelogSource, RestoreMode, RestoreRequest
-from kstreams_assets.restore.restores_table import RestoreState, StoredRestore, StoredTopic
-from kstreams_assets.restore.result import Difference, PartitionProduced, PartitionVerified
 from kstreams_assets.restore.run import RestoreResult
 from kstreams_assets.settings import ApplicationSettings, RestoreSettings, WindowSchedule
+from kstreams_assets.warehouse.judge import Restores
 from kstreams_assets.warehouse.layout import Warehouse
+from kstreams_assets.warehouse.point import GroupOffset
+from kstreams_assets.warehouse.restores import RestoreState, StoredRestore, StoredTopic
+from spark_resources.partition_records import Difference, PartitionProduced, PartitionVerified
 from tests.backup.samples import application, point
 
 TARGET = "target:1"

@@ -14,17 +14,17 @@ from confluent_kafka.admin import (
 from pydantic import SecretStr
 
 from kstreams_assets.app.model import TopicRole
-from kstreams_assets.backup.point_judge import Restores
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
-from kstreams_assets.kafka.local_cluster import LocalCluster
 from kstreams_assets.kafka.topics import TopicSpec
+from kstreams_assets.local.cluster import LocalCluster
 from kstreams_assets.offsets import CommittedOffset, TopicPartitionId
-from kstreams_assets.recovery.point import RecoveryPoint
 from kstreams_assets.restore.plan import RestorePlan
 from kstreams_assets.restore.planner import plan_restore
 from kstreams_assets.restore.request import RestoreRequest
 from kstreams_assets.settings import ApplicationSettings, WindowSchedule
+from kstreams_assets.warehouse.judge import Restores
+from kstreams_assets.warehouse.point import RecoveryPoint
 from tests.backup.acls import Acls
 from tests.backup.writing import RawRecord, producer, write_raw
 from tests.streams.workbench import Workbench

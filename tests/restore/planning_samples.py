@@ -4,22 +4,22 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from kstreams_assets.app.model import AppTopic, StreamsApplication, TopicRole
-from kstreams_assets.backup.point_judge import PointStatus, Restores
 from kstreams_assets.backup.result import TopicFacts
 from kstreams_assets.offsets import OffsetRange, TopicPartitionId
-from kstreams_assets.recovery.point import (
+from kstreams_assets.restore.planning import Findings
+from kstreams_assets.restore.request import RestoreRequest
+from kstreams_assets.restore.selection import roles_at, select
+from kstreams_assets.restore.target import Holding, NotedFacts, TargetState, TargetTopic
+from kstreams_assets.restore.target_topics import target_names
+from kstreams_assets.warehouse.judge import PointStatus, Restores
+from kstreams_assets.warehouse.point import (
     GroupOffset,
     Guarantee,
     Method,
     PartitionCut,
     RecoveryPoint,
 )
-from kstreams_assets.restore.names import target_names
-from kstreams_assets.restore.observed import Holding, NotedFacts, TargetState, TargetTopic
-from kstreams_assets.restore.planning import Findings
-from kstreams_assets.restore.request import RestoreRequest
-from kstreams_assets.restore.restores_table import RestoreState, StoredRestore, StoredTopic
-from kstreams_assets.restore.selection import roles_at, select
+from kstreams_assets.warehouse.restores import RestoreState, StoredRestore, StoredTopic
 
 INPUT, GLOBAL = TopicRole.INPUT, TopicRole.GLOBAL
 CHANGELOG, REPARTITION, OUTPUT = TopicRole.CHANGELOG, TopicRole.REPARTITION, TopicRole.OUTPUT

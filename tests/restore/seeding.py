@@ -12,9 +12,7 @@ import pyarrow.parquet as pq
 
 from kstreams_assets.restore.offset_map import runs_of
 from kstreams_assets.restore.plan import PartitionPlan, RestorePlan
-from kstreams_assets.restore.records import work_offsets
-from kstreams_assets.restore.result import PartitionProduced
-from kstreams_assets.restore.work import PartitionWork
+from spark_resources.partition_records import PartitionProduced, PartitionWork, work_offsets
 from tests.streams.cluster import unique_name
 
 Edit = Callable[[pa.Table], pa.Table]

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 
 from kstreams_assets.offsets import OffsetRange, TopicPartitionId
 from kstreams_assets.restore.request import OriginalHeaders
-from kstreams_assets.restore.work import PartitionWork
+from spark_resources.partition_records import PartitionWork
 
 _HEADER = pa.struct([("key", pa.string()), ("value", pa.binary())])
 # as Spark writes it: other columns beside, other names of a list's elements

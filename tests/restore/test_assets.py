@@ -9,7 +9,6 @@ import dagster as dg
 import pytest
 
 from kstreams_assets.app.model import AppTopic, TopicRole
-from kstreams_assets.backup.point_judge import Restores
 from kstreams_assets.errors import GroupOffsetsDifferError
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.offsets import TopicPartitionId
@@ -23,11 +22,12 @@ from kstreams_assets.restore.request import (
     RestoreRequest,
     VerifyExtent,
 )
-from kstreams_assets.restore.restores_table import RestoresTable, RestoreState, StoredRestore
-from kstreams_assets.restore.result import Difference
 from kstreams_assets.restore.run import RestoreResult
 from kstreams_assets.settings import ApplicationSettings
-from spark_resources.session import SparkSessionResource
+from kstreams_assets.warehouse.judge import Restores
+from kstreams_assets.warehouse.restores import RestoresTable, RestoreState, StoredRestore
+from spark_resources.partition_records import Difference
+from spark_resources.resource import SparkSessionResource
 from tests.restore import outcomes
 from tests.restore.outcomes import BETWEEN, ORDERS, TARGET, TOPICS, TOTALS
 

@@ -29,7 +29,7 @@ from examples.browser_actions.application import (
 from examples.browser_actions.events import EventGenerator
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.restore.request import InputsExtent
-from spark_resources.session import SparkSessionResource
+from spark_resources.resource import SparkSessionResource
 from tests.restore.control import by_key, differences, newest
 from tests.restore.example_definition import Definition
 from tests.restore.example_expectations import (

@@ -10,23 +10,28 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from kstreams_assets.backup.content import SpanFile
-from kstreams_assets.backup.point_judge import PointJudge, Restores
 from kstreams_assets.errors import RestoreRecordsError, StoredDataError
-from kstreams_assets.kafka.raw_record import RawRecord
-from kstreams_assets.ktables.content import require_snapshot, snapshot_problem, snapshot_written
-from kstreams_assets.ktables.snapshots_table import SnapshotsTable
+from kstreams_assets.kafka.raw_batch import RawRecord
+from kstreams_assets.ktables.snapshots_table import (
+    SnapshotsTable,
+    require_snapshot,
+    snapshot_problem,
+    snapshot_written,
+)
 from kstreams_assets.offsets import TopicPartitionId
-from kstreams_assets.recovery.point import GroupOffset, PartitionCut, RecoveryPoint
-from kstreams_assets.recovery.saved_records import SavedRecordsTable, SavedTail
-from kstreams_assets.recovery.table import RecoveryPointTable
 from kstreams_assets.restore.offset_map import runs_of
-from kstreams_assets.restore.offset_maps_table import OffsetMapsTable
-from kstreams_assets.restore.records import work_offsets, work_records
-from kstreams_assets.restore.result import PartitionProduced
-from kstreams_assets.restore.work import PartitionWork
-from kstreams_assets.warehouse.digest import written_files
-from kstreams_assets.warehouse.layout import Warehouse
+from kstreams_assets.warehouse.judge import PointJudge, Restores
+from kstreams_assets.warehouse.layout import Warehouse, written_files
+from kstreams_assets.warehouse.point import GroupOffset, PartitionCut, RecoveryPoint
+from kstreams_assets.warehouse.points import RecoveryPointTable, SavedRecordsTable, SavedTail
+from kstreams_assets.warehouse.records import SpanFile
+from kstreams_assets.warehouse.restores import OffsetMapsTable
+from spark_resources.partition_records import (
+    PartitionProduced,
+    PartitionWork,
+    work_offsets,
+    work_records,
+)
 from tests.backup.samples import APPLICATION_ID, point
 from tests.restore.snapshot_samples import snapshot
 from tests.restore.snapshot_tables import Row, write_snapshot

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from kstreams_assets.backup.point_judge import PointStatus, Restores
-from kstreams_assets.recovery.point import Guarantee, Method, iso_time
-from kstreams_assets.recovery.table import PointInstant
 from kstreams_assets.restore.choice import Choice, Unfinished, choose
 from kstreams_assets.restore.request import ChangelogSource, RestoreMode, RestoreRequest
+from kstreams_assets.warehouse.judge import PointStatus, Restores
+from kstreams_assets.warehouse.point import Guarantee, Method, iso_time
+from kstreams_assets.warehouse.points import PointInstant
 
 SECOND = 1_000
 E, A, U, N = Restores.EXACT, Restores.AT_LEAST_ONCE, Restores.UNPROVEN, Restores.NOTHING

@@ -9,13 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kstreams_assets.offsets import TopicPartitionId
-from kstreams_assets.restore.comparison import (
+from spark_resources.comparison import (
     ANY_CREATE_TIME,
     KEPT_DIFFERENCES,
     Comparison,
+    Record,
     RecordColumns,
 )
-from kstreams_assets.restore.record_difference import Record
 
 TARGET = TopicPartitionId("orders", 3)
 Row = tuple[int, Record]

@@ -9,21 +9,21 @@ from typing import Any
 import pytest
 
 from kstreams_assets.backup.verdicts import Severity
-from kstreams_assets.completeness.recomputation import Recomputation
-from kstreams_assets.completeness.result import Outcome, ResultsTable, RuleKind, RuleResult
-from kstreams_assets.completeness.rule import Place
-from kstreams_assets.errors import RestoreIncompleteError, RestoreNotVerifiedError
-from kstreams_assets.kafka.connection import KafkaConnection
-from kstreams_assets.restore.completeness import (
+from kstreams_assets.completeness.on_restores import (
     evaluate_restore,
     require_complete,
     require_none_blocks,
     results_of_restore,
 )
+from kstreams_assets.completeness.recomputation import Recomputation
+from kstreams_assets.completeness.result import Outcome, ResultsTable, RuleKind, RuleResult
+from kstreams_assets.completeness.rule import Place
+from kstreams_assets.errors import RestoreIncompleteError, RestoreNotVerifiedError
+from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.restore.from_settings import commit_group_offsets
 from kstreams_assets.restore.request import RestoreMode, RestoreRequest
-from kstreams_assets.restore.restores_table import RestoreState, StoredRestore
 from kstreams_assets.settings import ApplicationSettings
+from kstreams_assets.warehouse.restores import RestoreState, StoredRestore
 from tests.completeness.outcomes import result, rule
 from tests.restore import outcomes
 from tests.restore.outcomes import ORDERS

@@ -9,6 +9,7 @@ import dagster as dg
 import pytest
 
 from kstreams_assets.app.model import AppTopic, TopicRole
+from kstreams_assets.completeness.on_restores import SKIPPED, require_complete
 from kstreams_assets.completeness.result import Outcome, ResultsTable, RuleResult
 from kstreams_assets.completeness.rule import Place
 from kstreams_assets.errors import GroupNotEmptyError
@@ -22,14 +23,13 @@ from kstreams_assets.orchestration.keys import (
     restore_completeness_key,
     restore_key,
 )
-from kstreams_assets.restore.completeness import SKIPPED, require_complete
 from kstreams_assets.restore.plan import RestorePlan
 from kstreams_assets.restore.request import RestoreRequest
-from kstreams_assets.restore.restores_table import RestoresTable, RestoreState, StoredRestore
-from kstreams_assets.restore.result import Difference
 from kstreams_assets.restore.run import RestoreResult
 from kstreams_assets.settings import ApplicationSettings
-from spark_resources.session import SparkSessionResource
+from kstreams_assets.warehouse.restores import RestoresTable, RestoreState, StoredRestore
+from spark_resources.partition_records import Difference
+from spark_resources.resource import SparkSessionResource
 from tests.completeness.outcomes import result, rule
 from tests.restore import outcomes
 from tests.restore.outcomes import BETWEEN, ORDERS, TOTALS

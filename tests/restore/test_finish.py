@@ -9,15 +9,13 @@ from confluent_kafka import Consumer
 
 from kstreams_assets.app.model import TopicRole
 from kstreams_assets.errors import ConfigsNotPutBackError, NotCaughtUpError
-from kstreams_assets.kafka.local_cluster import LocalCluster
+from kstreams_assets.local.cluster import LocalCluster
 from kstreams_assets.offsets import CommittedOffset, TopicPartitionId
-from kstreams_assets.restore.finish import finish
+from kstreams_assets.restore.finish import RetentionEffect, finish
 from kstreams_assets.restore.offset_map import OffsetRun
-from kstreams_assets.restore.offset_maps_table import OffsetMapsTable
-from kstreams_assets.restore.restores_table import RestoreState, StoredRestore
-from kstreams_assets.restore.result import PartitionProduced
-from kstreams_assets.restore.retention_effect import RetentionEffect
-from kstreams_assets.restore.watch_signs import Health, Limits
+from kstreams_assets.restore.watch import Health, Limits
+from kstreams_assets.warehouse.restores import OffsetMapsTable, RestoreState, StoredRestore
+from spark_resources.partition_records import PartitionProduced
 from tests.restore.after_commit import AfterCommit, after_commit, now_ms, write
 from tests.restore.test_watch import remake
 from tests.streams.cluster import unique_name

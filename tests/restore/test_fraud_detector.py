@@ -15,7 +15,7 @@ from examples.fraud_detector.application import ALERTS, EXAMPLE, RISK_SCORES, SE
 from examples.fraud_detector.transactions import HIGH_RISK, LARGE_CENTS, TransactionGenerator
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.restore.request import InputsExtent
-from spark_resources.session import SparkSessionResource
+from spark_resources.resource import SparkSessionResource
 from tests.restore.control import Written, by_key, differences, newest
 from tests.restore.example_definition import Definition
 from tests.restore.example_expectations import (

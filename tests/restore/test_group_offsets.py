@@ -15,15 +15,14 @@ from kstreams_assets.errors import (
     RestoreNotVerifiedError,
     TargetTopicChangedError,
 )
-from kstreams_assets.kafka.local_cluster import LocalCluster
+from kstreams_assets.local.cluster import LocalCluster
 from kstreams_assets.offsets import CommittedOffset, TopicPartitionId
-from kstreams_assets.recovery.point import GroupOffset
-from kstreams_assets.recovery.table import RecoveryPointTable
 from kstreams_assets.restore.group_offsets import GroupOffsetsCommit
 from kstreams_assets.restore.offset_map import OffsetRun
-from kstreams_assets.restore.offset_maps_table import OffsetMapsTable
-from kstreams_assets.restore.restores_table import RestoreState, StoredRestore
-from kstreams_assets.restore.result import PartitionProduced
+from kstreams_assets.warehouse.point import GroupOffset
+from kstreams_assets.warehouse.points import RecoveryPointTable
+from kstreams_assets.warehouse.restores import OffsetMapsTable, RestoreState, StoredRestore
+from spark_resources.partition_records import PartitionProduced
 from tests.backup.samples import point
 from tests.restore.after_commit import AfterCommit, after_commit, now_ms, write
 from tests.streams.cluster import unique_name

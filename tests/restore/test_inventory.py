@@ -14,17 +14,17 @@ from hypothesis import strategies as st
 
 from kstreams_assets.app.model import TopicRole
 from kstreams_assets.backup.facts import TopicFactsTable
-from kstreams_assets.backup.ledger import Ledger
 from kstreams_assets.backup.plan import Gap, GapCause
 from kstreams_assets.backup.result import SpanContent, SpanResult, TopicFacts
-from kstreams_assets.kafka.raw_record import RawRecord
+from kstreams_assets.kafka.raw_batch import RawRecord
 from kstreams_assets.offsets import OffsetRange, TopicPartitionId, outside
-from kstreams_assets.recovery.point import PartitionCut, RecoveryPoint
-from kstreams_assets.recovery.saved_records import SavedRecordsTable, SavedTail
 from kstreams_assets.restore.inventory import Inventory
-from kstreams_assets.restore.observed import Holding
 from kstreams_assets.restore.selection import WantedPartition, WantedTopic
+from kstreams_assets.restore.target import Holding
 from kstreams_assets.warehouse.layout import Warehouse
+from kstreams_assets.warehouse.ledger import Ledger
+from kstreams_assets.warehouse.point import PartitionCut, RecoveryPoint
+from kstreams_assets.warehouse.points import SavedRecordsTable, SavedTail
 from tests.backup.samples import APPLICATION_ID, STEP_MS, backup, point, span, window
 
 LIFE = "life-1"

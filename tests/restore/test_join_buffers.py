@@ -2,7 +2,7 @@
 
 from kstreams_assets.app.model import Store
 from kstreams_assets.ktables.store_format import StoreFormat, StoreKind
-from kstreams_assets.restore.join_buffers import misread_buffers
+from kstreams_assets.restore.planner import misread_buffers
 
 BUFFER = Store("priced-Buffer", "shop-priced-Buffer-changelog")
 SUMS = Store("sums", "shop-sums-changelog")

@@ -17,11 +17,11 @@ from bench.memory import python_workers
 from kstreams_assets.errors import KStreamsAssetsError
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
-from kstreams_assets.kafka.local_cluster import LocalCluster
-from kstreams_assets.ktables.from_settings import make_snapshots
+from kstreams_assets.ktables.run import make_snapshots
+from kstreams_assets.local.cluster import LocalCluster
 from kstreams_assets.restore.request import ChangelogSource
-from kstreams_assets.restore.restores_table import RestoreState
-from spark_resources.session import SparkSessionResource
+from kstreams_assets.warehouse.restores import RestoreState
+from spark_resources.resource import SparkSessionResource
 from tests.restore.control import read
 from tests.restore.killing import (
     PARTITIONS,

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from kstreams_assets.app.names import name_problem
-from kstreams_assets.restore.names import TargetNames, target_names
 from kstreams_assets.restore.request import InputsAt, RestoreMode, RestoreRequest
+from kstreams_assets.restore.target_topics import TargetNames, target_names
 
 INTERNAL = ("shop-sums-changelog", "shop-sums-repartition", "shop-fk-subscription-response-topic")
 TOPICS = ("orders", "totals", "shop-window", *INTERNAL)

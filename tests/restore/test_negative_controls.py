@@ -11,11 +11,11 @@ import pytest
 
 from kstreams_assets.app.model import TopicRole
 from kstreams_assets.kafka.connection import KafkaConnection
-from kstreams_assets.kafka.local_cluster import LocalCluster
-from kstreams_assets.recovery.point import GroupOffset, RecoveryPoint
-from kstreams_assets.restore.offset_maps_table import OffsetMapsTable
+from kstreams_assets.local.cluster import LocalCluster
 from kstreams_assets.restore.request import InputsExtent, RestoreRequest, VerifyExtent
-from spark_resources.session import SparkSessionResource
+from kstreams_assets.warehouse.point import GroupOffset, RecoveryPoint
+from kstreams_assets.warehouse.restores import OffsetMapsTable
+from spark_resources.resource import SparkSessionResource
 from tests.restore.control import by_key, differences
 from tests.restore.order_run import IN_FLIGHT, OrderRun, go_on
 from tests.restore.trial import Restored, connection_to, own_names, restore, without

@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 
 from kstreams_assets.offsets import CommittedOffset
-from kstreams_assets.recovery.point import GroupOffset
-from kstreams_assets.restore.observed import Holding, TargetGroup, TargetState
-from kstreams_assets.restore.obstacles import changed_since, refusals
 from kstreams_assets.restore.plan import Refusal, RestorePlan
 from kstreams_assets.restore.planning import Findings, make_plan, plan_topics
+from kstreams_assets.restore.preconditions import changed_since, refusals
 from kstreams_assets.restore.request import RestoreMode, RestoreRequest
-from kstreams_assets.restore.restores_table import RestoreState, StoredRestore
 from kstreams_assets.restore.selection import Selection
+from kstreams_assets.restore.target import Holding, TargetGroup, TargetState
+from kstreams_assets.warehouse.point import GroupOffset
+from kstreams_assets.warehouse.restores import RestoreState, StoredRestore
 from tests.restore.planning_samples import (
     RIGHTS,
     SOURCE_CLUSTER,

@@ -10,9 +10,9 @@ from deltalake import DeltaTable
 from kstreams_assets.errors import OffsetMapError, StoredDataError
 from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.restore.offset_map import OffsetMap, OffsetRun, runs_of
-from kstreams_assets.restore.offset_maps_table import OffsetMapsTable, StoredMap
-from kstreams_assets.restore.result import PartitionProduced
 from kstreams_assets.warehouse.layout import CONTROL_TABLES, Warehouse
+from kstreams_assets.warehouse.restores import OffsetMapsTable, StoredMap
+from spark_resources.partition_records import PartitionProduced
 
 APPLICATION_ID = "shop"
 MILLION = 1_000_000

@@ -18,9 +18,9 @@ from examples.orders_risk_scoring.application import (
     STORE,
 )
 from kstreams_assets.kafka.connection import KafkaConnection
-from kstreams_assets.recovery.point import Guarantee
 from kstreams_assets.restore.request import ChangelogSource
-from spark_resources.session import SparkSessionResource
+from kstreams_assets.warehouse.point import Guarantee
+from spark_resources.resource import SparkSessionResource
 from tests.examples.orders_created.records import created, orders_of
 from tests.restore.example_definition import Definition
 from tests.restore.example_snapshots import assert_snapshots_equal_queries

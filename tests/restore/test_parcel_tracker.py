@@ -12,7 +12,7 @@ from examples.parcel_tracker.application import OUTPUTS, SERVE_AS_CHANGELOG
 from kstreams_assets.app.model import TopicRole
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.offsets import TopicPartitionId
-from spark_resources.session import SparkSessionResource
+from spark_resources.resource import SparkSessionResource
 from tests.restore import parcel_postage as postage
 from tests.restore.control import by_key, differences, newest
 from tests.restore.example_comparison import differences_from_control

@@ -6,10 +6,7 @@ from typing import Any
 import pytest
 
 from kstreams_assets.offsets import OffsetRange, TopicPartitionId
-from kstreams_assets.recovery.point import GroupOffset, RecoveryPoint
-from kstreams_assets.restore.observed import TargetTopic
 from kstreams_assets.restore.offset_map import OffsetMap, OffsetRun, OffsetRuns
-from kstreams_assets.restore.offset_maps_table import StoredMap
 from kstreams_assets.restore.placed_inputs import (
     ExcludedTopic,
     Writer,
@@ -18,7 +15,9 @@ from kstreams_assets.restore.placed_inputs import (
 )
 from kstreams_assets.restore.plan import PlacedTopic, Refusal
 from kstreams_assets.restore.request import InputsAt
-from kstreams_assets.restore.restores_table import RestoreState
+from kstreams_assets.restore.target import TargetTopic
+from kstreams_assets.warehouse.point import GroupOffset, RecoveryPoint
+from kstreams_assets.warehouse.restores import RestoreState, StoredMap
 from tests.restore.planning_samples import (
     ROLES,
     SOURCE_CLUSTER,

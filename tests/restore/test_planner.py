@@ -13,23 +13,23 @@ from confluent_kafka.admin import (
 )
 
 from examples.order_processor.application import OrderProcessor, create_topics
-from kstreams_assets.backup.point_judge import Restores
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
-from kstreams_assets.kafka.local_cluster import LocalCluster
+from kstreams_assets.local.cluster import LocalCluster
 from kstreams_assets.offsets import CommittedOffset, OffsetRange, TopicPartitionId
 from kstreams_assets.restore.plan import PartitionPlan, RestorePlan, TopicPlan
 from kstreams_assets.restore.planner import plan_restore
 from kstreams_assets.restore.report import document, markdown
 from kstreams_assets.restore.request import InputsExtent, RestoreMode, RestoreRequest
-from kstreams_assets.restore.restores_table import (
+from kstreams_assets.warehouse.judge import Restores
+from kstreams_assets.warehouse.layout import Warehouse
+from kstreams_assets.warehouse.restores import (
     RestoresTable,
     RestoreState,
     StoredRestore,
     StoredTopic,
 )
-from kstreams_assets.warehouse.layout import Warehouse
-from spark_resources.session import SparkSessionResource
+from spark_resources.resource import SparkSessionResource
 from tests.backup.acls import Acls
 from tests.restore.planned_application import (
     AUTHORIZER,

@@ -4,9 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from kstreams_assets.backup.point_judge import Restores
 from kstreams_assets.offsets import CommittedOffset
-from kstreams_assets.restore.observed import Holding
 from kstreams_assets.restore.plan import Refusal, RestorePlan, SnapshotSource, TopicPlan
 from kstreams_assets.restore.planning import Findings, make_plan, plan_topics, restore_id
 from kstreams_assets.restore.request import (
@@ -18,6 +16,8 @@ from kstreams_assets.restore.request import (
     VerifyExtent,
 )
 from kstreams_assets.restore.selection import Selection
+from kstreams_assets.restore.target import Holding
+from kstreams_assets.warehouse.judge import Restores
 from tests.restore.planning_samples import (
     ROLES,
     TARGET_CLUSTER,

@@ -14,15 +14,15 @@ from bench.memory import python_workers
 from kstreams_assets.errors import ForeignRecordsError, ProduceRefusedError
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
-from kstreams_assets.kafka.local_cluster import LocalCluster
 from kstreams_assets.kafka.topics import TopicSpec
+from kstreams_assets.local.cluster import LocalCluster
 from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.restore import produce as produce_module
 from kstreams_assets.restore.produce import produce
-from kstreams_assets.restore.work import PartitionWork
 from kstreams_assets.settings import RestoreSettings
-from spark_resources.backup_job import SparkJobError
-from spark_resources.session import SparkSessionResource
+from spark_resources.partition_records import PartitionWork
+from spark_resources.resource import SparkSessionResource
+from spark_resources.spans import SparkJobError
 from tests.backup.reading import consume
 from tests.restore.span_files import Stored, span_file, work_of
 from tests.streams.cluster import unique_name

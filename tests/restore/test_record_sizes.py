@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kafka.record.memory_records import MemoryRecordsBuilder
 
-from kstreams_assets.backup.content import SpanFile
 from kstreams_assets.offsets import OffsetRange
 from kstreams_assets.restore.record_sizes import batch_bytes, largest_batch, payload_bytes
+from kstreams_assets.warehouse.records import SpanFile
 
 Headers = Sequence[tuple[str, bytes | None]]
 Record = tuple[bytes | None, bytes | None, Headers | None]

@@ -12,9 +12,14 @@ from hypothesis import strategies as st
 
 from kstreams_assets.errors import RestoreRecordsError
 from kstreams_assets.offsets import TopicPartitionId
-from kstreams_assets.restore.records import SCHEMA, header_lists, work_offsets, work_records
 from kstreams_assets.restore.request import OriginalHeaders
-from kstreams_assets.restore.work import PartitionWork
+from spark_resources.partition_records import (
+    SCHEMA,
+    PartitionWork,
+    header_lists,
+    work_offsets,
+    work_records,
+)
 from tests.restore.span_files import Stored, work_of
 from tests.restore.span_files import span_file as file_of
 

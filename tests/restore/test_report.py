@@ -5,8 +5,6 @@ from dataclasses import replace
 
 import pytest
 
-from kstreams_assets.backup.point_judge import Restores
-from kstreams_assets.restore.observed import Holding
 from kstreams_assets.restore.plan import Refusal, RestorePlan, SnapshotSource
 from kstreams_assets.restore.planning import Findings, make_plan, plan_topics
 from kstreams_assets.restore.report import bytes_text, document, markdown
@@ -17,6 +15,8 @@ from kstreams_assets.restore.request import (
     RestoreRequest,
 )
 from kstreams_assets.restore.selection import Selection
+from kstreams_assets.restore.target import Holding
+from kstreams_assets.warehouse.judge import Restores
 from tests.restore.planning_samples import findings, partition_of, point, target, there
 
 TAKEN_MS = point().taken_at_ms

@@ -9,13 +9,13 @@ import pytest
 
 from examples.order_processor.application import create_topics
 from kstreams_assets.app.model import Store
-from kstreams_assets.backup.point_judge import Restores
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
-from kstreams_assets.recovery.point import Guarantee, Method, RecoveryPoint
 from kstreams_assets.restore.from_settings import plan_restore
 from kstreams_assets.restore.request import ChangelogSource, InputsExtent, RestoreRequest
-from spark_resources.session import SparkSessionResource
+from kstreams_assets.warehouse.judge import Restores
+from kstreams_assets.warehouse.point import Guarantee, Method, RecoveryPoint
+from spark_resources.resource import SparkSessionResource
 from tests.restore.control import by_key, differences, newest
 from tests.restore.order_run import IN_FLIGHT, RATE, OrderRun, go_on
 from tests.restore.trial import (

@@ -6,15 +6,15 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from kstreams_assets.recovery.point import GroupOffset
 from kstreams_assets.restore.request import RestoreMode
-from kstreams_assets.restore.restores_table import (
+from kstreams_assets.warehouse.layout import CONTROL_TABLES, Warehouse
+from kstreams_assets.warehouse.point import GroupOffset
+from kstreams_assets.warehouse.restores import (
     RestoresTable,
     RestoreState,
     StoredRestore,
     StoredTopic,
 )
-from kstreams_assets.warehouse.layout import CONTROL_TABLES, Warehouse
 
 APPLICATION_ID = "shop"
 METADATA = "AgAAAZM\x00é\u2028"

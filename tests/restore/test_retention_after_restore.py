@@ -7,17 +7,17 @@ from pathlib import Path
 import pytest
 
 from kstreams_assets.app.model import AppTopic, StreamsApplication, TopicRole
-from kstreams_assets.backup.from_settings import back_up, recorder_of
+from kstreams_assets.backup.run import back_up, recorder_of
 from kstreams_assets.backup.windows import Window
 from kstreams_assets.kafka.cluster import KafkaCluster
-from kstreams_assets.kafka.local_cluster import LocalCluster
 from kstreams_assets.kafka.topics import TopicSpec
+from kstreams_assets.local.cluster import LocalCluster
 from kstreams_assets.offsets import CommittedOffset, TopicPartitionId
 from kstreams_assets.restore.finish import finish
 from kstreams_assets.restore.request import RestoreRequest
-from kstreams_assets.restore.restores_table import RestoreState
 from kstreams_assets.settings import ApplicationSettings
-from spark_resources.session import SparkSessionResource
+from kstreams_assets.warehouse.restores import RestoreState
+from spark_resources.resource import SparkSessionResource
 from tests.restore.killing import restore
 from tests.restore.trial import connection_to, settings_of
 from tests.streams.cluster import unique_name

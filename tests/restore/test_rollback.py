@@ -7,11 +7,11 @@ import pytest
 from confluent_kafka import Consumer
 
 from kstreams_assets.errors import GroupNotEmptyError, RollbackRefusedError
-from kstreams_assets.kafka.local_cluster import LocalCluster
+from kstreams_assets.local.cluster import LocalCluster
 from kstreams_assets.offsets import CommittedOffset, TopicPartitionId
-from kstreams_assets.recovery.point import GroupOffset
-from kstreams_assets.restore.restores_table import RestoreState
-from kstreams_assets.restore.rollback import rollback
+from kstreams_assets.restore.group_offsets import rollback
+from kstreams_assets.warehouse.point import GroupOffset
+from kstreams_assets.warehouse.restores import RestoreState
 from tests.restore.after_commit import AfterCommit, after_commit, now_ms
 from tests.streams.cluster import unique_name
 

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from kstreams_assets.backup.point_judge import Restores
 from kstreams_assets.errors import RestoreRefusedError
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.restore.plan import Refusal, RestorePlan
 from kstreams_assets.restore.request import RestoreRequest
 from kstreams_assets.restore.run import RestoreRun
 from kstreams_assets.settings import RestoreSettings
+from kstreams_assets.warehouse.judge import Restores
 from kstreams_assets.warehouse.layout import Warehouse
 from tests.streams.workbench import NoSpark
 

@@ -12,19 +12,19 @@ from typing import Any, Final
 
 import pytest
 
+from kstreams_assets.completeness.on_restores import evaluate_restore, require_none_blocks
 from kstreams_assets.completeness.result import Outcome, RuleResult
 from kstreams_assets.errors import GroupOffsetsDifferError, RestoreIncompleteError
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.offsets import CommittedOffset, TopicPartitionId
-from kstreams_assets.recovery.point import GroupOffset, RecoveryPoint
 from kstreams_assets.restore import run as run_module
-from kstreams_assets.restore.completeness import evaluate_restore, require_none_blocks
 from kstreams_assets.restore.from_settings import commit_group_offsets, plan_restore, run_restore
 from kstreams_assets.restore.group_offsets import GroupOffsetsCommit
-from kstreams_assets.restore.restores_table import RestoreState
 from kstreams_assets.restore.run import RestoreResult
-from spark_resources.session import SparkSessionResource
+from kstreams_assets.warehouse.point import GroupOffset, RecoveryPoint
+from kstreams_assets.warehouse.restores import RestoreState
+from spark_resources.resource import SparkSessionResource
 from tests.completeness.live_run import ORDER_PROCESSOR, LiveRun, run_live
 from tests.restore.seeding import (
     Fault,

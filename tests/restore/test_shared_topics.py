@@ -6,20 +6,20 @@ from dataclasses import dataclass
 import pytest
 
 from kstreams_assets.app.model import TopicRole
-from kstreams_assets.backup.point_judge import Restores
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
-from kstreams_assets.kafka.local_cluster import LocalCluster
+from kstreams_assets.local.cluster import LocalCluster
 from kstreams_assets.offsets import CommittedOffset, TopicPartitionId
-from kstreams_assets.recovery.point import RecoveryPoint
 from kstreams_assets.restore.from_settings import commit_group_offsets, run_restore
 from kstreams_assets.restore.plan import RestorePlan
 from kstreams_assets.restore.planner import plan_restore
 from kstreams_assets.restore.request import InputsAt, RestoreRequest
-from kstreams_assets.restore.restores_table import StoredRestore
 from kstreams_assets.settings import ApplicationSettings, WindowSchedule
+from kstreams_assets.warehouse.judge import Restores
 from kstreams_assets.warehouse.layout import Warehouse
-from spark_resources.session import SparkSessionResource
+from kstreams_assets.warehouse.point import RecoveryPoint
+from kstreams_assets.warehouse.restores import StoredRestore
+from spark_resources.resource import SparkSessionResource
 from tests.restore.after_commit import now_ms, write
 from tests.streams.cluster import unique_name
 from tests.streams.workbench import Workbench

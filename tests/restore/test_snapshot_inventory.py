@@ -8,20 +8,20 @@ from typing import Any
 import pytest
 
 from kstreams_assets.app.model import Store
-from kstreams_assets.backup.ledger import Ledger
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.ktables.snapshot import Snapshot, SnapshotPartition
 from kstreams_assets.ktables.snapshots_table import SnapshotsTable
 from kstreams_assets.ktables.store_format import StoreFormat, StoreKind
-from kstreams_assets.restore.observed import Holding
-from kstreams_assets.restore.snapshot_inventory import (
+from kstreams_assets.restore.snapshots import (
     FromSnapshots,
+    SnapshotState,
     from_snapshots,
     snapshot_state,
 )
-from kstreams_assets.restore.snapshot_state import SnapshotState
+from kstreams_assets.restore.target import Holding
 from kstreams_assets.settings import ApplicationSettings, WindowSchedule
 from kstreams_assets.warehouse.layout import Warehouse
+from kstreams_assets.warehouse.ledger import Ledger
 from tests.backup.samples import backup, result, span
 from tests.restore.planning_samples import application, findings, noted, partition_of, point
 from tests.restore.snapshot_samples import CHANGELOG, snapshot

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import pytest
 
 from kstreams_assets.ktables.store_format import StoreFormat, StoreKind
-from kstreams_assets.restore.snapshot_retention import may_be_versioned, retention_refusal
+from kstreams_assets.restore.snapshots import may_be_versioned, retention_refusal
 from tests.restore.snapshot_samples import store
 
 DAY = 86_400_000

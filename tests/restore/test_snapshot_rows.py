@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from kstreams_assets.restore.record_sizes import largest_batch
-from kstreams_assets.restore.snapshot_rows import (
+from kstreams_assets.restore.snapshots import (
     keyless_rows,
     odd_timestamps,
     snapshot_files,

@@ -13,7 +13,7 @@ from kstreams_assets.offsets import OffsetRange
 from kstreams_assets.restore.plan import SnapshotSource
 from kstreams_assets.restore.planning import Findings, plan_topics
 from kstreams_assets.restore.selection import WantedTopic
-from kstreams_assets.restore.snapshot_state import (
+from kstreams_assets.restore.snapshots import (
     ChosenSnapshot,
     SnapshotState,
     begun_otherwise,

@@ -7,10 +7,10 @@ import pytest
 
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
-from kstreams_assets.kafka.local_cluster import LocalCluster
-from kstreams_assets.recovery.point import RecoveryPoint
+from kstreams_assets.local.cluster import LocalCluster
 from kstreams_assets.restore.request import RestoreRequest
-from spark_resources.session import SparkSessionResource
+from kstreams_assets.warehouse.point import RecoveryPoint
+from spark_resources.resource import SparkSessionResource
 from tests.recovery.test_source_changelogs import change
 from tests.restore.control import by_key, differences, newest
 from tests.restore.trial import Source, connection_to, restore, settings_of

@@ -11,8 +11,7 @@ from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.kafka.secret import Secret
 from kstreams_assets.restore.config import RestoreConfig, parse_instant
 from kstreams_assets.restore.request import RestoreRequest
-from kstreams_assets.restore.restores_table import RestoreState
-from kstreams_assets.restore.targets import (
+from kstreams_assets.restore.target import (
     local_name,
     local_name_of,
     open_stored_target,
@@ -20,7 +19,8 @@ from kstreams_assets.restore.targets import (
     target_connection,
 )
 from kstreams_assets.settings import ApplicationSettings, RestoreSettings
-from kstreams_assets.warehouse.presence import make_warehouse
+from kstreams_assets.warehouse.restores import RestoreState
+from kstreams_assets.warehouse.table import make_warehouse
 from tests.restore import outcomes
 
 NOON = RestoreRequest(as_of_ms=1_795_262_400_250)

@@ -1,6 +1,6 @@
 """Configs of restored topics: relaxed, and put back afterwards."""
 
-from kstreams_assets.restore.topic_configs import of_existing_topic, of_new_topic
+from kstreams_assets.restore.target_topics import of_existing_topic, of_new_topic
 
 FOR_EVER = "9223372036854775807"
 RELAXED = {

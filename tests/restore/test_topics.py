@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 
 from kstreams_assets.app.model import TopicRole
-from kstreams_assets.backup.point_judge import Restores
 from kstreams_assets.errors import RestoreRefusedError
-from kstreams_assets.kafka.local_cluster import LocalCluster
 from kstreams_assets.kafka.topics import TopicSpec
+from kstreams_assets.local.cluster import LocalCluster
 from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.restore.plan import PartitionPlan, RestorePlan, TopicPlan
 from kstreams_assets.restore.request import RestoreRequest
-from kstreams_assets.restore.restores_table import RestoreState
-from kstreams_assets.restore.topics import TargetTopics
+from kstreams_assets.restore.run import TargetTopics
+from kstreams_assets.warehouse.judge import Restores
+from kstreams_assets.warehouse.restores import RestoreState
 from tests.restore.after_commit import AfterCommit, after_commit, now_ms, write
 from tests.streams.cluster import unique_name
 

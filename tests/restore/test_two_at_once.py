@@ -14,12 +14,12 @@ from confluent_kafka import Consumer
 
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
-from kstreams_assets.kafka.local_cluster import LocalCluster
 from kstreams_assets.kafka.topics import TopicSpec
-from kstreams_assets.restore.own_target import restore_lock
-from kstreams_assets.restore.restores_table import RestoresTable, RestoreState, StoredRestore
+from kstreams_assets.local.cluster import LocalCluster
+from kstreams_assets.restore.target import restore_lock
 from kstreams_assets.warehouse.layout import Warehouse
-from spark_resources.session import SparkSessionResource
+from kstreams_assets.warehouse.restores import RestoresTable, RestoreState, StoredRestore
+from spark_resources.resource import SparkSessionResource
 from tests.cli.application import document, write
 from tests.restore.after_commit import now_ms
 from tests.restore.after_commit import write as write_records

@@ -10,9 +10,8 @@ from confluent_kafka import Producer
 
 from kstreams_assets.errors import ClusterUnavailableError, RestoreRecordsError
 from kstreams_assets.kafka.connection import KafkaConnection
-from kstreams_assets.kafka.local_cluster import LocalCluster
+from kstreams_assets.local.cluster import LocalCluster
 from kstreams_assets.offsets import OffsetRange, TopicPartitionId
-from kstreams_assets.restore.records import SCHEMA
 from kstreams_assets.restore.request import VerifyExtent
 from kstreams_assets.restore.verify import (
     SAMPLE_ENDS,
@@ -20,7 +19,8 @@ from kstreams_assets.restore.verify import (
     stretches_of,
     verify,
 )
-from spark_resources.session import SparkSessionResource
+from spark_resources.partition_records import SCHEMA
+from spark_resources.resource import SparkSessionResource
 from tests.backup.writing import RawRecord
 from tests.restore.verifying import (
     CONFIGS,

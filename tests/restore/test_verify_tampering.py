@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 import pytest
 
-from kstreams_assets.kafka.local_cluster import LocalCluster
+from kstreams_assets.local.cluster import LocalCluster
 from kstreams_assets.restore.verify import (
     VerifyResult,
 )
-from spark_resources.session import SparkSessionResource
+from spark_resources.resource import SparkSessionResource
 from tests.backup.writing import RawRecord
 from tests.restore.verifying import (
     EXTRA,

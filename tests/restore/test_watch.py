@@ -16,11 +16,18 @@ from examples.order_processor.orders import OrderGenerator
 from kstreams_assets.app.model import TopicRole
 from kstreams_assets.errors import ConfigurationError, TargetTopicChangedError
 from kstreams_assets.kafka.cluster import KafkaCluster
-from kstreams_assets.kafka.local_cluster import LocalCluster
 from kstreams_assets.kafka.topics import TopicSpec
+from kstreams_assets.local.cluster import LocalCluster
 from kstreams_assets.offsets import CommittedOffset, TopicPartitionId
-from kstreams_assets.restore.watch import follow, records_left, watch
-from kstreams_assets.restore.watch_signs import Assessment, Health, Limits, Sign
+from kstreams_assets.restore.watch import (
+    Assessment,
+    Health,
+    Limits,
+    Sign,
+    follow,
+    records_left,
+    watch,
+)
 from tests.kafka.transacting import transact, transactional_producer
 from tests.restore.after_commit import AfterCommit, after_commit, now_ms
 from tests.streams.cluster import unique_name

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from kstreams_assets.offsets import TopicPartitionId
-from kstreams_assets.restore.watch_judge import Judge
-from kstreams_assets.restore.watch_signs import (
+from kstreams_assets.restore.watch import (
     Assessment,
     Expected,
     Health,
+    Judge,
     Limits,
     Observation,
     PartitionSeen,

@@ -6,24 +6,23 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from kstreams_assets.app.model import Store, StreamsApplication, TopicRole
-from kstreams_assets.backup.from_settings import back_up, recorder_of
-from kstreams_assets.backup.ledger import Ledger
-from kstreams_assets.backup.run import Spark
+from kstreams_assets.backup.run import Spark, back_up, recorder_of
 from kstreams_assets.backup.windows import Window
+from kstreams_assets.completeness.on_restores import evaluate_restore, results_of_restore
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
-from kstreams_assets.ktables.from_settings import make_snapshots
+from kstreams_assets.ktables.run import make_snapshots
 from kstreams_assets.offsets import CommittedOffset, TopicPartitionId
-from kstreams_assets.recovery.point import GroupOffset, Guarantee, RecoveryPoint
-from kstreams_assets.restore.completeness import evaluate_restore, results_of_restore
 from kstreams_assets.restore.from_settings import commit_group_offsets, plan_restore
 from kstreams_assets.restore.plan import RestorePlan
 from kstreams_assets.restore.planner import plan_again
 from kstreams_assets.restore.request import RestoreRequest
-from kstreams_assets.restore.restores_table import RestoreState, StoredRestore
 from kstreams_assets.restore.run import RestoreRun
 from kstreams_assets.settings import ApplicationSettings, WindowSchedule
 from kstreams_assets.warehouse.layout import Warehouse
+from kstreams_assets.warehouse.ledger import Ledger
+from kstreams_assets.warehouse.point import GroupOffset, Guarantee, RecoveryPoint
+from kstreams_assets.warehouse.restores import RestoreState, StoredRestore
 from tests.restore.control import await_drained, read
 from tests.streams.cluster import unique_name
 from tests.streams.feed import Record, produce

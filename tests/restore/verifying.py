@@ -12,21 +12,19 @@ from confluent_kafka import Producer
 from kstreams_assets.app.model import TopicRole
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
-from kstreams_assets.kafka.local_cluster import LocalCluster
 from kstreams_assets.kafka.topics import TopicSpec
+from kstreams_assets.local.cluster import LocalCluster
 from kstreams_assets.offsets import OffsetRange, TopicPartitionId
 from kstreams_assets.restore.offset_map import runs_of
 from kstreams_assets.restore.plan import PartitionPlan, TopicPlan
-from kstreams_assets.restore.records import SCHEMA
 from kstreams_assets.restore.request import VerifyExtent
-from kstreams_assets.restore.restores_table import StoredTopic
-from kstreams_assets.restore.result import PartitionProduced
 from kstreams_assets.restore.verify import (
     VerifyResult,
     verify,
 )
-from kstreams_assets.restore.work import PartitionWork
-from spark_resources.session import SparkSessionResource
+from kstreams_assets.warehouse.restores import StoredTopic
+from spark_resources.partition_records import SCHEMA, PartitionProduced, PartitionWork
+from spark_resources.resource import SparkSessionResource
 from tests.backup.writing import RawRecord, write_raw
 from tests.streams.cluster import unique_name
 

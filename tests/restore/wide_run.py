@@ -9,7 +9,7 @@ from typing import Final
 
 from kstreams_assets.backup.run import Spark
 from kstreams_assets.kafka.cluster import KafkaCluster
-from kstreams_assets.kafka.local_cluster import LocalCluster
+from kstreams_assets.local.cluster import LocalCluster
 from kstreams_assets.offsets import TopicPartitionId
 from tests.restore.trial import Source, SourceRun, connection_to, settings_of
 from tests.streams.cluster import unique_name

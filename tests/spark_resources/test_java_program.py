@@ -1,12 +1,12 @@
-"""spark_resources/java_program.py, with programs that answer like Java and its compiler."""
+"""spark_resources/java.py, with programs that answer like Java and its compiler."""
 
 from pathlib import Path
 
 import pytest
 
 from kstreams_assets.errors import ProcessError
-from spark_resources import java_program
-from spark_resources.java_program import JavaProgram
+from spark_resources import java as java_program
+from spark_resources.java import JavaProgram
 from tests.spark_resources.fake_java import fake_java
 
 # Called as: javac -cp <jars> -d <folder> <source>

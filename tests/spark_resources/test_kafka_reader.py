@@ -18,13 +18,13 @@ from kstreams_assets.errors import (
     OffsetOutOfRangeError,
     TopicNotFoundError,
 )
+from kstreams_assets.kafka.clients import LibrdkafkaConfig, librdkafka_config
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
-from kstreams_assets.kafka.librdkafka import LibrdkafkaConfig, librdkafka_config
-from kstreams_assets.kafka.local_cluster import LocalCluster
 from kstreams_assets.kafka.topics import TopicSpec
+from kstreams_assets.local.cluster import LocalCluster
 from kstreams_assets.offsets import TopicPartitionId
-from kstreams_assets.restore.comparison import RecordColumns
+from spark_resources.comparison import RecordColumns
 from spark_resources.kafka_reader import KafkaReader
 from tests.backup.acls import Acls
 from tests.backup.writing import RawRecord, write_raw

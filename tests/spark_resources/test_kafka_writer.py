@@ -14,17 +14,17 @@ from kstreams_assets.errors import (
     RestoreRecordsError,
     TopicNotFoundError,
 )
+from kstreams_assets.kafka.clients import librdkafka_config
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
-from kstreams_assets.kafka.librdkafka import librdkafka_config
-from kstreams_assets.kafka.local_cluster import LocalCluster
 from kstreams_assets.kafka.topics import TopicSpec
+from kstreams_assets.local.cluster import LocalCluster
 from kstreams_assets.offsets import TopicPartitionId
-from kstreams_assets.restore.result import PartitionProduced
-from kstreams_assets.restore.work import PartitionWork
-from spark_resources import kafka_writer, shared_producer
+from spark_resources import kafka_client as shared_producer
+from spark_resources import kafka_writer
+from spark_resources.kafka_client import SharedProducer, WriterLimits
 from spark_resources.kafka_writer import produce_partition
-from spark_resources.shared_producer import SharedProducer, WriterLimits
+from spark_resources.partition_records import PartitionProduced, PartitionWork
 from tests.backup.reading import consume
 from tests.restore.span_files import Stored, span_file, work_of
 from tests.streams.cluster import unique_name

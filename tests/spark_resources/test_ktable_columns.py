@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 from kstreams_assets.ktables.store_format import Encoding, Format, StoreFormat, StoreKind
 from spark_resources.ktable_columns import with_decoded_columns, with_key_parts
 from spark_resources.ktable_values import decoded
-from spark_resources.session import SparkSessionResource
+from spark_resources.resource import SparkSessionResource
 from tests.ktables.kafka_formats import WrittenRecord, written
 
 pytestmark = pytest.mark.spark

@@ -7,16 +7,16 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from kstreams_assets.ktables.content import open_table, window_files
+from kstreams_assets.ktables.plan import SnapshotContent, SnapshotWork
 from kstreams_assets.ktables.snapshot import RowProblem
+from kstreams_assets.ktables.snapshots_table import open_table, window_files
 from kstreams_assets.ktables.store_format import Encoding, Format, StoreFormat, StoreKind
-from kstreams_assets.ktables.work import SnapshotContent, SnapshotWork
 from kstreams_assets.offsets import OffsetRange
 from kstreams_assets.warehouse.layout import LAYOUT_PROPERTY
-from spark_resources import ktable_newest
-from spark_resources.backup_job import SparkJobError
+from spark_resources import ktable_rows as ktable_newest
 from spark_resources.ktable_job import write_snapshot
-from spark_resources.session import SparkSessionResource
+from spark_resources.resource import SparkSessionResource
+from spark_resources.spans import SparkJobError
 from tests.ktables.stored_log import table_rows
 from tests.restore.span_files import Stored, span_file
 

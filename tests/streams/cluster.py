@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kstreams_assets.kafka.local_cluster import LocalCluster
+from kstreams_assets.local.cluster import LocalCluster
 
 
 def unique_name(prefix: str) -> str:

@@ -10,9 +10,9 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from examples.order_processor.application import Guarantee
-from kstreams_assets.kafka.streams_process import StreamsProcess
+from kstreams_assets.local.process import StreamsProcess
 from spark_resources.jars import JarSet
-from spark_resources.java_program import JavaProgram
+from spark_resources.java import JavaProgram
 
 SOURCE: Final = Path(__file__).with_name("OracleApp.java")
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from spark_resources.session import SparkSessionResource
+from spark_resources.resource import SparkSessionResource
 
 
 @pytest.fixture(scope="session")

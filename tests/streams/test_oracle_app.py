@@ -8,7 +8,7 @@ import pytest
 
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
-from kstreams_assets.kafka.local_cluster import LocalCluster
+from kstreams_assets.local.cluster import LocalCluster
 from kstreams_assets.offsets import TopicPartitionId
 from spark_resources.jars import JarSet, verify_jars
 from tests.recovery.history import read_history

@@ -19,7 +19,7 @@ from examples.order_processor.application import (
 from examples.order_processor.load import produce_orders
 from examples.order_processor.orders import CustomerTotal, OrderGenerator, customer_totals
 from kstreams_assets.errors import ProcessError
-from kstreams_assets.kafka.local_cluster import LocalCluster
+from kstreams_assets.local.cluster import LocalCluster
 from tests.streams.cluster import unique_name
 
 pytestmark = pytest.mark.kafka

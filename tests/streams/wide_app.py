@@ -7,9 +7,9 @@ from typing import Final
 
 from kstreams_assets.app.model import AppTopic, StreamsApplication, TopicRole
 from kstreams_assets.kafka.cluster import KafkaCluster
-from kstreams_assets.kafka.streams_process import StreamsProcess
 from kstreams_assets.kafka.topics import TopicSpec
-from spark_resources.java_program import JavaProgram
+from kstreams_assets.local.process import StreamsProcess
+from spark_resources.java import JavaProgram
 
 PROGRAM: Final = JavaProgram(Path(__file__).with_name("WideApp.java"))
 

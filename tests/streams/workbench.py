@@ -10,23 +10,23 @@ import pytest
 from pyspark.sql import SparkSession
 
 from kstreams_assets.app.model import AppTopic, StreamsApplication, TopicRole
-from kstreams_assets.backup.ledger import Ledger
 from kstreams_assets.backup.result import WindowBackup
 from kstreams_assets.backup.run import BackupRun, Spark
 from kstreams_assets.backup.verdicts import Verdict, judge
 from kstreams_assets.backup.windows import Window
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
-from kstreams_assets.kafka.local_cluster import LocalCluster
 from kstreams_assets.kafka.topics import TopicSpec
+from kstreams_assets.local.cluster import LocalCluster
 from kstreams_assets.offsets import TopicPartitionId
-from kstreams_assets.recovery.point import RecoveryPoint
-from kstreams_assets.recovery.quiet import QuiescedMethod
+from kstreams_assets.recovery.methods import QuiescedMethod
 from kstreams_assets.recovery.recorder import Recorder
-from kstreams_assets.recovery.table import RecoveryPointTable
 from kstreams_assets.settings import BackupSettings
 from kstreams_assets.warehouse.layout import Warehouse
-from spark_resources.session import SparkSessionResource
+from kstreams_assets.warehouse.ledger import Ledger
+from kstreams_assets.warehouse.point import RecoveryPoint
+from kstreams_assets.warehouse.points import RecoveryPointTable
+from spark_resources.resource import SparkSessionResource
 from tests.streams.cluster import unique_name
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 
-from kstreams_assets.warehouse.predicate import WindowTopic, sql_string, windows_and_topics
+from kstreams_assets.warehouse.table import WindowTopic, sql_string, windows_and_topics
 
 
 def test_windows_with_the_same_topics_share_a_clause() -> None:

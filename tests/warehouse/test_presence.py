@@ -10,11 +10,15 @@ from pathlib import Path
 import pytest
 
 from kstreams_assets.errors import WarehouseError
-from kstreams_assets.recovery.table import RecoveryPointTable
-from kstreams_assets.warehouse.layout import NewerLayoutError, Warehouse, open_to_others
-from kstreams_assets.warehouse.lock import warehouse_lock
-from kstreams_assets.warehouse.presence import MARKER, absence, is_warehouse, make_warehouse
-from spark_resources.session import SparkSessionResource
+from kstreams_assets.warehouse.layout import (
+    NewerLayoutError,
+    Warehouse,
+    open_to_others,
+    warehouse_lock,
+)
+from kstreams_assets.warehouse.points import RecoveryPointTable
+from kstreams_assets.warehouse.table import MARKER, absence, is_warehouse, make_warehouse
+from spark_resources.resource import SparkSessionResource
 from tests.backup.samples import cut, point
 
 

@@ -17,16 +17,11 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from kstreams_assets.backup.facts import TopicFactsTable
-from kstreams_assets.backup.ledger import Ledger
 from kstreams_assets.completeness.result import ResultsTable
-from kstreams_assets.drill.table import DrillsTable
+from kstreams_assets.drill.report import DrillsTable
 from kstreams_assets.governance.table import FindingsTable
 from kstreams_assets.ktables.schemas import SchemasTable
 from kstreams_assets.ktables.snapshots_table import SnapshotsTable
-from kstreams_assets.recovery.saved_records import SavedRecordsTable
-from kstreams_assets.recovery.table import RecoveryPointTable
-from kstreams_assets.restore.offset_maps_table import OffsetMapsTable
-from kstreams_assets.restore.restores_table import RestoresTable
 from kstreams_assets.warehouse import table as tables
 from kstreams_assets.warehouse.column import ApplicationId, Column, Int32
 from kstreams_assets.warehouse.layout import (
@@ -34,8 +29,11 @@ from kstreams_assets.warehouse.layout import (
     LAYOUT_PROPERTY,
     NewerLayoutError,
     Warehouse,
+    warehouse_lock,
 )
-from kstreams_assets.warehouse.lock import warehouse_lock
+from kstreams_assets.warehouse.ledger import Ledger
+from kstreams_assets.warehouse.points import RecoveryPointTable, SavedRecordsTable
+from kstreams_assets.warehouse.restores import OffsetMapsTable, RestoresTable
 from kstreams_assets.warehouse.rows import rows_of
 from kstreams_assets.warehouse.table import Table, one_of
 

@@ -12,7 +12,7 @@ from examples.streams.application import Example, ExampleApplication
 from kstreams_assets.errors import ProcessError
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
-from kstreams_assets.kafka.local_cluster import LocalCluster
+from kstreams_assets.local.cluster import LocalCluster
 from tests.streams.cluster import unique_name
 from tests.streams.feed import Record, produce
 

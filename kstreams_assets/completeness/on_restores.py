@@ -1,0 +1,199 @@
+"""Completeness rules on a restored cluster: which can be evaluated there, and what they found."""
+
+import logging
+from collections.abc import Callable, Collection, Iterable
+from typing import Final
+
+from kstreams_assets.app.model import TopicRole
+from kstreams_assets.backup.run import Spark
+from kstreams_assets.completeness.checks import ON_RESTORES, explanation_of, rule_checks
+from kstreams_assets.completeness.evaluate import evaluate_cluster
+from kstreams_assets.completeness.result import Outcome, ResultsTable, RuleResult
+from kstreams_assets.completeness.rule import Place
+from kstreams_assets.completeness.runnable import Runnable, runnables_of
+from kstreams_assets.completeness.standing import Judged
+from kstreams_assets.completeness.view import ViewKind
+from kstreams_assets.errors import RestoreIncompleteError, RestoreNotVerifiedError
+from kstreams_assets.kafka.cluster import KafkaCluster
+from kstreams_assets.kafka.connection import KafkaConnection
+from kstreams_assets.offsets import TopicPartitionId
+from kstreams_assets.restore.request import ChangelogSource, InputsExtent, RestoreMode
+from kstreams_assets.restore.target import require_empty_group, require_own_target
+from kstreams_assets.settings import ApplicationSettings
+from kstreams_assets.warehouse.restores import RestoreState, StoredRestore
+
+_INPUT_ONLY: Final = frozenset({TopicRole.INPUT.value})
+
+
+def rules_on_restores(settings: ApplicationSettings) -> list[Runnable]:
+    """The rules with place `restore`, and the recomputed stores."""
+    return [rule for rule in runnables_of(settings) if Place.RESTORE in rule.on]
+
+
+def why_not_judged(rule: Runnable, restore: StoredRestore) -> str:
+    """Why a rule cannot be judged on the target, and what can be done; empty if it can.
+
+    What the backup itself lacks is seen when the rule is evaluated.
+    """
+    if restore.mode is not RestoreMode.STATE:
+        return (
+            f"The restore (mode {restore.mode.value}) brings back inputs only, everything else is"
+            " recomputed. Evaluate the rule at a window once the application has caught up."
+        )
+    restored = {topic.source: topic for topic in restore.topics}
+    views = [view for view, _ in rule.views.values()]
+    absent = {view.topic for view in views} - restored.keys()
+    if absent:
+        return (
+            f"The restore leaves out {_join(absent)}, which the rule reads. Restore all topics to"
+            " have it judged."
+        )
+    asked = restore.asked
+    read = {view.topic for view in views if view.kind is ViewKind.TOPIC}
+    inputs = {topic for topic in read if frozenset(restored[topic].roles) == _INPUT_ONLY}
+    if asked.get("inputs") == InputsExtent.TAIL.value and inputs:
+        return (
+            f"Only the tail of {_join(inputs)} was restored, but the rule reads it. Restore with"
+            " inputs: full to have it judged."
+        )
+    logs = {topic for topic in read if TopicRole.CHANGELOG.value in restored[topic].roles}
+    if asked.get("changelog_source") == ChangelogSource.SNAPSHOT.value and logs:
+        return (
+            f"{_join(logs)} was written from KTable snapshots, one record of each key, but the rule"
+            " reads its log. Restore with changelog_source: raw to have it judged."
+        )
+    return ""
+
+
+def _join(names: Iterable[str]) -> str:
+    return ", ".join(sorted(names))
+
+
+_log = logging.getLogger(__name__)
+
+SKIPPED: Final = "Skipped, as asked (skip_completeness): nothing was looked at."
+
+_EVALUABLE: Final = frozenset({RestoreState.VERIFIED, RestoreState.COMMITTED})
+
+
+def evaluate_restore(
+    settings: ApplicationSettings,
+    restore: StoredRestore,
+    target: KafkaConnection,
+    *,
+    spark: Spark,
+    rules: Collection[str] | None = None,
+    log: Callable[[str], None] = _log.info,
+) -> list[RuleResult]:
+    """Evaluate the rules with place `restore`, and the recomputations, on a verified restore.
+
+    `rules` are those to evaluate, all by default. Views hold what the group is to take in:
+    `to_commit` says where it goes on; once committed, what the group has committed on the target.
+    Rules that read what the restore leaves out are not verifiable; if none is left, Spark is not
+    started. Results are stored under the run that made the restore: so the commit finds them.
+
+    Raises:
+        RestoreNotVerifiedError: The restore was not verified, or differs from the backup.
+        TargetTopicChangedError: The cluster is another one.
+        GroupNotEmptyError: The application runs, so that nothing on the target holds still.
+    """
+    if restore.state not in _EVALUABLE:
+        raise RestoreNotVerifiedError(restore_id=restore.restore_id, state=restore.state)
+    asked = [r for r in rules_on_restores(settings) if rules is None or r.name in rules]
+    if not asked:
+        return []
+    reasons = {rule.name: why for rule in asked if (why := why_not_judged(rule, restore))}
+    skipped = [
+        _skipped(rule, reasons[rule.name], restore) for rule in asked if rule.name in reasons
+    ]
+    ResultsTable(settings.warehouse).record(skipped)
+    judged = [rule.name for rule in asked if rule.name not in reasons]
+    log(f"{len(judged)} completeness rules are evaluated on the target, {len(skipped)} cannot be.")
+    if not judged:
+        return skipped
+    with KafkaCluster(target) as cluster:
+        require_own_target(settings, restore, cluster)
+        require_empty_group(restore.group, cluster, operation="evaluate completeness rules")
+        found = evaluate_cluster(
+            settings,
+            cluster,
+            names={topic.source: topic.target for topic in restore.topics},
+            committed=_committed(restore, cluster),
+            point_id=restore.point_id,
+            spark=spark,
+            run_id=restore.run_id,
+            rules=judged,
+            place=Place.RESTORE,
+            log=log,
+        )
+    return [*found, *skipped]
+
+
+def results_of_restore(
+    settings: ApplicationSettings, restore: StoredRestore
+) -> dict[str, RuleResult]:
+    """The newest stored result of each rule on this restore."""
+    found = ResultsTable(settings.warehouse).of(
+        settings.application_id,
+        points=[restore.point_id],
+        places=[Place.RESTORE],
+        run_id=restore.run_id,
+    )
+    return {result.rule: result for result in found}
+
+
+def require_complete(settings: ApplicationSettings, restore: StoredRestore) -> None:
+    """Refuse a restore on which a blocking rule does not hold or was not evaluated.
+
+    Not so if the restore was asked to skip them.
+
+    Raises:
+        RestoreIncompleteError: It names the rules, and what was found.
+    """
+    blocking = {check.rule for check in rule_checks(settings, ON_RESTORES) if check.blocking}
+    if not blocking or restore.skips_completeness:
+        return
+    found = results_of_restore(settings, restore)
+    require_none_blocks(restore, (found[rule] for rule in sorted(blocking & found.keys())))
+    missing = sorted(blocking - found.keys())
+    if missing:
+        raise RestoreIncompleteError(
+            restore_id=restore.restore_id, violated={}, not_evaluated=missing
+        )
+
+
+def require_none_blocks(restore: StoredRestore, results: Iterable[RuleResult]) -> None:
+    """Refuse results of which one keeps the group offsets away; raises RestoreIncompleteError."""
+    violated = {r.rule: _found(r) for r in results if r.blocks}
+    if violated:
+        raise RestoreIncompleteError(
+            restore_id=restore.restore_id, violated=violated, not_evaluated=()
+        )
+
+
+def _found(result: RuleResult) -> str:
+    if result.outcome is Outcome.VIOLATED:
+        return f"{result.violations:,} row(s) in violation"
+    return explanation_of(result).rstrip(".")
+
+
+def _committed(restore: StoredRestore, cluster: KafkaCluster) -> dict[TopicPartitionId, int]:
+    restored = {topic.target for topic in restore.topics}
+    if restore.state is RestoreState.COMMITTED:
+        offsets = cluster.group_offsets(restore.group)
+        return {id_: found.offset for id_, found in offsets.items() if id_.topic in restored}
+    return {
+        TopicPartitionId(o.topic, o.partition): o.offset
+        for o in restore.to_commit
+        if o.topic in restored
+    }
+
+
+def _skipped(rule: Runnable, why: str, restore: StoredRestore) -> RuleResult:
+    return rule.result(
+        Judged(Outcome.NOT_VERIFIABLE, why),
+        Place.RESTORE,
+        application_id=restore.application_id,
+        run_id=restore.run_id,
+        point_id=restore.point_id,
+    )

@@ -1,0 +1,214 @@
+"""A connection as the configuration of librdkafka and of Java clients, and what clients log."""
+
+import logging
+from collections.abc import Mapping
+
+from kstreams_assets.errors import ConfigurationError
+from kstreams_assets.kafka.connection import (
+    KafkaConnection,
+    OAuthBearerSasl,
+    PasswordSasl,
+    Sasl,
+    SslSettings,
+    decrypt_private_key,
+    read_certificates,
+    resolve_extras,
+)
+
+LIBRDKAFKA_LOGGER = "kstreams_assets.kafka.clients"
+
+# kafka-python writes its whole configuration, every request and every byte on the wire, passwords
+# included, to these loggers at level DEBUG.
+_LOGGERS_WITH_CREDENTIALS = (
+    "kafka.admin.client",
+    "kafka.consumer.group",
+    "kafka.net.connection",
+    "kafka.net.manager",
+    "kafka.producer.kafka",
+    "kafka.protocol.parser",
+)
+
+# They report every attempt to reconnect, and every login without TLS.
+_LOGGERS_OF_ATTEMPTS = (
+    LIBRDKAFKA_LOGGER,
+    "kafka.net.connection",
+    "kafka.net.inet",
+    "kafka.net.manager",
+    "kafka.net.sasl.plain",
+    "kafka.net.selector",
+    "kafka.net.transport",
+)
+
+
+class _AsDebug(logging.Filter):
+    """Both clients report attempts that failed as errors; what matters is raised anyway."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        record.levelno, record.levelname = logging.DEBUG, "DEBUG"
+        return logging.getLogger(record.name).isEnabledFor(logging.DEBUG)
+
+
+class _NoDebug(logging.Filter):
+    def filter(self, record: logging.LogRecord) -> bool:
+        return record.levelno > logging.DEBUG
+
+
+_AS_DEBUG = _AsDebug()
+_NO_DEBUG = _NoDebug()
+
+
+def tame_client_logs() -> None:
+    """Keep the clients' failed attempts off standard error, and credentials off all logs.
+
+    Idempotent; every builder of a client calls it. Levels and handlers of the application stay.
+    """
+    for name in _LOGGERS_WITH_CREDENTIALS:
+        logging.getLogger(name).addFilter(_NO_DEBUG)  # adding it twice changes nothing
+    for name in _LOGGERS_OF_ATTEMPTS:  # after the filter above, which must see the true level
+        logging.getLogger(name).addFilter(_AS_DEBUG)
+
+
+LibrdkafkaConfig = dict[str, str | bool | int | float]
+
+
+def librdkafka_config(connection: KafkaConnection) -> LibrdkafkaConfig:
+    """The settings every confluent-kafka client of this cluster starts from, secrets in clear.
+
+    Build it where the client is built and keep it nowhere. Raises SecretNotFoundError,
+    ConfigurationError.
+    """
+    timeout_ms = round(connection.request_timeout_seconds * 1000)
+    config: LibrdkafkaConfig = {
+        "bootstrap.servers": connection.bootstrap_servers,
+        "security.protocol": connection.security_protocol.value,
+        "client.id": "kstreams-assets",
+        # librdkafka refuses less than 10 ms and more than 300 s
+        "socket.timeout.ms": min(max(timeout_ms, 10), 300_000),
+        "socket.connection.setup.timeout.ms": min(max(timeout_ms, 1_000), 30_000),
+    }
+    if connection.ssl is not None:
+        config |= _ssl(connection.ssl)
+    sasl = connection.sasl
+    if isinstance(sasl, OAuthBearerSasl):
+        config |= _oauthbearer(sasl)
+    elif sasl is not None:
+        config["sasl.mechanism"] = sasl.mechanism
+        config["sasl.username"] = sasl.username
+        config["sasl.password"] = sasl.password.resolve("sasl.password")
+    return config | resolve_extras("extra_librdkafka", connection.extra_librdkafka)
+
+
+def _ssl(ssl: SslSettings) -> LibrdkafkaConfig:
+    config: LibrdkafkaConfig = {
+        "ssl.endpoint.identification.algorithm": "https" if ssl.verify_host_name else "none"
+    }
+    if ssl.ca is not None:
+        config["ssl.ca.pem"] = read_certificates("ssl.ca", ssl.ca)
+    key = ssl.resolve_private_key()
+    if ssl.certificate is not None and key is not None:
+        config["ssl.certificate.pem"] = read_certificates("ssl.certificate", ssl.certificate)
+        config["ssl.key.pem"] = key
+    password = ssl.resolve_key_password()
+    if password is not None:
+        config["ssl.key.password"] = password
+    return config
+
+
+def _oauthbearer(sasl: OAuthBearerSasl) -> LibrdkafkaConfig:
+    config: LibrdkafkaConfig = {
+        "sasl.mechanism": sasl.mechanism,
+        "sasl.oauthbearer.method": "oidc",
+        "sasl.oauthbearer.client.id": sasl.client_id,
+        "sasl.oauthbearer.client.secret": sasl.client_secret.resolve("sasl.client_secret"),
+        "sasl.oauthbearer.token.endpoint.url": sasl.token_endpoint_url,
+    }
+    if sasl.scope is not None:
+        config["sasl.oauthbearer.scope"] = sasl.scope
+    return config
+
+
+_SECURITY = "org.apache.kafka.common.security"
+_ALLOWED_URLS = "org.apache.kafka.sasl.oauthbearer.allowed.urls"
+
+
+def java_config(connection: KafkaConnection) -> dict[str, str]:
+    """Java client properties, secrets in clear, PEM inline so that no file need reach executors.
+
+    Build it where it is used and keep it nowhere. Raises SecretNotFoundError, ConfigurationError
+    (also for a user name or secret with a line break, which JAAS cannot hold).
+    """
+    config = {
+        "bootstrap.servers": connection.bootstrap_servers,
+        "security.protocol": connection.security_protocol.value,
+    }
+    if connection.ssl is not None:
+        config |= _java_ssl(connection.ssl)
+    if connection.sasl is not None:
+        config["sasl.mechanism"] = connection.sasl.mechanism
+        config["sasl.jaas.config"] = _jaas(connection.sasl)
+        if isinstance(connection.sasl, OAuthBearerSasl):
+            handler = f"{_SECURITY}.oauthbearer.OAuthBearerLoginCallbackHandler"
+            config["sasl.login.callback.handler.class"] = handler
+            config["sasl.oauthbearer.token.endpoint.url"] = connection.sasl.token_endpoint_url
+    extras = resolve_extras("extra_java", connection.extra_java)
+    return config | {key: _java_text(value) for key, value in extras.items()}
+
+
+def spark_options(connection: KafkaConnection) -> dict[str, str]:
+    """The same as options of Spark's Kafka source: each name with the prefix `kafka.`."""
+    return {f"kafka.{name}": value for name, value in java_config(connection).items()}
+
+
+def java_system_properties(connection: KafkaConnection) -> Mapping[str, str]:
+    """JVM properties the client needs: kafka-clients 4.0 wants token endpoints allowed."""
+    if isinstance(connection.sasl, OAuthBearerSasl):
+        return {_ALLOWED_URLS: connection.sasl.token_endpoint_url}
+    return {}
+
+
+def _java_ssl(ssl: SslSettings) -> dict[str, str]:
+    config = {"ssl.endpoint.identification.algorithm": "https" if ssl.verify_host_name else ""}
+    if ssl.ca is not None:
+        config["ssl.truststore.type"] = "PEM"
+        config["ssl.truststore.certificates"] = read_certificates("ssl.ca", ssl.ca)
+    key = ssl.resolve_private_key()
+    if ssl.certificate is not None and key is not None:
+        chain = read_certificates("ssl.certificate", ssl.certificate)
+        config["ssl.keystore.type"] = "PEM"
+        config["ssl.keystore.certificate.chain"] = chain
+        # Java up to 17 cannot open the encryption (PBES2) that every current tool uses
+        password = ssl.resolve_key_password()
+        config["ssl.keystore.key"] = (
+            key if password is None else decrypt_private_key("ssl.private_key", key, password)
+        )
+    return config
+
+
+def _jaas(sasl: Sasl) -> str:
+    if isinstance(sasl, PasswordSasl):
+        module = "plain.PlainLoginModule" if sasl.mechanism == "PLAIN" else "scram.ScramLoginModule"
+        password = sasl.password.resolve("sasl.password")
+        options = {"username": sasl.username, "password": password}
+    else:
+        module = "oauthbearer.OAuthBearerLoginModule"
+        secret = sasl.client_secret.resolve("sasl.client_secret")
+        options = {"clientId": sasl.client_id, "clientSecret": secret}
+        if sasl.scope is not None:
+            options["scope"] = sasl.scope
+    words = " ".join(f'{name}="{_quote(name, value)}"' for name, value in options.items())
+    return f"{_SECURITY}.{module} required {words};"
+
+
+def _quote(name: str, value: str) -> str:
+    if "\n" in value or "\r" in value:
+        raise ConfigurationError(
+            f"The {name} of the sasl block holds a line break, which JAAS cannot carry.",
+            remedy="Remove the line break from the value or from the place that holds it.",
+        )
+    return value.replace("\\", "\\\\").replace('"', '\\"')
+
+
+def _java_text(value: str | bool | float) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value)

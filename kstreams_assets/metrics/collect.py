@@ -1,0 +1,457 @@
+"""A scrape: what brokers, group and warehouse say of an application, as samples."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import CancelledError, Future
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake.exceptions import DeltaError
+from prometheus_client.metrics_core import Metric as MetricFamily
+from prometheus_client.registry import Collector
+
+from kstreams_assets.app.model import AppTopic, TopicRole
+from kstreams_assets.backup.plan import LOSSES, UNKNOWN, GapCause
+from kstreams_assets.backup.requests import WindowStatus
+from kstreams_assets.backup.verdicts import Severity
+from kstreams_assets.completeness.result import Outcome
+from kstreams_assets.drill.readiness import Evidence, facts_of, judge_readiness
+from kstreams_assets.drill.report import ObjectiveResult, Phase
+from kstreams_assets.errors import ConfigurationError, KStreamsAssetsError
+from kstreams_assets.kafka.cluster import KafkaCluster
+from kstreams_assets.ktables.snapshot import Snapshot
+from kstreams_assets.ktables.snapshots_table import SnapshotsTable
+from kstreams_assets.metrics import catalogue
+from kstreams_assets.metrics.catalogue import SCRAPE_SECONDS, UP, Sample, Source, families
+from kstreams_assets.offsets import TopicPartitionId
+from kstreams_assets.settings import ApplicationSettings
+from kstreams_assets.warehouse.ledger import Ledger
+from kstreams_assets.warehouse.point import Guarantee
+from kstreams_assets.warehouse.points import RecoveryPointTable
+from kstreams_assets.warehouse.restores import RestoresTable, RestoreState
+
+GROUP_STATES: Final = (
+    "Absent",
+    "Stable",
+    "PreparingRebalance",
+    "CompletingRebalance",
+    "Assigning",
+    "Reconciling",
+    "NotReady",
+    "Empty",
+    "Dead",
+)
+"""Kafka's states of classic, consumer and streams groups; `Absent` is our word for no group."""
+
+_READ: Final = frozenset({TopicRole.INPUT, TopicRole.REPARTITION})
+
+
+def read_cluster(settings: ApplicationSettings, *, timeout_s: float) -> list[Sample]:
+    """Topics of the application, and where their logs begin and end.
+
+    Every single question ends within `timeout_s` seconds. Raises KafkaError and its kin,
+    SecretNotFoundError, ConfigurationError.
+    """
+    with KafkaCluster(settings.connection, timeout_s=timeout_s) as cluster:
+        partitions = _partitions(cluster, settings.application.topics)
+        present = [one for of_topic in partitions.values() for one in of_topic]
+        starts = cluster.log_start_offsets(present)
+        ends = cluster.last_stable_offsets(present)
+    roles = _roles(settings)
+    samples: list[Sample] = []
+    for topic, of_topic in partitions.items():
+        named = {"topic": topic, "role": roles[topic]}
+        samples.append(catalogue.TOPIC_PRESENT.sample(bool(of_topic), **named))
+        if of_topic:
+            samples.append(catalogue.TOPIC_PARTITIONS.sample(len(of_topic), **named))
+    for one in present:
+        samples.append(catalogue.LOG_START.sample(starts[one], **_labels(one, roles)))
+        samples.append(catalogue.PRODUCED.sample(ends[one], **_labels(one, roles)))
+    return samples
+
+
+def read_group(settings: ApplicationSettings, *, timeout_s: float) -> list[Sample]:
+    """State and members of the group, its committed offsets, and how far behind they are.
+
+    Committed offsets wait for open transactions, so this may take up to 25 s more than its single
+    questions, which end within `timeout_s` seconds. Raises as `read_cluster`, and
+    UnstableGroupOffsetsError.
+    """
+    application = settings.application
+    topics = [topic for topic in application.topics if topic.roles & _READ]
+    with KafkaCluster(settings.connection, timeout_s=timeout_s) as cluster:
+        state = cluster.group_state(application.application_id)
+        of_topics = _partitions(cluster, topics)
+        read = [one for of_topic in of_topics.values() for one in of_topic]
+        # Ends after offsets: the other way round the lag of a quick application is negative.
+        committed = cluster.group_offsets(application.application_id, partitions=read)
+        starts = cluster.log_start_offsets(read)
+        ends = cluster.last_stable_offsets(read)
+    samples = [*catalogue.GROUP_STATE.one_of(state.state if state else "Absent", GROUP_STATES)]
+    members = 0 if state is None else state.member_count
+    if members is not None:
+        samples.append(catalogue.GROUP_MEMBERS.sample(members))
+    roles = _roles(settings)
+    for one in read:
+        labels = _labels(one, roles)
+        reached = starts[one]
+        if one in committed:
+            reached = committed[one].offset
+            samples.append(catalogue.CONSUMED.sample(reached, **labels))
+        samples.append(catalogue.LAG.sample(max(0, ends[one] - reached), **labels))
+    return samples
+
+
+def _partitions(
+    cluster: KafkaCluster, topics: Sequence[AppTopic]
+) -> Mapping[str, list[TopicPartitionId]]:
+    """The partitions of each of these topics that the cluster has now, none of absent ones."""
+    found = cluster.topics()
+    return {
+        topic.name: [TopicPartitionId(topic.name, n) for n in range(found.get(topic.name, 0))]
+        for topic in topics
+    }
+
+
+def _roles(settings: ApplicationSettings) -> Mapping[str, str]:
+    return {topic.name: "+".join(sorted(topic.roles)) for topic in settings.application.topics}
+
+
+def _labels(one: TopicPartitionId, roles: Mapping[str, str]) -> Mapping[str, str]:
+    return {"topic": one.topic, "partition": str(one.partition), "role": roles[one.topic]}
+
+
+TOLD_CAUSES: Final = tuple(cause.value for cause in GapCause if cause in LOSSES | UNKNOWN)
+"""The causes of gaps that turn a check red."""
+
+_COLUMNS: Final = [
+    "window_end_ms",
+    "topic",
+    "partition",
+    "end",
+    "records",
+    "stored_bytes",
+    "gaps",
+    "recorded_at_ms",
+]
+
+
+def point_samples(evidence: Evidence) -> Iterator[Sample]:
+    """The newest recovery points, and what may be restored of them."""
+    settings = evidence.settings
+    objective_s = settings.recovery_points.objective_s
+    if objective_s is not None:
+        yield catalogue.POINT_OBJECTIVE.sample(objective_s)
+    newest = RecoveryPointTable(settings.warehouse).newest(settings.application_id)
+    if not newest:
+        return
+    (point,) = newest
+    yield catalogue.POINT_TIME.sample(point.taken_at_ms / 1000, kind="newest")
+    yield catalogue.POINT_EXACT.sample(point.guarantee is Guarantee.EXACT)
+    yield catalogue.POINT_SECONDS.sample(point.took_ms / 1000)
+    yield catalogue.POINT_IN_FLIGHT.sample(point.in_flight)
+    restorable = evidence.restorable
+    for kind, status in (("covered", restorable.covered), ("exact", restorable.exact)):
+        if status is not None:
+            yield catalogue.POINT_TIME.sample(status.taken_at_ms / 1000, kind=kind)
+
+
+def backup_samples(evidence: Evidence) -> Iterator[Sample]:
+    """What is backed up, what is due, what was lost."""
+    settings, statuses = evidence.settings, evidence.windows
+    yield catalogue.WINDOWS_DUE.sample(sum(status.is_due for status in statuses))
+    topics = sorted(topic.name for topic in settings.topics)
+    ledger = Ledger(settings.warehouse, settings.application_id)
+    rows = ledger.span_rows(topics, columns=_COLUMNS)
+    yield from _times(statuses, rows)
+    yield from _ends(rows)
+    sums = {
+        row["topic"]: row
+        for row in rows.group_by("topic")
+        .aggregate([("records", "sum"), ("stored_bytes", "sum")])
+        .to_pylist()
+    }
+    for topic, row in sorted(sums.items()):
+        yield catalogue.BACKUP_RECORDS.sample(row["records_sum"], topic=topic)
+        yield catalogue.BACKUP_BYTES.sample(row["stored_bytes_sum"], topic=topic)
+    yield from _losses(rows, sorted(sums))
+
+
+def _times(statuses: list[WindowStatus], rows: pa.Table) -> Iterator[Sample]:
+    """Times of the newest backup, of whichever window, and of the newest window with all topics."""
+    if rows.num_rows == 0:
+        return
+    yield catalogue.BACKUP_TIME.sample(_newest(rows["recorded_at_ms"]) / 1000)
+    done = [status.window for status in statuses if not status.is_due]
+    if not done:
+        return
+    end_ms = max(window.end_ms for window in done)
+    yield catalogue.WINDOW_END.sample(end_ms / 1000)
+    recorded = rows.filter(pc.field("window_end_ms") == end_ms)["recorded_at_ms"]
+    if len(recorded):
+        yield catalogue.BACKUP_DELAY.sample((_newest(recorded) - end_ms) / 1000)
+
+
+def _newest(times_ms: pa.ChunkedArray) -> int:
+    return max(times_ms.to_pylist())
+
+
+def _ends(rows: pa.Table) -> Iterator[Sample]:
+    ordered = rows.select(["topic", "partition", "window_end_ms", "end"]).sort_by("window_end_ms")
+    newest = ordered.group_by(["topic", "partition"], use_threads=False).aggregate(
+        [("end", "last")]
+    )
+    for row in newest.sort_by([("topic", "ascending"), ("partition", "ascending")]).to_pylist():
+        yield catalogue.BACKUP_END.sample(
+            row["end_last"], topic=row["topic"], partition=str(row["partition"])
+        )
+
+
+def _losses(rows: pa.Table, topics: list[str]) -> Iterator[Sample]:
+    """Every cause of every topic, so that an alert sees a 0 become something else."""
+    gaps = rows["gaps"].combine_chunks()
+    told = pa.table(
+        {
+            "topic": rows["topic"].take(gaps.value_parent_indices()),
+            "cause": gaps.flatten().field("cause"),
+            "offsets": gaps.flatten().field("offsets"),
+        }
+    )
+    summed = told.group_by(["topic", "cause"]).aggregate([("offsets", "sum"), ("cause", "count")])
+    found = {(row["topic"], row["cause"]): row for row in summed.to_pylist()}
+    for topic in topics:
+        for cause in TOLD_CAUSES:
+            row = found.get((topic, cause), {"offsets_sum": 0, "cause_count": 0})
+            labels = {"topic": topic, "cause": cause}
+            yield catalogue.LOST_OFFSETS.sample(row["offsets_sum"] or 0, **labels)
+            yield catalogue.LOSSES.sample(row["cause_count"], **labels)
+
+
+def store_samples(evidence: Evidence) -> Iterator[Sample]:
+    """The newest snapshot of each store."""
+    newest: dict[str, Snapshot] = {}
+    settings = evidence.settings
+    for snapshot in SnapshotsTable(settings.warehouse).of(settings.application_id):
+        newest[snapshot.store] = snapshot  # in order of time
+    for store, snapshot in newest.items():
+        yield catalogue.STORE_ROWS.sample(snapshot.rows, store=store)
+        yield catalogue.STORE_BYTES.sample(snapshot.bytes, store=store)
+        yield catalogue.STORE_TIME.sample(snapshot.taken_at_ms / 1000, store=store)
+        yield catalogue.STORE_PROVED.sample(snapshot.proved, store=store)
+        yield catalogue.STORE_PROBLEMS.sample(snapshot.problem_rows, store=store)
+        yield catalogue.STORE_SECONDS.sample(snapshot.took_ms / 1000, store=store)
+
+
+def restore_samples(evidence: Evidence) -> Iterator[Sample]:
+    """The restore that was begun last, and how many are open."""
+    settings = evidence.settings
+    restores = RestoresTable(settings.warehouse).all(settings.application_id)
+    yield catalogue.RESTORES_OPEN.sample(sum(not restore.is_finished for restore in restores))
+    if restores:
+        newest = restores[0]
+        yield from catalogue.RESTORE_STATE.one_of(newest.state.value, RestoreState)
+        yield catalogue.RESTORE_TIME.sample(newest.changed_at_ms / 1000)
+
+
+def completeness_samples(evidence: Evidence) -> Iterator[Sample]:
+    """How each declared rule came out, at each place where it was evaluated."""
+    for standing in evidence.rules:
+        result = standing.newest
+        labels = {"rule": result.rule, "place": result.place.value}
+        yield from catalogue.RULE_OUTCOME.one_of(result.outcome.value, Outcome, **labels)
+        yield catalogue.RULE_VIOLATIONS.sample(result.violations, **labels)
+        yield catalogue.RULE_TIME.sample(result.evaluated_at_ms / 1000, **labels)
+        for outcome, count in standing.evaluations.items():
+            yield catalogue.RULE_EVALUATIONS.sample(count, **labels, outcome=outcome.value)
+
+
+def governance_samples(evidence: Evidence) -> Iterator[Sample]:
+    """How many findings each check had the last time."""
+    report = evidence.governance
+    if report is None:
+        return
+    yield catalogue.GOVERNANCE_TIME.sample(report.judged_at_ms / 1000)
+    for verdict in report.verdicts:
+        for severity in Severity:
+            found = sum(finding.severity is severity for finding in verdict.findings)
+            labels = {"check": verdict.check, "severity": severity.value}
+            yield catalogue.GOVERNANCE_FINDINGS.sample(found, **labels)
+
+
+def drill_samples(evidence: Evidence) -> Iterator[Sample]:
+    """The drill that was begun last, and the declared time to recover."""
+    objective_s = evidence.settings.drill.objective_s
+    if objective_s is not None:
+        yield catalogue.RECOVERY_OBJECTIVE.sample(objective_s)
+    drill = evidence.drill
+    if drill is None:
+        return
+    yield catalogue.DRILL_TIME.sample(drill.ended_at_ms / 1000)
+    yield catalogue.DRILL_PASSED.sample(drill.passed)
+    yield from catalogue.DRILL_OBJECTIVE.one_of(drill.objective_result.value, ObjectiveResult)
+    if drill.total_s is not None:
+        yield catalogue.DRILL_SECONDS.sample(drill.total_s)
+    took_s = {
+        Phase.RESTORE: drill.restore_s,
+        Phase.START: drill.start_s,
+        Phase.CATCH_UP: drill.catch_up_s,
+    }
+    for phase, seconds in took_s.items():
+        if seconds is not None:
+            yield catalogue.DRILL_PHASE_SECONDS.sample(seconds, phase=phase.value)
+
+
+def readiness_samples(evidence: Evidence) -> Iterator[Sample]:
+    """Whether the application could be recovered right now."""
+    facts = facts_of(evidence, time.time_ns() // 1_000_000)
+    yield catalogue.READY.sample(judge_readiness(facts).ready)
+
+
+_LOG: Final = logging.getLogger(__name__)
+_DOWN: Final = (KStreamsAssetsError, DeltaError, OSError)
+"""What a source that cannot answer raises; anything else is a mistake of ours, and is shown."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a source gave, and how long it took (seconds)."""
+
+    samples: Sequence[Sample]
+    took_s: float
+
+
+@dataclass(slots=True)
+class Reading:
+    """One source of one application; usable from several threads.
+
+    `limit_s` is how long a scrape waits (seconds). A question that is still open when the next
+    scrape comes is not asked again, so a source that hangs costs one thread. An answer that came
+    too late is given to the next scrape, and the question asked again for the one after it: a slow
+    source is one scrape old, not missing.
+    """
+
+    application_id: str
+    source: Source
+    read: Callable[[], Sequence[Sample]]
+    limit_s: float
+    _newest: "Future[Answer] | None" = None
+    _is_slow: bool = False
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def start(self) -> "Future[Answer]":
+        """The answer to wait for; asks, unless the last question is still open."""
+        with self._lock:
+            last = self._newest
+            if last is not None and not last.done():
+                return last
+            self._newest = Future()
+            name = f"metrics-{self.source}-{self.application_id}"
+            # A daemon: a hanging broker must not keep the program from ending.
+            threading.Thread(
+                target=self._answer, args=(self._newest,), name=name, daemon=True
+            ).start()
+            return last if last is not None and self._is_slow else self._newest
+
+    def _answer(self, answer: "Future[Answer]") -> None:
+        began = time.monotonic()
+        try:
+            samples = self.read()
+            answer.set_result(Answer(samples, time.monotonic() - began))
+        except _DOWN as error:
+            answer.set_exception(error)
+        finally:
+            answer.cancel()  # what is not done by now never will be
+
+    def finish(self, answer: "Future[Answer]", *, deadline: float) -> list[Sample]:
+        """The samples, and whether the source is up; without an answer by then it is not.
+
+        `deadline` is on the clock of `time.monotonic`.
+        """
+        named = {"source": self.source.value}
+        try:
+            found = answer.result(timeout=max(0.0, deadline - time.monotonic()))
+        except CancelledError:
+            return self._down("an error of this program, shown above")
+        except _DOWN as error:
+            self._is_slow = not answer.done()
+            late = f"no answer within {self.limit_s:g} s"
+            return self._down(late if self._is_slow else str(error))
+        self._is_slow = found.took_s > self.limit_s
+        return [
+            UP.sample(1, **named),
+            SCRAPE_SECONDS.sample(found.took_s, **named),
+            *found.samples,
+        ]
+
+    def _down(self, reason: str) -> list[Sample]:
+        _LOG.warning("%s, %s: %s", self.application_id, self.source, reason)
+        return [UP.sample(0, source=self.source.value)]
+
+
+_REQUEST_SHARE: Final = 0.8
+_PARTS: Final = (
+    point_samples,
+    backup_samples,
+    store_samples,
+    restore_samples,
+    completeness_samples,
+    governance_samples,
+    drill_samples,
+    readiness_samples,
+)
+
+
+class Scrape(Collector):
+    """What Prometheus' client collects at each scrape; usable from several threads.
+
+    A scrape takes `timeout_s` seconds at most. A source that does not answer by then, or with an
+    error, has `kstreams_up` 0; what the others said is there all the same.
+    """
+
+    def __init__(self, settings: Iterable[ApplicationSettings], *, timeout_s: float) -> None:
+        self._timeout_s = timeout_s
+        self._readings = [
+            reading for of_one in settings for reading in _readings(of_one, timeout_s)
+        ]
+
+    def collect(self) -> list[MetricFamily]:
+        """Every metric of every application."""
+        deadline = time.monotonic() + self._timeout_s
+        asked = [(reading, reading.start()) for reading in self._readings]
+        samples: dict[str, list[Sample]] = {}
+        for reading, answer in asked:
+            found = reading.finish(answer, deadline=deadline)
+            samples.setdefault(reading.application_id, []).extend(found)
+        return families(samples)
+
+
+def _readings(settings: ApplicationSettings, timeout_s: float) -> list[Reading]:
+    # Before the scrape ends, so that the broker's own reason is told and not just a timeout.
+    request_s = min(settings.connection.request_timeout_seconds, _REQUEST_SHARE * timeout_s)
+    read: dict[Source, Callable[[], Sequence[Sample]]] = {
+        Source.CLUSTER: partial(read_cluster, settings, timeout_s=request_s),
+        Source.GROUP: partial(read_group, settings, timeout_s=request_s),
+        Source.WAREHOUSE: partial(read_warehouse, settings),
+    }
+    return [
+        Reading(settings.application_id, source, ask, timeout_s) for source, ask in read.items()
+    ]
+
+
+def read_warehouse(settings: ApplicationSettings) -> list[Sample]:
+    """Everything that the tables tell.
+
+    Raises NewerLayoutError, and ConfigurationError where the folder is not there (not mounted).
+    """
+    if not settings.warehouse.root.is_dir():
+        raise ConfigurationError(
+            f"The warehouse {settings.warehouse.root} is not there.",
+            remedy="Check the path and whether the disk is mounted.",
+        )
+    evidence = Evidence(settings)
+    return [sample for part in _PARTS for sample in part(evidence)]

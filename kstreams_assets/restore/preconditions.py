@@ -1,0 +1,428 @@
+"""What on the target, or in the records, keeps a restore from being run. Pure."""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from kstreams_assets.app.model import TopicRole
+from kstreams_assets.offsets import TopicPartitionId
+from kstreams_assets.restore.plan import (
+    SOMEBODY_ELSE,
+    PlacedTopic,
+    Refusal,
+    RestorePlan,
+    TopicPlan,
+    identity,
+)
+from kstreams_assets.restore.planning import Findings
+from kstreams_assets.restore.request import InputsAt
+from kstreams_assets.restore.target import Holding, TargetTopic
+from kstreams_assets.restore.target_topics import MAX_MESSAGE_BYTES, MIN_IN_SYNC, TIMESTAMP_TYPE
+from kstreams_assets.warehouse.point import iso_time
+from kstreams_assets.warehouse.restores import RestoreState, StoredRestore
+
+_TOPIC_RIGHTS = ("READ", "WRITE", "ALTER_CONFIGS")
+_GROUP_RIGHTS = ("READ",)
+_ALL = "ALL"
+_INTERNAL = frozenset({TopicRole.CHANGELOG, TopicRole.REPARTITION})
+_HANDED_OVER = frozenset({RestoreState.COMMITTED, RestoreState.FINISHED})
+_TAKEN_OVER = frozenset({"classic", "consumer", "streams"})
+"""Types of groups whose offsets the application can go on from."""
+
+
+def refusals(
+    found: Findings,
+    topics: Sequence[TopicPlan],
+    *,
+    largest: Mapping[str, int],
+    writers: Mapping[str, StoredRestore],
+) -> list[Refusal]:
+    """Everything that stands against it, in the order in which one would mend it.
+
+    Args:
+        largest: By source topic, the size of its largest record in a batch of its own, where the
+            target topic would not take it.
+        writers: By id of a target topic, the restore that wrote it, of whatever application.
+    """
+    handed_over = _handed_over(found, topics)
+    if handed_over is not None:
+        return [*found.target.problems, handed_over]
+    return [
+        *_damaged(found, topics),
+        *found.target.problems,
+        *_group(found),
+        *_source_cluster(found, topics),
+        *_replication(found),
+        *(
+            refusal
+            for topic in topics
+            if (there := found.target.topics.get(topic.target)) is not None
+            for refusal in _existing(found, topic, there, largest, writers)
+        ),
+        *_left_there(found, topics),
+        *_rights_on_placed(found),
+        *_timestamps(found, topics),
+    ]
+
+
+def _damaged(found: Findings, topics: Sequence[TopicPlan]) -> Iterable[Refusal]:
+    for topic in topics:
+        for partition in topic.partitions:
+            for damage in found.holdings.get(partition.source, Holding()).damaged:
+                yield Refusal(
+                    f"backup of {partition.source}",
+                    f"Its files do not match the ledger: {damage}.",
+                    damage.remedy,
+                )
+
+
+def changed_since(then: RestorePlan, now: RestorePlan, own: StoredRestore | None) -> list[Refusal]:
+    """Where the target is not as it was planned, `now` being the plan under the restore's lock.
+
+    What this very restore has done meanwhile is no difference: `own` is what is stored of it. An
+    attempt that was stopped is gone on with, a second command at the same time finds all done.
+    """
+    before = {topic.target: topic for topic in then.topics}
+    if {t.source: t.target for t in now.topics} != {t.source: t.target for t in then.topics}:
+        problem = "The plan has other topics than a moment ago."
+        return [Refusal(f"restore {then.restore_id}", problem, "Plan the restore again.")]
+    found = [
+        refusal
+        for topic in now.topics
+        if (difference := _difference(before[topic.target], topic, own))
+        for refusal in [Refusal(f"topic {topic.target}", difference, SOMEBODY_ELSE)]
+    ]
+    if [_place(topic) for topic in now.placed] != [_place(topic) for topic in then.placed]:
+        problem = "Topics that it leaves out are not those that were planned with."
+        found.append(Refusal(f"restore {then.restore_id}", problem, "Plan the restore again."))
+    committed = {
+        TopicPartitionId(o.topic, o.partition): o.offset
+        for o in (own.committed if own else None) or ()
+    }
+    moved = sorted(
+        id_
+        for id_ in {*then.group_offsets, *now.group_offsets}
+        if then.group_offsets.get(id_) != (offset := now.group_offsets.get(id_))
+        and (offset is None or committed.get(id_) != offset.offset)
+    )
+    if moved:
+        found.append(
+            Refusal(
+                f"group {now.group}",
+                f"Its committed offsets of {len(moved)} partition(s) have changed since the restore"
+                f" was planned, the first of them {moved[0]}.",
+                "Another restore or the application has committed them: stop that and plan the"
+                " restore again.",
+            )
+        )
+    return found
+
+
+def _place(topic: PlacedTopic) -> PlacedTopic:
+    """What of it does not change while producers write: the end of a topic does."""
+    return replace(topic, offsets=()) if topic.inputs_are_at is InputsAt.LATEST else topic
+
+
+def _difference(then: TopicPlan, now: TopicPlan, own: StoredRestore | None) -> str:
+    """How a topic differs from its plan, empty if it does not."""
+    if now.records != then.records:
+        return f"{now.records:,} records are to be restored, {then.records:,} were planned."
+    is_own = (
+        own is not None
+        and now.target_topic_id is not None
+        and own.own_topic(now.target, now.target_topic_id) is not None
+    )
+    if is_own:
+        return ""
+    if now.target_topic_id != then.target_topic_id:
+        was, is_ = identity(then.target_topic_id), identity(now.target_topic_id)
+        return f"When the restore was planned it {was}, now that it begins it {is_}."
+    for partition, before in zip(now.partitions, then.partitions, strict=True):
+        if partition.base_offset != before.base_offset:
+            return (
+                f"Partition {partition.target} ended at {before.base_offset} when the restore was"
+                f" planned, now that it begins it ends at {partition.base_offset}."
+            )
+    return ""
+
+
+def _handed_over(found: Findings, topics: Sequence[TopicPlan]) -> Refusal | None:
+    """That this very restore is done, and that its application has gone on from it."""
+    stored, group = found.stored, found.target.group
+    if stored is None or stored.state not in _HANDED_OVER:
+        return None
+    signs = []
+    if group is not None and not group.is_empty:
+        members = "" if group.member_count is None else f" with {group.member_count} member(s)"
+        signs.append(f"group {found.names.group} is {group.state}{members}")
+    committed = {TopicPartitionId(o.topic, o.partition): o.offset for o in stored.committed or ()}
+    offsets = found.target.group_offsets
+    if moved := sum(id_ in offsets and offsets[id_].offset != at for id_, at in committed.items()):
+        signs.append(f"its committed offsets have moved in {moved} partition(s)")
+    grown = [
+        topic.target
+        for topic in topics
+        if (there := found.target.topics.get(topic.target)) is not None
+        and found.of_this_restore(topic.target) is not None
+        and any(
+            end > partition.base_offset + partition.records
+            for partition, end in zip(topic.partitions, there.ends, strict=False)
+        )
+    ]
+    if grown:
+        signs.append(f"{len(grown)} topic(s) have grown behind it, {grown[0]} first")
+    if not signs:
+        return None
+    return Refusal(
+        f"restore {stored.restore_id}",
+        f"It was {stored.state} at {iso_time(stored.changed_at_ms)}, and the target has gone on"
+        f" from it since: {'; '.join(signs)}.",
+        "Nothing is left to be restored. Start the application if it does not run, follow it with"
+        " kstreams-assets restore watch, and end with restore finish. To restore again, stop it and"
+        " its producers, delete the topics of this restore on the target, then run this command"
+        " again.",
+    )
+
+
+def _group(found: Findings) -> Iterable[Refusal]:
+    name, group = found.names.group, found.target.group
+    if group is not None and not group.is_empty:
+        members = "" if group.member_count is None else f", {group.member_count} member(s)"
+        yield Refusal(
+            f"group {name}",
+            f"It is in use on the target ({group.type} group, state {group.state}{members}).",
+            "Stop every instance of the application there; members that did not say goodbye stay"
+            " for session.timeout.ms (45 s by default).",
+        )
+    elif group is not None and group.type not in _TAKEN_OVER:
+        yield Refusal(
+            f"group {name}",
+            f"It is a {group.type} group on the target, which has no committed offsets.",
+            "Delete that group, or restore under another application_id.",
+        )
+    operations = found.target.group_operations
+    if operations is not None:
+        yield from _missing_rights(f"group {name}", operations, _GROUP_RIGHTS)
+
+
+def _source_cluster(found: Findings, topics: Sequence[TopicPlan]) -> Iterable[Refusal]:
+    """Topics that are not there any more may well come back where they were."""
+    if found.point is None or found.point.cluster_id != found.target.cluster_id:
+        return
+    same = [
+        topic.source
+        for topic in topics
+        if topic.source == topic.target
+        and topic.exists
+        and found.of_this_restore(topic.target) is None
+    ]
+    if same:
+        yield Refusal(
+            f"cluster {found.target.cluster_id}",
+            f"It is the source cluster, and it has these topics still: {', '.join(same)}.",
+            "Restore to another cluster, or under another application_id with a prefix for the"
+            " other topics; to go back in place, stop the application and delete these topics"
+            " first (keep their backup).",
+        )
+
+
+def _replication(found: Findings) -> Iterable[Refusal]:
+    asked, brokers = found.request.replication_factor, found.target.brokers
+    if asked is not None and not 1 <= asked <= brokers:
+        yield Refusal(
+            f"replication_factor {asked}",
+            f"The target has {brokers} broker(s).",
+            f"Ask for 1 to {brokers}, or leave it out.",
+        )
+
+
+def _existing(
+    found: Findings,
+    topic: TopicPlan,
+    there: TargetTopic,
+    largest: Mapping[str, int],
+    writers: Mapping[str, StoredRestore],
+) -> Iterable[Refusal]:
+    subject = f"topic {topic.target}"
+    needed = len(topic.partitions)
+    if there.partitions != needed:
+        yield Refusal(
+            subject,
+            f"It has {there.partitions} partition(s) on the target, the source had {needed}.",
+            f"Delete it, so that the restore creates it, or recreate it with {needed}.",
+        )
+    yield from _content(found, topic, there, writers)
+    if there.effective_configs.get(TIMESTAMP_TYPE) == "LogAppendTime":
+        yield Refusal(
+            subject,
+            f"Its {TIMESTAMP_TYPE} is LogAppendTime: records would get the time of the restore.",
+            f"Set {TIMESTAMP_TYPE} to CreateTime on it, or delete it.",
+        )
+    if topic.source in largest:
+        yield Refusal(
+            subject,
+            f"Its {MAX_MESSAGE_BYTES} is {there.effective_configs.get(MAX_MESSAGE_BYTES)}, the"
+            f" largest record to restore takes {largest[topic.source]} bytes.",
+            f"Set {MAX_MESSAGE_BYTES} to {largest[topic.source]} or more on it, or delete it.",
+        )
+    in_sync = int(there.effective_configs.get(MIN_IN_SYNC, 1))
+    if in_sync > there.replication_factor:
+        yield Refusal(
+            subject,
+            f"Its {MIN_IN_SYNC} is {in_sync}, but it has {there.replication_factor} replica(s):"
+            " nothing can be written to it.",
+            f"Lower {MIN_IN_SYNC} on it, or delete it.",
+        )
+    yield from _missing_rights(subject, there.operations, _TOPIC_RIGHTS)
+
+
+def _content(
+    found: Findings, topic: TopicPlan, there: TargetTopic, writers: Mapping[str, StoredRestore]
+) -> Iterable[Refusal]:
+    mine = found.of_this_restore(topic.target)
+    if mine is not None and mine.base_offsets:
+        yield from _other_writers(topic, there)
+        return
+    writer = writers.get(there.topic_id)
+    if writer is not None and writer.application_id != found.application_id:
+        if there.holds_records or writer.state is RestoreState.PLANNED:
+            yield _shared(topic, writer)
+    elif there.holds_records:
+        yield _not_empty(topic.target, there, writer, topic)
+
+
+def _left_there(found: Findings, topics: Sequence[TopicPlan]) -> Iterable[Refusal]:
+    """Topics that are not restored, but whose records would be taken for state.
+
+    Without a point nothing is known of what would be restored: then every topic counts.
+    """
+    planned = {topic.source for topic in topics}
+    for source, target in found.names.targets.items():
+        there = found.target.topics.get(target)
+        if source in planned or there is None or not there.holds_records:
+            continue
+        if source in found.names.internal and found.point is not None:
+            yield Refusal(
+                f"topic {target}",
+                "It is an internal topic of the application with records on the target, which this"
+                " restore does not write: the application would take them for its state.",
+                "Delete it.",
+            )
+        elif found.point is None:
+            yield _not_empty(target, there, None, None)
+
+
+def _not_empty(
+    target: str, there: TargetTopic, writer: StoredRestore | None, topic: TopicPlan | None
+) -> Refusal:
+    offsets = sum(there.ends) - sum(there.starts)
+    written = f" (written by restore {writer.restore_id})" if writer else ""
+    remedy = "Delete it, or restore under another name."
+    if topic is not None and not topic.roles & _INTERNAL:
+        remedy = f"Delete it, restore under another name, or leave it as it is: {_leave(topic)}."
+    return Refusal(
+        f"topic {target}",
+        f"It is not empty on the target: its logs hold {offsets:,} offsets{written}.",
+        remedy,
+    )
+
+
+def _leave(topic: TopicPlan) -> str:
+    """The options that leave a topic as it is."""
+    exclude = f"--exclude {topic.source}"
+    if all(partition.committed is None for partition in topic.partitions):
+        return exclude
+    return f"{exclude} --inputs-are-at mapped (at the same records) or latest (at its end)"
+
+
+def _shared(topic: TopicPlan, writer: StoredRestore) -> Refusal:
+    """A topic that another application uses, too, and that is restored with it."""
+    name = f"restore {writer.restore_id} of application {writer.application_id}"
+    other_names = (
+        "or restore this application under other names (--target-application-id, --prefix)."
+    )
+    if writer.state is RestoreState.PLANNED:
+        return Refusal(
+            f"topic {topic.target}",
+            f"Both applications use it, and {name} has begun to write it.",
+            "Let that restore come to its end first (run it again if it was stopped),"
+            f" {other_names}",
+        )
+    problem = (
+        f"Both applications use it, and {name} ({writer.state}) has brought its records back: a"
+        " second restore would write them again behind the first."
+    )
+    exclude = f"--exclude {topic.source}"
+    if topic.roles & _INTERNAL:
+        remedy = "It is internal to both, so restore one of them under another application id."
+    elif any(partition.committed is not None for partition in topic.partitions):
+        remedy = (
+            f"Do not delete it. Run this restore with {exclude} --inputs-are-at mapped: the group"
+            " goes on at the same records, as far as the other restore's recovery point holds them;"
+            f" {other_names}"
+        )
+    else:
+        remedy = (
+            f"Do not delete it. Run this restore with {exclude}: the topic stays as the other"
+            f" restore has left it; {other_names}"
+        )
+    return Refusal(f"topic {topic.target}", problem, remedy)
+
+
+def _rights_on_placed(found: Findings) -> Iterable[Refusal]:
+    """Offsets are committed there, records are not written."""
+    for topic in found.placed:
+        there = found.target.topics.get(topic.target)
+        if there is not None:
+            yield from _missing_rights(f"topic {topic.target}", there.operations, _GROUP_RIGHTS)
+
+
+def _other_writers(topic: TopicPlan, there: TargetTopic) -> Iterable[Refusal]:
+    """This restore has begun to write the topic; it must be the only one that does."""
+    for partition, start, end in zip(topic.partitions, there.starts, there.ends, strict=False):
+        base, last = partition.base_offset, partition.base_offset + partition.records
+        if end > last:
+            problem = f"The log ends at offset {end}, this restore would end at {last}"
+            who = "somebody else has written to it."
+        elif start < base:
+            problem = f"The log begins at offset {start}, this restore began at {base}"
+            who = "the records before it are not this restore's."
+        elif start > base and end > base:
+            problem = f"The log begins at offset {start}, this restore began at {base}"
+            who = "restored records were deleted."
+        else:
+            continue
+        yield Refusal(
+            f"partition {partition.target}",
+            f"{problem}: {who}",
+            f"Delete topic {topic.target} and restore again.",
+        )
+
+
+def _missing_rights(
+    subject: str, operations: Collection[str], needed: Sequence[str]
+) -> Iterable[Refusal]:
+    missing = [right for right in needed if right not in operations and _ALL not in operations]
+    if missing:
+        yield Refusal(
+            subject,
+            f"The user of the target connection has no right {', '.join(missing)} on it.",
+            f"Give it the right {', '.join(missing)} on {subject}.",
+        )
+
+
+def _timestamps(found: Findings, topics: Sequence[TopicPlan]) -> Iterable[Refusal]:
+    if found.request.accept_replaced_timestamps:
+        return
+    for topic in topics:
+        odd = sum(
+            found.holdings[partition.source].odd_timestamps
+            for partition in topic.partitions
+            if partition.source in found.holdings
+        )
+        if odd:
+            yield Refusal(
+                f"topic {topic.source}",
+                f"{odd:,} record(s) have a timestamp of 0 or below, which the producer replaces by"
+                " the time of the restore.",
+                "Set accept_replaced_timestamps if that is all right, or exclude the topic.",
+            )

@@ -1,0 +1,478 @@
+"""Changelogs from KTable snapshots: which points have them, and what they hold."""
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+from urllib.parse import unquote
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+
+from kstreams_assets.app.model import TopicRole
+from kstreams_assets.ktables.run import table_stores
+from kstreams_assets.ktables.snapshot import Snapshot, SnapshotPartition, TableStore
+from kstreams_assets.ktables.snapshots_table import SnapshotsTable, open_table, snapshot_problem
+from kstreams_assets.ktables.store_format import StoreKind
+from kstreams_assets.offsets import TopicPartitionId
+from kstreams_assets.restore.plan import Refusal, SnapshotSource, TopicPlan
+from kstreams_assets.restore.planning import Findings
+from kstreams_assets.restore.report import bytes_text
+from kstreams_assets.restore.selection import WantedPartition, WantedTopic
+from kstreams_assets.restore.target import Holding, NotedFacts
+from kstreams_assets.settings import ApplicationSettings
+from kstreams_assets.warehouse.ledger import Ledger
+from kstreams_assets.warehouse.point import PartitionCut, RecoveryPoint
+from kstreams_assets.warehouse.records import SpanFile
+from kstreams_assets.warehouse.table import storage_failures
+
+_BATCH = 65_536
+
+
+def snapshot_files(table: Path, window: str) -> list[SpanFile]:
+    """The files that hold a window's snapshot; rows of several partitions, in no order.
+
+    Raises:
+        NewerLayoutError: A newer release wrote the table.
+    """
+    opened = open_table(table)
+    added = pa.table(opened.get_add_actions(flatten=True)) if opened else None
+    if added is None or added.num_rows == 0:
+        return []
+    columns = ["path", "num_records", "min.offset", "max.offset"]
+    of_window = added.filter(pc.field("partition.window") == window).select(columns)
+    return [
+        SpanFile(table / unquote(path), records, first, last)
+        for path, records, first, last in zip(*of_window.to_pydict().values(), strict=True)
+    ]
+
+
+def keyless_rows(files: Iterable[SpanFile]) -> Mapping[int, int]:
+    """By partition, the rows that no changelog can hold: Kafka Streams takes no null key."""
+    return _count(files, pc.field("key").is_null(), ["key"])
+
+
+def odd_timestamps(files: Iterable[SpanFile]) -> Mapping[int, int]:
+    """By partition, how many rows with a key have a timestamp of 0 or below."""
+    odd = (pc.field("timestamp_ms") <= 0) & pc.field("key").is_valid()
+    return _count(files, odd, ["timestamp_ms", "key"])
+
+
+def _count(
+    files: Iterable[SpanFile], where: ds.Expression, columns: Sequence[str]
+) -> Mapping[int, int]:
+    found: Counter[int] = Counter()
+    for file in files:
+        with (
+            storage_failures(file.path),
+            pq.ParquetFile(file.path, page_checksum_verification=True) as parquet,
+        ):
+            wanted = ["partition", *columns]
+            for batch in parquet.iter_batches(batch_size=_BATCH, columns=wanted):
+                rows = pa.Table.from_batches([batch]).filter(where)
+                found.update(rows["partition"].to_pylist())
+    return found
+
+
+CHANGELOG_ONLY = frozenset({TopicRole.CHANGELOG})
+"""Topics with this role alone are written from snapshots."""
+
+MAKE = "kstreams-assets ktables make"
+RAW_REMEDY = "or set changelog_source to raw"
+
+_FEW = 3
+
+
+@dataclass(frozen=True, slots=True)
+class ChosenSnapshot:
+    """What a changelog is written from."""
+
+    store: TableStore
+    snapshot: Snapshot
+
+
+class SnapshotState:
+    """The snapshots of an application, by the recovery points that they were made at.
+
+    Args:
+        stores: Those of which tables are made; of these, the ones whose topics have another role
+            besides and those whose topics are excluded do not count.
+        snapshots: The newest one of each store and window.
+        closed_by: Of each point that closes a window, that window's key.
+        excluded: Topics that the restore leaves out.
+        topics_at: The topics that each of these points knows; asked once at most, for points
+            that have some snapshots and lack others.
+    """
+
+    def __init__(
+        self,
+        stores: Iterable[TableStore],
+        snapshots: Iterable[Snapshot],
+        *,
+        closed_by: Mapping[str, str],
+        excluded: Set[str],
+        topics_at: Callable[[Collection[str]], Mapping[str, Set[str]]],
+    ) -> None:
+        self._stores = [s for s in stores if s.is_changelog_only and s.topic not in excluded]
+        self._closed_by, self._topics_at = closed_by, topics_at
+        self._topics: Mapping[str, Set[str]] | None = None
+        self._by_point: dict[str, dict[str, Snapshot]] = {}
+        formats = {store.store: store.format.fingerprint for store in self._stores}
+        # Two windows may be closed by the same point: the one that will do comes last.
+        for snapshot in sorted(
+            snapshots, key=lambda s: (s.fingerprint == formats.get(s.store), s.proved)
+        ):
+            self._by_point.setdefault(snapshot.point_id, {})[snapshot.store] = snapshot
+
+    def missing(self, point_id: str) -> str:
+        """What keeps a point from being restored from snapshots, in words; empty if nothing."""
+        if not self._stores:
+            return ""
+        if point_id not in self._closed_by:
+            return (
+                "It closes no window that is backed up, and KTable snapshots are made where windows"
+                " close."
+            )
+        lacking = self._lacking(point_id)
+        if not lacking:
+            return ""
+        texts = [f"{store.store} ({why})" for store, why in lacking[:_FEW]]
+        more = f" and {len(lacking) - _FEW} more" if len(lacking) > _FEW else ""
+        return f"It has no proved KTable snapshot of store(s) {', '.join(texts)}{more}."
+
+    def first_closing(self, point_ids: Iterable[str]) -> str | None:
+        """The first of these points that closes a window."""
+        return next((point_id for point_id in point_ids if point_id in self._closed_by), None)
+
+    def remedy(self, point_id: str) -> str:
+        """How to make those of a point."""
+        window = self._closed_by.get(point_id)
+        if window is None:
+            return f"Take a point that closes a window, {RAW_REMEDY}."
+        return f"Make them: {MAKE} --window {window}, {RAW_REMEDY}."
+
+    def of(self, point_id: str) -> dict[str, ChosenSnapshot]:
+        """The snapshots to restore from, by topic."""
+        of_point = self._by_point.get(point_id, {})
+        return {
+            store.topic: ChosenSnapshot(store, of_point[store.store])
+            for store in self._stores
+            if not _why_not(store, of_point)
+        }
+
+    def _lacking(self, point_id: str) -> list[tuple[TableStore, str]]:
+        """The stores without a snapshot to restore from, and why; stores of later on left out."""
+        of_point = self._by_point.get(point_id, {})
+        lacking = [(store, why) for store in self._stores if (why := _why_not(store, of_point))]
+        if not lacking or not of_point:
+            return lacking
+        if self._topics is None:
+            self._topics = self._topics_at(self._by_point)
+        there = self._topics.get(point_id)
+        return [each for each in lacking if there is None or each[0].topic in there]
+
+
+def _why_not(store: TableStore, of_point: Mapping[str, Snapshot]) -> str:
+    snapshot = of_point.get(store.store)
+    if snapshot is None or snapshot.topic != store.topic:
+        return "none was made"
+    if snapshot.fingerprint != store.format.fingerprint:
+        return "the format of the store was another one"
+    return "" if snapshot.proved else f"not proved: {snapshot.reason.rstrip('.')}"
+
+
+def other_cuts(wanted: WantedTopic, chosen: ChosenSnapshot) -> Iterable[Refusal]:
+    """A snapshot that does not end where the point has the topic's logs end."""
+    parts = {partition.partition: partition for partition in chosen.snapshot.partitions}
+    for partition in wanted.partitions:
+        cut, part = partition.cut, parts.get(partition.cut.partition)
+        if part is None and not partition.ranges:
+            continue
+        if part is None or (part.topic_id, part.end, part.excluded) != _edges(cut):
+            yield Refusal(
+                f"store {chosen.store.store}",
+                f"Its KTable snapshot of window {chosen.snapshot.window.key} was not made of"
+                f" partition {cut.partition} of {cut.topic} as the point has it.",
+                f"Make it again: {MAKE} --window {chosen.snapshot.window.key}, {RAW_REMEDY}.",
+            )
+            return
+
+
+def _edges(cut: PartitionCut) -> tuple[object, ...]:
+    return cut.topic_id, cut.end, cut.excluded
+
+
+def begun_otherwise(found: Findings, topics: Iterable[TopicPlan]) -> Iterable[Refusal]:
+    """Topics that this restore has begun to write from a snapshot with another number of rows."""
+    for topic in topics:
+        mine = found.of_this_restore(topic.target)
+        if topic.snapshot and mine is not None and mine.records != topic.records:
+            yield Refusal(
+                f"topic {topic.target}",
+                f"This restore was begun with {mine.records:,} records of the KTable snapshot of"
+                f" store {topic.snapshot.store}, which has {topic.records:,} now.",
+                "Delete the topics of this restore on the target and restore again.",
+            )
+
+
+def from_raw_logs(wanted: Sequence[WantedTopic], chosen: Mapping[str, object]) -> list[str]:
+    """Notes on changelogs that are written from the raw log all the same."""
+    changelogs = [topic for topic in wanted if TopicRole.CHANGELOG in topic.roles]
+    mixed = [topic.source for topic in changelogs if topic.roles != CHANGELOG_ONLY]
+    without = [
+        topic.source
+        for topic in changelogs
+        if topic.roles == CHANGELOG_ONLY and topic.source not in chosen
+    ]
+    notes = []
+    if mixed:
+        notes.append(
+            f"Source topics that serve as changelog come from the raw log: {', '.join(mixed)}."
+        )
+    if without:
+        notes.append(
+            f"No tables are made of the stores of {', '.join(without)}: these changelogs come from"
+            " the raw log."
+        )
+    return notes
+
+
+ADDITIONAL_MS: Final = 86_400_000
+"""What Kafka Streams adds to a store's retention in its changelog's configs: 24 h.
+
+The default of `windowstore.changelog.additional.retention.ms`; versioned stores always.
+"""
+
+_CONFIG_OF: Final[Mapping[StoreKind, str]] = {
+    StoreKind.WINDOW: "retention.ms",
+    StoreKind.JOIN_WINDOW: "retention.ms",
+    StoreKind.SESSION: "retention.ms",
+    StoreKind.VERSIONED: "min.compaction.lag.ms",
+}
+_LAG: Final = _CONFIG_OF[StoreKind.VERSIONED]
+
+
+def retention_refusal(store: TableStore, configs: Mapping[str, str]) -> Refusal | None:
+    """Why a restore would lose rows: the declared retention is shorter than the store's own.
+
+    `configs` are those that were set on the changelog. Kafka Streams sets the retention of a store
+    plus a day there (`WindowedChangelogTopicConfig`, `VersionedChangelogTopicConfig`); a topic
+    without such a config tells nothing.
+    """
+    if store.format.undeclared and may_be_versioned(store, configs):
+        return _kind_refusal(store, configs[_LAG])
+    declared_ms, name = store.format.retention_ms, _CONFIG_OF.get(store.format.kind)
+    if declared_ms is None or name is None or name not in configs:
+        return None
+    kept_ms = int(configs[name]) - ADDITIONAL_MS
+    if kept_ms <= declared_ms:
+        return None
+    return Refusal(
+        f"store {store.store}",
+        f"Its declared retention_ms is {declared_ms}, but {name}={configs[name]} of {store.topic}"
+        f" says that the store keeps {kept_ms}: rows that it still has would be lost.",
+        f"Declare retention_ms: {kept_ms} (or none) for the store and make its snapshots again,"
+        f" {RAW_REMEDY}.",
+    )
+
+
+def may_be_versioned(store: TableStore, configs: Mapping[str, str]) -> bool:
+    """Whether a store that is read as key and value has the changelog of a versioned one.
+
+    Kafka Streams sets `min.compaction.lag.ms` for versioned stores only, but anybody may.
+    """
+    return store.format.kind is StoreKind.KEY_VALUE and int(configs.get(_LAG, 0)) > 0
+
+
+def _kind_refusal(store: TableStore, lag_ms: str) -> Refusal:
+    return Refusal(
+        f"store {store.store}",
+        f"Its kind is not declared, and {_LAG}={lag_ms} of {store.topic} is what Kafka Streams sets"
+        " for versioned stores: a snapshot of the newest values alone would lose their history.",
+        f"Declare the kind of the store (versioned, or key_value if it is none), {RAW_REMEDY}.",
+    )
+
+
+_NO_ROWS = SnapshotPartition(partition=-1, topic_id="", log_start=0, end=0)
+
+
+@dataclass(frozen=True, slots=True)
+class FromSnapshots:
+    """What snapshots give in place of raw logs; `holdings` of the partitions of `sources` only."""
+
+    holdings: Mapping[TopicPartitionId, Holding]
+    sources: Mapping[str, SnapshotSource]
+    refusals: tuple[Refusal, ...]
+    notes: tuple[str, ...]
+
+
+def snapshot_state(
+    settings: ApplicationSettings,
+    *,
+    excluded: Set[str],
+    topics_at: Callable[[Collection[str]], Mapping[str, Set[str]]],
+) -> SnapshotState:
+    """The snapshots there are, held against the stores as they are declared now.
+
+    Args:
+        settings: The application.
+        excluded: Topics that the restore leaves out.
+        topics_at: See `SnapshotState`.
+    """
+    stores = table_stores(settings)
+    application_id, warehouse = settings.application_id, settings.warehouse
+    closing = Ledger(warehouse, application_id).span_rows(
+        [store.topic for store in stores],
+        columns=["recovery_point_id", "window", "window_start_ms"],
+    )
+    rows = sorted(closing.group_by(closing.column_names).aggregate([]).to_pylist(), key=_start)
+    return SnapshotState(
+        stores,
+        SnapshotsTable(warehouse).of(application_id),
+        closed_by={row["recovery_point_id"]: row["window"] for row in rows},
+        excluded=excluded,
+        topics_at=topics_at,
+    )
+
+
+def _start(row: Mapping[str, int]) -> int:
+    return row["window_start_ms"]
+
+
+def from_snapshots(
+    settings: ApplicationSettings,
+    state: SnapshotState,
+    point: RecoveryPoint,
+    wanted: Sequence[WantedTopic],
+    *,
+    raw: Mapping[TopicPartitionId, Holding],
+    facts: Mapping[str, NotedFacts],
+) -> FromSnapshots:
+    """What the snapshots of a point hold of the wanted topics, counted exactly.
+
+    Args:
+        settings: The application.
+        state: Its snapshots.
+        point: The point to restore.
+        wanted: What is wanted of it.
+        raw: What the raw logs hold.
+        facts: The source topics as they were noted.
+    """
+    chosen = state.of(point.id)
+    topics = [
+        _Topic(settings, topic, chosen[topic.source], raw, facts.get(topic.source))
+        for topic in wanted
+        if topic.roles == CHANGELOG_ONLY and topic.source in chosen
+    ]
+    sources = {topic.wanted.source: topic.source for topic in topics}
+    return FromSnapshots(
+        holdings={id_: held for topic in topics for id_, held in topic.holdings.items()},
+        sources=sources,
+        refusals=tuple(refusal for topic in topics for refusal in topic.refusals()),
+        notes=(*from_raw_logs(wanted, sources), *(n for t in topics for n in t.notes())),
+    )
+
+
+class _Topic:
+    """One changelog and the snapshot that it is written from."""
+
+    def __init__(
+        self,
+        settings: ApplicationSettings,
+        wanted: WantedTopic,
+        chosen: ChosenSnapshot,
+        raw: Mapping[TopicPartitionId, Holding],
+        noted: NotedFacts | None,
+    ) -> None:
+        self.wanted, self._chosen = wanted, chosen
+        self._configs = dict(noted.facts.configs) if noted else {}
+        self._raw = {p.cut.id: raw.get(p.cut.id, Holding()) for p in wanted.partitions}
+        snapshot = chosen.snapshot
+        self._table = settings.warehouse.ktable(settings.application_id, snapshot.store)
+        self._files = snapshot_files(self._table, snapshot.window.key)
+        # Rows without a key are among the problems, so mostly no file must be opened.
+        self._keyless = keyless_rows(self._files) if snapshot.problem_rows else {}
+        may_be_odd = any(holding.odd_timestamps for holding in self._raw.values())
+        self._odd = odd_timestamps(self._files) if may_be_odd else {}
+        self._parts = {part.partition: part for part in snapshot.partitions}
+        self.holdings = {p.cut.id: self._holding(p) for p in wanted.partitions}
+
+    @property
+    def source(self) -> SnapshotSource:
+        """How it is told."""
+        snapshot, raw = self._chosen.snapshot, self._raw.values()
+        keyless = sum(self._keyless.values())
+        return SnapshotSource(
+            store=snapshot.store,
+            window=snapshot.window.key,
+            raw_records=sum(holding.records for holding in raw),
+            raw_bytes=sum(holding.bytes for holding in raw),
+            keyless=keyless,
+            undecoded=snapshot.problem_rows - keyless,
+            keeps_deletions=self._chosen.store.format.kind is StoreKind.VERSIONED,
+        )
+
+    def refusals(self) -> Iterable[Refusal]:
+        """What stands against it."""
+        yield from other_cuts(self.wanted, self._chosen)
+        refusal = retention_refusal(self._chosen.store, self._configs)
+        if refusal is not None:
+            yield refusal
+        snapshot = self._chosen.snapshot
+        problem = snapshot_problem(self._table, snapshot, read=False)
+        if problem:
+            yield Refusal(
+                f"store {snapshot.store}",
+                f"Its snapshot of window {snapshot.window.key} is damaged: {problem}.",
+                f"Make the snapshot again: {MAKE} --window {snapshot.window.key}, {RAW_REMEDY}.",
+            )
+        there = sum(file.records for file in self._files)
+        if there != snapshot.rows:
+            yield Refusal(
+                f"store {snapshot.store}",
+                f"Its table has {there:,} rows of window {snapshot.window.key}, noted are"
+                f" {snapshot.rows:,}.",
+                f"Make the snapshot again: {MAKE} --window {snapshot.window.key}, {RAW_REMEDY}.",
+            )
+
+    def notes(self) -> Iterable[str]:
+        """What is to be told of it."""
+        source, held = self.source, self.holdings.values()
+        topic, store = self.wanted.source, source.store
+        yield (
+            f"{topic} is written from the KTable snapshot of store {store}, window {source.window}:"
+            f" {sum(h.records for h in held):,} records, about"
+            f" {bytes_text(sum(h.bytes for h in held))}; its raw log has {source.raw_records:,},"
+            f" about {bytes_text(source.raw_bytes)}."
+        )
+        declared = not self._chosen.store.format.undeclared
+        if declared and may_be_versioned(self._chosen.store, self._configs):
+            yield (
+                f"{topic} has min.compaction.lag.ms set, as those of versioned stores have: if"
+                f" {store} is one, declare its kind, or its history is lost."
+            )
+        if source.keyless:
+            yield (
+                f"{source.keyless:,} row(s) of store {store} without a key are left out: Kafka"
+                " Streams takes no null key in a changelog."
+            )
+        if source.undecoded:
+            yield (
+                f"{source.undecoded:,} row(s) of store {store} do not decode; they are restored"
+                " byte for byte."
+            )
+
+    def _holding(self, wanted: WantedPartition) -> Holding:
+        number, raw = wanted.cut.partition, self._raw[wanted.cut.id]
+        part = self._parts.get(number, _NO_ROWS)
+        records = part.rows - self._keyless.get(number, 0)
+        return Holding(
+            records=records,
+            bytes=part.bytes * records // max(part.rows, 1),
+            odd_timestamps=self._odd.get(number, 0),
+            lost=raw.lost,
+            windows=frozenset({self._chosen.snapshot.window.key}),
+        )

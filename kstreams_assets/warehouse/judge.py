@@ -1,0 +1,407 @@
+"""Which recovery points a restore from the backups could reach, and how exactly. Pure.
+
+A point is owed what its logs held when it was cut: of each partition the records of
+`[log start, end)`. It is *covered* when recorded spans, for changelogs and records in flight also
+the records saved with points, hold them.
+
+An exact point is proved exact if it is sealed. If not, a changelog record below its end may have
+been removed before it was read because its successor lies at or above the end. So every span that
+was read after the cut must have been contiguous up to the end: a hole below it may stem from such a
+successor. Spans read before the cut are free of this: what was removed then had its successor below
+the end. The same hole would make a point lose state, so it also takes `at_least_once` away.
+
+Deletions have no successor: where one may have been removed before it was backed up
+(`Chain.late_holes`) and was not saved with the point, no point is proved, sealed or not.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from kstreams_assets.app.model import TopicRole
+from kstreams_assets.backup.result import SpanResult, TopicBackup
+from kstreams_assets.backup.windows import Window
+from kstreams_assets.offsets import outside
+from kstreams_assets.warehouse.ledger import (
+    DELETE_RETENTION_MS,
+    Chain,
+    PartitionLife,
+    Ranges,
+    StoredSpan,
+)
+from kstreams_assets.warehouse.point import Guarantee, Method, PartitionCut, RecoveryPoint
+from kstreams_assets.warehouse.records import NOTHING_DAMAGED, DamagedSpans, SpanDamage
+
+_FEW = 3
+_DEFAULTS: Mapping[str, int] = {}
+_IN_FLIGHT_ONLY = frozenset({TopicRole.REPARTITION})
+_WRITTEN_ONLY = frozenset({TopicRole.OUTPUT})
+_SOURCES = frozenset({TopicRole.INPUT, TopicRole.GLOBAL})
+
+
+class Restores(StrEnum):
+    """What a restore of a recovery point from the backups gives.
+
+    `unproven`: all is there that still could be read, but compaction may have taken records of the
+    point before. `nothing`: not covered.
+    """
+
+    EXACT = "exact"
+    AT_LEAST_ONCE = "at_least_once"
+    UNPROVEN = "unproven"
+    NOTHING = "nothing"
+
+
+@dataclass(frozen=True, slots=True)
+class PointStatus:
+    """What became of a recovery point; `guarantee` is the one it was taken with."""
+
+    id: str
+    taken_at_ms: int
+    method: Method
+    guarantee: Guarantee
+    sealed: bool
+    covered: bool
+    gives: Restores
+    reason: str
+    damaged: bool = False
+    """Whether stored data that it needs does not match what was noted of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Missing:
+    """Offsets `[start, end)` of a partition that a restore needs and would not find."""
+
+    cut: PartitionCut
+    start: int
+    end: int
+    chain: Chain | None
+    lost: bool = False
+    in_flight: bool = False
+    damage: SpanDamage | None = None
+
+    @property
+    def offsets(self) -> str:
+        return f"{self.cut.topic}-{self.cut.partition}: offsets {self.start} to {self.end - 1}"
+
+
+@dataclass(slots=True)
+class _Findings:
+    missing: list[_Missing] = field(default_factory=list)
+    doubts: list[str] = field(default_factory=list)
+    lost: list[str] = field(default_factory=list)
+    """Lost, but not needed to continue."""
+    not_judged: dict[str, None] = field(default_factory=dict)
+    absent: list[str] = field(default_factory=list)
+    """Topics that a restore needs and that the point has nothing of, with what to do."""
+
+
+class PointJudge:
+    """Holds recovery points against the spans of the ledger.
+
+    Args:
+        chains: What the ledger holds.
+        roles: Of every topic that is declared, for points that do not say; empty: not known.
+        backed_up: Topics that are selected for backup; the others are not judged, but for
+            repartition topics, whose records are saved with the point.
+        closed: Closed windows in order, from the one on in which the oldest point was taken.
+        not_mine: Topics that are declared not to be the application's, whatever points say.
+        delete_retention_ms: `delete.retention.ms` of topics where it is not Kafka's default; None
+            leaves deletions to the caller.
+        damaged: Spans whose files do not match the ledger.
+    """
+
+    def __init__(
+        self,
+        chains: Mapping[PartitionLife, Chain],
+        *,
+        roles: Mapping[str, frozenset[TopicRole]],
+        backed_up: Set[str],
+        closed: Sequence[Window],
+        not_mine: Set[str] = frozenset(),
+        delete_retention_ms: Mapping[str, int] | None = _DEFAULTS,
+        damaged: DamagedSpans = NOTHING_DAMAGED,
+    ) -> None:
+        self._chains = chains
+        self._damaged_spans = damaged
+        self._delete_retention_ms = delete_retention_ms
+        self._roles = roles
+        self._not_mine = not_mine
+        self._backed_up = backed_up
+        self._closed = closed
+        self._closed_starts = [window.start_ms for window in closed]
+        self._spans_of: dict[tuple[str, int], list[StoredSpan]] = {}
+        for (topic, partition, _), chain in chains.items():
+            self._spans_of.setdefault((topic, partition), []).extend(chain.spans)
+
+    def judge(self, points: Iterable[RecoveryPoint]) -> list[PointStatus]:
+        """The status of each point, in the order given."""
+        return [self._status(point) for point in points]
+
+    def _status(self, point: RecoveryPoint) -> PointStatus:
+        found = self._findings(point)
+        if point.damaged:
+            gives = Restores.NOTHING
+            reason = (
+                "It cannot be used: its row does not match the digest that was noted when it was"
+                " taken. Bring the table recovery_points back from a copy of the warehouse."
+            )
+        elif found.missing or found.absent:
+            gives, reason = Restores.NOTHING, self._not_covered(point, found)
+        elif found.doubts:
+            why = point.unsealed_because.rstrip(".")
+            gives = Restores.UNPROVEN
+            reason = f"{_join(found.doubts)}.{f' Not sealed: {why}.' if why else ''}"
+        elif point.guarantee_of_cut is Guarantee.AT_LEAST_ONCE:
+            gives, reason = Restores.AT_LEAST_ONCE, point.reason
+        elif point.sealed:
+            gives, reason = Restores.EXACT, "Sealed."
+        else:
+            gives = Restores.EXACT
+            reason = "Not sealed, but its changelogs were contiguous when they were backed up."
+        return PointStatus(
+            id=point.id,
+            taken_at_ms=point.taken_at_ms,
+            method=point.method,
+            guarantee=point.guarantee,
+            sealed=point.sealed,
+            covered=gives is not Restores.NOTHING,
+            gives=gives,
+            reason=reason + _notes(found),
+            damaged=point.damaged or any(missing.damage for missing in found.missing),
+        )
+
+    def _findings(self, point: RecoveryPoint) -> _Findings:
+        found = _Findings()
+        committed = {(o.topic, o.partition): o.offset for o in point.group_offsets}
+        for cut in point.partitions:
+            missing = None
+            if self._damaged_spans:
+                missing = self._damaged(cut, committed.get((cut.topic, cut.partition)))
+            if missing is not None:
+                found.missing.append(missing)
+                continue
+            roles = cut.roles or self._roles.get(cut.topic, frozenset())
+            chain = self._chains.get((cut.topic, cut.partition, cut.topic_id))
+            offset = committed.get((cut.topic, cut.partition))
+            if roles == _IN_FLIGHT_ONLY:
+                missing = self._in_flight(cut, chain, offset)
+            elif cut.topic not in self._backed_up:
+                found.not_judged[cut.topic] = None
+                continue
+            elif TopicRole.CHANGELOG in roles:
+                to = cut.end if cut.saved_from is None else min(cut.saved_from, cut.end)
+                missing = _first_missing(cut, chain, cut.log_start, to)
+                # A source topic that serves as changelog is not sealed: the recorder saves only
+                # what the application alone writes. Its unread records must be there as well.
+                if missing is None and (roles & _SOURCES or not point.sealed):
+                    found.doubts += _doubts(cut, chain, cut.end, point.ledger_version)
+                if missing is None and chain is not None:
+                    found.doubts += self._deletion_doubts(cut, chain, sealed=point.sealed)
+            else:
+                needed_from = cut.end if roles == _WRITTEN_ONLY else max(offset or 0, cut.log_start)
+                missing = _first_missing(cut, chain, needed_from, cut.end)
+                if missing is None and chain is not None:
+                    found.lost += _lost(cut, chain)
+            if missing is not None:
+                found.missing.append(missing)
+        found.absent += absent_texts(point, self._roles)
+        found.doubts += unknown_texts(point, self._not_mine)
+        return found
+
+    def _damaged(self, cut: PartitionCut, committed: int | None) -> _Missing | None:
+        """The first span that a restore would read and whose files do not match the ledger."""
+        chain = self._chains.get((cut.topic, cut.partition, cut.topic_id))
+        roles = cut.roles or self._roles.get(cut.topic, frozenset())
+        is_in_flight = roles == _IN_FLIGHT_ONLY
+        if not (is_in_flight or cut.topic in self._backed_up):
+            return None
+        start = max(cut.log_start, committed or 0) if is_in_flight else cut.log_start
+        life = (cut.topic, cut.partition, cut.topic_id)
+        damage = self._damaged_spans.inside(life, start, cut.end)
+        if damage is None:
+            return None
+        return _Missing(cut, damage.start, damage.end, chain, damage=damage)
+
+    def _deletion_doubts(self, cut: PartitionCut, chain: Chain, *, sealed: bool) -> list[str]:
+        """Where keys would live on that the application had deleted."""
+        if self._delete_retention_ms is None:
+            return []
+        retention_ms = self._delete_retention_ms.get(cut.topic, DELETE_RETENTION_MS)
+        is_saved = sealed and cut.saved_from is not None
+        saved = outside(cut.saved_from or 0, cut.end, cut.excluded) if is_saved else ()
+        doubts = (
+            hole.doubt(cut.id, cut.log_start, cut.end, Ranges(saved), retention_ms)
+            for hole in chain.late_holes(retention_ms)
+        )
+        return [doubt for doubt in doubts if doubt][:1]
+
+    def _in_flight(
+        self, cut: PartitionCut, chain: Chain | None, committed: int | None
+    ) -> _Missing | None:
+        """Records of a repartition topic that the application had not processed."""
+        start = max(cut.log_start, committed or 0)
+        if start >= cut.end or (cut.saved_from is not None and cut.saved_from <= start):
+            return None
+        reached = chain.stored.reach(start) if chain else start
+        if reached >= cut.end:
+            return None
+        return _Missing(cut, reached, cut.end, chain, in_flight=True)
+
+    def _not_covered(self, point: RecoveryPoint, found: _Findings) -> str:
+        missing = sorted(found.missing, key=lambda m: m.damage is None)
+        texts = [
+            f"{m.damage}" if m.damage else f"{m.offsets} {self._why(point, m)}"
+            for m in missing[:_FEW]
+        ]
+        if len(missing) > _FEW:
+            texts.append(f"and {len(missing) - _FEW} more partitions")
+        if found.absent:
+            texts.append(_join(found.absent))
+        return f"Not covered: {'; '.join(texts)}."
+
+    def _why(self, point: RecoveryPoint, missing: _Missing) -> str:
+        if missing.in_flight:
+            return "were in flight and were not saved with the point"
+        if missing.lost:
+            return "could no longer be read when they were to be backed up"
+        before, after = missing.chain.neighbours(missing.start) if missing.chain else (None, None)
+        if after is not None:
+            key = after.window.key
+            if before is None:
+                return (
+                    f"are not backed up: back up the windows before {key}, or, if it is the first,"
+                    " set windows.start one window earlier and back up"
+                )
+            return (
+                f"are not backed up: back up the windows between {before.last_window.key} and {key}"
+            )
+        window = self._window_of(point.effective_at_ms)
+        if window is None:
+            return "are not backed up: the window of the point is still open"
+        of_partition = self._spans_of.get((missing.cut.topic, missing.cut.partition), [])
+        if any(s.window <= window <= s.last_window for s in of_partition):
+            return "were lost with the topic, which was deleted before they were read"
+        if before is not None and before.last_window.end_ms < window.start_ms:
+            windows = f"windows after {before.last_window.key} up to {window.key}"
+        else:
+            windows = f"window {window.key}"
+        return f"are not backed up: back up {windows}"
+
+    def _window_of(self, instant_ms: int) -> Window | None:
+        """The closed window that an instant lies in."""
+        index = bisect_right(self._closed_starts, instant_ms) - 1
+        if index < 0 or self._closed[index].end_ms <= instant_ms:
+            return None
+        return self._closed[index]
+
+
+def absent_texts(point: RecoveryPoint, roles: Mapping[str, frozenset[TopicRole]]) -> list[str]:
+    """Topics that a restore of the point needs and that were absent, with what to do.
+
+    They count for as long as they are declared (`roles`; empty: not known), backed up or not.
+    """
+    return [
+        point.why_absent(topic)
+        for topic in point.absent_topics
+        if (topic in roles or not roles) and roles.get(topic) != _WRITTEN_ONLY
+    ]
+
+
+def unknown_texts(point: RecoveryPoint, not_mine: Set[str]) -> list[str]:
+    """Topics that nobody had declared, with what to do: whether state is in them is not known."""
+    return [point.why_unknown(topic) for topic in point.unknown_topics if topic not in not_mine]
+
+
+def _first_missing(
+    cut: PartitionCut, chain: Chain | None, needed_from: int, to: int
+) -> _Missing | None:
+    """What keeps `[log start, to)` of a partition from being covered.
+
+    A window that is not backed up counts wherever it lies; records that Kafka had lost before they
+    could be read count from `needed_from` on.
+    """
+    if cut.log_start >= to:
+        return None
+    if chain is None:
+        return _Missing(cut, cut.log_start, to, None)
+    if chain.stored.reach(cut.log_start) >= to:
+        return None
+    first = max(cut.log_start, min(chain.begin, to))
+    reached = chain.recorded.reach(first)
+    if reached < to:
+        end = chain.recorded.next_start(reached)
+        return _Missing(cut, reached, to if end is None else min(end, to), chain)
+    reached = chain.stored.reach(needed_from)
+    if reached < to:
+        end = chain.stored.next_start(reached)
+        return _Missing(cut, reached, to if end is None else min(end, to), chain, lost=True)
+    return None
+
+
+def _doubts(
+    cut: PartitionCut, chain: Chain | None, end: int, ledger_version: int | None
+) -> list[str]:
+    """Why the content of a changelog below an end is not proved to be that of the cut."""
+    if cut.log_start >= end:
+        return []
+    if chain is None or chain.stored.reach(cut.log_start) < end:
+        return [f"{cut.topic}-{cut.partition}: not all of its records were saved with the point"]
+    hole = chain.hole_read_after(cut.log_start, end, ledger_version)
+    if hole is None:
+        return []
+    return [
+        f"{cut.topic}-{cut.partition}: compaction may have taken records of the point before they"
+        f" were read, the log had no offset {hole} any more"
+    ]
+
+
+def _lost(cut: PartitionCut, chain: Chain) -> list[str]:
+    reached = chain.stored.reach(cut.log_start)
+    return [f"{cut.topic}-{cut.partition} from offset {reached} on"] if reached < cut.end else []
+
+
+def _notes(found: _Findings) -> str:
+    notes = ""
+    if found.lost:
+        notes += f" Lost, but not needed to continue: {_join(found.lost)}."
+    if found.not_judged:
+        notes += f" Not backed up, so not judged: {', '.join(found.not_judged)}."
+    return notes
+
+
+def _join(texts: Sequence[str]) -> str:
+    more = f"; and {len(texts) - _FEW} more" if len(texts) > _FEW else ""
+    return "; ".join(texts[:_FEW]) + more
+
+
+def unproven_points(backup: TopicBackup, points: Iterable[RecoveryPoint]) -> tuple[str, ...]:
+    """Ids of the points in the window of a backup that stand above a hole of one of its spans.
+
+    The spans were read after the points were cut, so what the log no longer held may have been
+    removed because of a record at or above the point. Sealed points are safe from it, but for
+    source topics that serve as changelogs: those are not sealed.
+    """
+    thinned = {span.partition: span for span in backup.spans if span.first_hole is not None}
+    inside = range(backup.window.start_ms, backup.window.end_ms)
+    return tuple(
+        point.id
+        for point in points
+        if point.effective_at_ms in inside
+        and any(
+            _is_above(cut, span)
+            for partition, span in thinned.items()
+            if (cut := point.cut(partition)) is not None
+            and (not point.sealed or cut.roles & _SOURCES)
+        )
+    )
+
+
+def _is_above(cut: PartitionCut, span: SpanResult) -> bool:
+    return (
+        cut.topic_id == span.plan.topic_id
+        and span.first_hole is not None
+        and span.first_hole < cut.end
+        and cut.log_start < span.plan.end
+    )

@@ -1,0 +1,741 @@
+"""The ledger: which spans are backed up, and how far they reach."""
+
+import inspect
+import math
+import time
+from bisect import bisect_left, bisect_right
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Annotated, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+
+from kstreams_assets.backup.plan import UNKNOWN, GapCause, SpanPlan
+from kstreams_assets.backup.result import SpanContent, SpanResult, TopicBackup
+from kstreams_assets.backup.windows import Position, RecordedSpan, Window
+from kstreams_assets.offsets import OffsetRange, TopicPartitionId
+from kstreams_assets.warehouse.column import ApplicationId, Column, RunId
+from kstreams_assets.warehouse.layout import Warehouse
+from kstreams_assets.warehouse.point import taken_at_of
+from kstreams_assets.warehouse.records import COLUMNS as DAMAGE_COLUMNS
+from kstreams_assets.warehouse.records import (
+    NOTHING_DAMAGED,
+    Comparison,
+    DamagedSpans,
+    damaged_spans,
+    file_actions,
+)
+from kstreams_assets.warehouse.rows import rows_of
+from kstreams_assets.warehouse.table import (
+    LogState,
+    Table,
+    WindowTopic,
+    log_state,
+    one_of,
+    sql_string,
+    windows_and_topics,
+)
+
+DELETE_RETENTION_MS: Final = 86_400_000
+"""Kafka's default of `delete.retention.ms`."""
+_NEVER = 2**63
+"""Above every version of a table."""
+
+PartitionLife = tuple[str, int, str]
+"""Topic, partition, topic id."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredSpan:
+    """One row of the ledger, as far as it says what a restore could take from the backup.
+
+    Stored are the records of `[read_start, end)`, unless some of them are missing for no known
+    cause, or its files do not match the ledger (`complete` is False). `first_hole` is the lowest
+    offset that may have been removed before the span was read; where that was not looked at, the
+    first.
+
+    A span may stand for several windows that follow each other (see `folded`): `window` is the
+    first, `last_window` the last of them, `recorded_at_ms` the earliest time at which offsets of
+    them were recorded.
+    """
+
+    window: Window
+    partition: TopicPartitionId
+    topic_id: str
+    start: int
+    end: int
+    read_start: int
+    continues: bool
+    complete: bool
+    log_start: int
+    first_hole: int | None
+    recorded_at_ms: int
+    last: Window | None = None
+    ledger_version: int | None = None
+    """Version of the ledger when the span had been read; None: not known."""
+    closed_at_ms: int | None = None
+    """When the recovery point was begun that the span ends with (never after `recorded_at_ms`): no
+    record at or above `end` had been committed then. None: not known."""
+
+    @property
+    def last_window(self) -> Window:
+        """The last of the windows that the span stands for."""
+        return self.last or self.window
+
+    @property
+    def begins_life(self) -> bool:
+        """Whether nothing that is still to be had lies before it."""
+        return not self.continues or self.log_start >= self.start
+
+
+def folded(
+    spans: Iterable[StoredSpan], *, holes_matter: Set[str] | None = None
+) -> list[StoredSpan]:
+    """Neighbouring spans put together where that changes no answer of their chain.
+
+    The later one begins where and when the earlier one ends, all that lies in them was stored, and
+    nothing had been removed from the log before they were read. In topics that are not among
+    `holes_matter` (None: all are) removed records are no hindrance; only how far their chains
+    reach is right then.
+    """
+    made: list[StoredSpan] = []
+    for span in sorted(spans, key=_in_chain):
+        if made and _join(made[-1], span, holes_matter):
+            made[-1] = _joined(made[-1], span)
+        else:
+            made.append(span)
+    return made
+
+
+def _in_chain(span: StoredSpan) -> tuple[str, int, str, int, int, Window]:
+    partition = span.partition
+    return partition.topic, partition.partition, span.topic_id, span.start, span.end, span.window
+
+
+def _join(one: StoredSpan, other: StoredSpan, holes_matter: Set[str] | None) -> bool:
+    return (
+        one.end == other.start
+        and one.last_window.end_ms == other.window.start_ms
+        and one.partition == other.partition
+        and one.topic_id == other.topic_id
+        and _is_plain(one, holes_matter)
+        and _is_plain(other, holes_matter)
+    )
+
+
+def _is_plain(span: StoredSpan, holes_matter: Set[str] | None) -> bool:
+    no_hole = span.first_hole is None or not (
+        holes_matter is None or span.partition.topic in holes_matter
+    )
+    return no_hole and span.complete and span.read_start == span.start
+
+
+def _joined(one: StoredSpan, other: StoredSpan) -> StoredSpan:
+    read = [span.recorded_at_ms for span in (one, other) if span.start < span.end]
+    hole = one.first_hole if one.first_hole is not None else other.first_hole
+    return replace(
+        one,
+        end=other.end,
+        last=other.last_window,
+        first_hole=hole,
+        recorded_at_ms=min(read, default=one.recorded_at_ms),
+        closed_at_ms=one.closed_at_ms if other.closed_at_ms is None else other.closed_at_ms,
+    )
+
+
+class Ranges:
+    """Offset ranges in order, adjacent ones merged: found by bisection."""
+
+    def __init__(self, ranges: Iterable[OffsetRange]) -> None:
+        self._starts: list[int] = []
+        self._ends: list[int] = []
+        for found in sorted(ranges):
+            if self._ends and found.start <= self._ends[-1]:
+                self._ends[-1] = max(self._ends[-1], found.end)
+            else:
+                self._starts.append(found.start)
+                self._ends.append(found.end)
+
+    def reach(self, offset: int) -> int:
+        """How far the ranges go on from an offset without a break; the offset, if not at all."""
+        index = bisect_right(self._starts, offset) - 1
+        return max(offset, self._ends[index]) if index >= 0 else offset
+
+    def next_start(self, offset: int) -> int | None:
+        """Where the next range begins above an offset."""
+        index = bisect_right(self._starts, offset)
+        return self._starts[index] if index < len(self._starts) else None
+
+
+@dataclass(slots=True)
+class Chain:
+    """The spans of one partition in one life of its topic."""
+
+    spans: Sequence[StoredSpan]
+    """In order of offsets, those without offsets in order of time."""
+    recorded: Ranges = field(init=False)
+    """Offsets that the ledger answers for, whether or not their records could still be read."""
+    stored: Ranges = field(init=False)
+    """Offsets whose records, as far as the log held them, are in the backup."""
+    _ends: list[int] = field(init=False)
+    _thinned: "_Thinned | None" = field(init=False, default=None)
+    _late: "dict[int, tuple[LateHole, ...]]" = field(init=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.spans = sorted(self.spans, key=lambda s: (s.start, s.end, s.window))
+        self.recorded = Ranges(OffsetRange(s.start, s.end) for s in self.spans)
+        self.stored = Ranges(OffsetRange(s.read_start, s.end) for s in self.spans if s.complete)
+        self._ends = [span.end for span in self.spans]
+
+    @property
+    def begin(self) -> int:
+        """Below it the ledger answers for nothing, but nothing was to be had either."""
+        first = self.spans[0]
+        return first.start if first.begins_life else 0
+
+    @property
+    def unbroken_end(self) -> int | None:
+        """How far the recorded spans reach from the begin of the life without a missing window.
+
+        Offsets that Kafka had lost before they could be read are no break: nobody can read them
+        any more. A span that lacks records for no known cause is one. None when the begin of the
+        life was not backed up.
+        """
+        if not self.spans[0].begins_life:
+            return None
+        end = self.spans[0].start
+        for span in self.spans:
+            if span.start > end or not span.complete:
+                break
+            end = max(end, span.end)
+        return end
+
+    def neighbours(self, offset: int) -> tuple[StoredSpan | None, StoredSpan | None]:
+        """The spans before and after an offset that no span holds."""
+        index = bisect_right(self._ends, offset)
+        before = self.spans[index - 1] if index else None
+        return before, self.spans[index] if index < len(self.spans) else None
+
+    def hole_read_after(self, start: int, end: int, ledger_version: int | None) -> int | None:
+        """A hole below `end` in a span that reaches above `start` and was read after a point's cut.
+
+        `ledger_version` is that of the ledger before the cut. A span that had been read when the
+        ledger was older still was read before the cut: versions only grow, whatever clocks say.
+        Where either is not known it counts as read after. None when all such spans were contiguous
+        up to `end`.
+        """
+        if self._thinned is None:
+            self._thinned = _Thinned(self.spans)
+        return self._thinned.hole(start, end, ledger_version)
+
+    def late_holes(self, delete_retention_ms: int) -> tuple["LateHole", ...]:
+        """Where a deletion may have been removed before it was backed up, in order of offsets.
+
+        Nothing takes the place of a deletion in the log, so a key that an earlier span holds would
+        live on. Kafka keeps a deletion for `delete.retention.ms` from the first cleaning on, and
+        this cleaning removes the key's earlier records (KIP-534). It came after an earlier span was
+        read, else that span would not hold the key. It also came after the deletion was committed
+        (the cleaner stops at the last stable offset), so after the cut that closes the span before
+        the hole. A span that was read within `delete.retention.ms` of the later of the two has
+        missed none. Half of that time is left for clocks that differ, for cleanings that last,
+        and since a span is recorded some time after it was read.
+        """
+        if delete_retention_ms not in self._late:
+            self._late[delete_retention_ms] = tuple(self._find_late(delete_retention_ms))
+        return self._late[delete_retention_ms]
+
+    def _find_late(self, delete_retention_ms: int) -> Iterator["LateHole"]:
+        first_read_ms: int | None = None
+        closed: StoredSpan | None = None
+        for span in self.spans:
+            hole, read_ms = span.first_hole, span.recorded_at_ms
+            if hole is not None and first_read_ms is not None:
+                cleaned_ms = first_read_ms
+                # A time behind the reading comes of a wrong clock.
+                if closed and closed.end <= hole and (closed.closed_at_ms or 0) <= read_ms:
+                    cleaned_ms = max(cleaned_ms, closed.closed_at_ms or 0)
+                if 2 * (read_ms - cleaned_ms) >= delete_retention_ms:
+                    yield LateHole(hole, span.end, span.window.key)
+            if span.start < span.end:
+                first_read_ms = min(read_ms, read_ms if first_read_ms is None else first_read_ms)
+            if span.closed_at_ms is not None:
+                closed = span
+
+
+@dataclass(frozen=True, slots=True)
+class LateHole:
+    """Offsets `[start, end)` of a window's span that may have held deletions."""
+
+    start: int
+    end: int
+    window: str
+
+    def doubt(
+        self, partition: TopicPartitionId, start: int, end: int, saved: Ranges, retention_ms: int
+    ) -> str | None:
+        """Why a state that is made of `[start, end)` is not proved; None where it is.
+
+        `saved` are the offsets of which every record was saved with recovery points.
+        """
+        low, high = max(self.start, start), min(self.end, end)
+        if low >= high or saved.reach(low) >= high:
+            return None
+        return (
+            f"{partition}: compaction may have taken deletions before they were backed up with"
+            f" window {self.window}: the log did not hold offset {low} any more"
+            f" (delete.retention.ms is {retention_ms})"
+        )
+
+
+class _Thinned:
+    """The spans with a hole, in order; which of a stretch of them was recorded last.
+
+    The spans of a life do not overlap, so their ends and first holes come in the same order.
+    """
+
+    def __init__(self, spans: Sequence[StoredSpan]) -> None:
+        thinned = [
+            (s.first_hole, s.end, _NEVER if s.ledger_version is None else s.ledger_version)
+            for s in spans
+            if s.first_hole is not None
+        ]
+        self._holes = [hole for hole, _, _ in thinned]
+        self._ends = [end for _, end, _ in thinned]
+        self._recorded = [recorded for _, _, recorded in thinned]
+        # Sparse table: level k holds, of each stretch of 2**k, the index of the last recorded.
+        self._levels: list[list[int]] = [list(range(len(thinned)))]
+        width = 1
+        while 2 * width <= len(thinned):
+            below = self._levels[-1]
+            self._levels.append(
+                [self._later(below[i], below[i + width]) for i in range(len(below) - width)]
+            )
+            width *= 2
+
+    def hole(self, start: int, end: int, ledger_version: int | None) -> int | None:
+        low, high = bisect_right(self._ends, start), bisect_left(self._holes, end)
+        if low >= high:
+            return None
+        level = (high - low).bit_length() - 1
+        row = self._levels[level]
+        latest = self._later(row[low], row[high - (1 << level)])
+        before_the_cut = ledger_version is not None and self._recorded[latest] < ledger_version
+        return None if before_the_cut else self._holes[latest]
+
+    def _later(self, one: int, other: int) -> int:
+        return one if self._recorded[one] >= self._recorded[other] else other
+
+
+def chains_of(spans: Iterable[StoredSpan]) -> dict[PartitionLife, Chain]:
+    """Spans sorted into chains."""
+    grouped: dict[PartitionLife, list[StoredSpan]] = defaultdict(list)
+    for span in spans:
+        grouped[span.partition.topic, span.partition.partition, span.topic_id].append(span)
+    return {life: Chain(of_life) for life, of_life in grouped.items()}
+
+
+_comparisons: dict[Path, tuple[tuple[LogState, LogState], Comparison]] = {}
+"""By records table, how it compared with the ledger when both were in this state."""
+
+_VANISHED = frozenset({GapCause.TOPIC_DELETED, GapCause.TOPIC_RECREATED, GapCause.LOG_TRUNCATED})
+"""With these the point that closes the window may not have seen the span's end."""
+
+_NO_PARTITION = -1
+"""A topic that had no partition when the window closed has one row: it says the window is done."""
+
+
+RecordedTopic = tuple[Window, str]
+"""A window and the name of a topic."""
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerEntry:
+    """One row of the ledger."""
+
+    application_id: ApplicationId
+    result: SpanResult
+    recovery_point_id: Annotated[str | None, Column("The recovery point that ends the window.")]
+    delta_version: Annotated[
+        int | None, Column("Version of the records table that holds the span.")
+    ]
+    run_id: RunId
+    recorded_at_ms: Annotated[int, Column("When the row was written, epoch milliseconds.")]
+    ledger_version: Annotated[
+        int | None,
+        Column("Version of this table when the span had been read; null: not known."),
+    ]
+
+    @property
+    def has_span(self) -> bool:
+        """False where the row only says that the window is done: the topic had no partition."""
+        return self.result.partition.partition != _NO_PARTITION
+
+
+@dataclass(frozen=True, slots=True)
+class _First(RecordedSpan):
+    """As much of a row, with the log start offset of its plan."""
+
+    log_start: int
+
+
+@dataclass(slots=True)  # there are many, and those that are frozen take thrice as long to make
+class _Done:
+    """A topic in a window."""
+
+    window: Window
+    topic: str
+
+
+@dataclass(slots=True)
+class _Closed(_Done):
+    """The same, and the recovery point that ends the window."""
+
+    recovery_point_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class _FoldedFile:
+    """What one file of the ledger says, neighbouring spans put together."""
+
+    holes_matter: frozenset[str]
+
+    def __call__(self, rows: pa.Table) -> list[StoredSpan]:
+        return folded(spans_of(rows), holes_matter=self.holes_matter)
+
+
+_ROWS = rows_of(LedgerEntry)
+
+
+class Ledger:
+    """What is backed up, of one application.
+
+    The rows follow the data: a window whose data is there without rows is written again.
+    """
+
+    def __init__(self, warehouse: Warehouse, application_id: str) -> None:
+        self._table = Table(
+            warehouse.control("windows"),
+            LedgerEntry,
+            grows_along="window_start_ms",
+            statistics=("window", "window_start_ms", "window_end_ms", "topic", "recovery_point_id"),
+        )
+        self._application_id = application_id
+        self._records = warehouse.records(application_id)
+
+    def recorded_spans(
+        self, windows: Sequence[Window], topics: Collection[str]
+    ) -> list[RecordedSpan]:
+        """The spans whose edges bear on these windows: theirs, and the nearest on either side."""
+        rows = self.span_rows(topics, columns=_ROWS.names(RecordedSpan))
+        if rows.num_rows == 0 or not windows:
+            return []
+        low = min(window.start_ms for window in windows)
+        high = max(window.end_ms for window in windows)
+        near = _nearest(rows, "window_end_ms", low, before=True)
+        far = _nearest(rows, "window_start_ms", high, before=False)
+        inside = rows.filter(
+            (pc.field("window_end_ms") > low) & (pc.field("window_start_ms") < high)
+        )
+        chosen = pa.concat_tables([near, inside, far], promote_options="permissive")
+        return _ROWS.read_part(RecordedSpan, chosen)
+
+    def first_spans_cut_short(
+        self, topics: Collection[str], *, begins_ms: int
+    ) -> Mapping[TopicPartitionId, Position]:
+        """Where the backups of partitions begin, if the first window passed over offsets below.
+
+        Earlier releases let the first window (of the schedule, which begins at `begins_ms`) begin
+        where an older recovery point stood. Partitions without such an edge are left out.
+        """
+        where = _chosen(None, topics) & (pc.field("window_start_ms") <= begins_ms)
+        rows = self._table.read(
+            application_id=self._application_id, columns=_ROWS.names(_First), where=where
+        )
+        first = _ROWS.read_part(_First, _nearest(rows, "window_start_ms", 0, before=False))
+        return {
+            span.partition: Position(span.topic_id, span.start)
+            for span in first
+            if span.continues and span.log_start < span.start
+        }
+
+    def done(self, topics: Collection[str]) -> dict[Window, set[str]]:
+        """Windows that are recorded, with their topics among these."""
+        where = one_of("topic", topics)
+        return _topics_by_window(
+            self._table.rows_as(_Done, self._application_id, where, distinct=True)
+        )
+
+    def not_examined(self, topics: Collection[str]) -> dict[Window, set[str]]:
+        """Windows with topics of which the log could not be looked at in time."""
+        rows = self.span_rows(topics, columns=[*_ROWS.names(_Done), "gaps"])
+        found = pa.array(rows_with_gap(rows, {GapCause.NOT_EXAMINED}), pa.int64())
+        return _topics_by_window(_ROWS.read_part(_Done, rows.take(found)))
+
+    def closing_points(self, topics: Collection[str]) -> dict[str, dict[Window, str | None]]:
+        """Of each topic, the recovery point (id) that bounds each recorded window."""
+        found: dict[str, dict[Window, str | None]] = {}
+        where = one_of("topic", topics)
+        for row in self._table.rows_as(_Closed, self._application_id, where, distinct=True):
+            found.setdefault(row.topic, {})[row.window] = row.recovery_point_id
+        return found
+
+    def newest_by_run(self, count: int) -> dict[str, set[tuple[str, str]]]:
+        """The newest windows (key, topic), `count` of them, by the run that recorded them."""
+        keys = ["window_start_ms", "window", "topic", "run_id"]
+        rows = self._table.read(application_id=self._application_id, columns=keys)
+        rows = rows.group_by(keys).aggregate([])
+        newest = sorted(set(rows["window_start_ms"].to_pylist()))[-count:]
+        found: dict[str, set[tuple[str, str]]] = {}
+        for row in rows.filter(pc.field("window_start_ms").isin(newest)).to_pylist():
+            found.setdefault(row["run_id"], set()).add((row["window"], row["topic"]))
+        return found
+
+    def closing_point_ids(self) -> set[str]:
+        """Ids of the points that recorded windows end with."""
+        rows = self._table.read(
+            application_id=self._application_id,
+            columns=["recovery_point_id"],
+            where=pc.field("recovery_point_id").is_valid(),
+        )
+        return set(rows["recovery_point_id"].unique().to_pylist())
+
+    def stored_spans(self, topics: Collection[str]) -> list[StoredSpan]:
+        """Every span of these topics, as far as it says what could be restored from it.
+
+        Each is compared with the records table, see `damaged_spans`.
+
+        Raises:
+            WarehouseError: The records table cannot be read.
+        """
+        rows = self.span_rows(topics, columns=[*dict.fromkeys([*COLUMNS, *DAMAGE_COLUMNS])])
+        actions = file_actions(self._records)
+        return spans_of(rows, damaged_spans(self._records, rows, actions))
+
+    def damaged(
+        self,
+        topics: Collection[str] | None = None,
+        *,
+        windows: Collection[str] | None = None,
+        look_s: float = math.inf,
+    ) -> DamagedSpans:
+        """The spans whose files do not match the ledger, see `damaged_spans`.
+
+        The files themselves are looked at for `look_s` seconds at most, beginning where the last
+        call in this process stopped: with 0 not at all, by default all of them. Ledger and log are
+        only compared again when one of them changed.
+
+        Args:
+            topics: Only spans of these.
+            windows: Only spans of these; ledger and log are compared anew.
+            look_s: See above.
+
+        Raises:
+            WarehouseError: The records table cannot be read.
+        """
+        compared = self._compared() if windows is None else self._compare(_chosen(windows, topics))
+        compared.look_at_files(look_s)
+        return compared.damaged(topics)
+
+    def _compared(self) -> Comparison:
+        # Looked at before the tables are read: what changes meanwhile is seen by the next call.
+        state = log_state(self._table.path), log_state(self._records)
+        known, earlier = _comparisons.get(self._records, (None, None))
+        if earlier is not None and known == state:
+            return earlier
+        compared = self._compare(_chosen(None, None), earlier)
+        _comparisons[self._records] = (state, compared)
+        return compared
+
+    def _compare(self, where: ds.Expression, earlier: Comparison | None = None) -> Comparison:
+        rows = self._table.read(
+            application_id=self._application_id, columns=DAMAGE_COLUMNS, where=where
+        )
+        return Comparison(self._records, rows, file_actions(self._records), earlier)
+
+    def folded_spans(
+        self, topics: Collection[str], *, holes_matter: Collection[str]
+    ) -> list[StoredSpan]:
+        """As `stored_spans`, neighbouring spans put together (see `chains.folded`), not compared.
+
+        What a file of the table says is remembered in this process, and files never change: a later
+        call reads what was added since.
+        """
+        matter = frozenset(holes_matter)
+        files = self._table.fold(
+            self._application_id, COLUMNS, _FoldedFile(matter), where=pc.field("partition") >= 0
+        )
+        wanted = set(topics)
+        spans = (span for file in files for span in file if span.partition.topic in wanted)
+        return folded(spans, holes_matter=matter)
+
+    def span_rows(self, topics: Collection[str], *, columns: Sequence[str]) -> pa.Table:
+        """These columns of every span of these topics."""
+        return self._table.read(
+            application_id=self._application_id, columns=columns, where=_chosen(None, topics)
+        )
+
+    def entries(
+        self, *, windows: Collection[str] | None = None, topics: Collection[str] | None = None
+    ) -> list[LedgerEntry]:
+        """Whole rows, ordered by window, topic and partition."""
+        entries = self._table.rows(self._application_id, _chosen(windows, topics))
+        return sorted(entries, key=lambda e: (e.result.plan.window, e.result.partition))
+
+    def of_run(self, run_id: str) -> Mapping[RecordedTopic, tuple[LedgerEntry, ...]]:
+        """What is still as a run recorded it; see `LedgerEntry.has_span`."""
+        found: dict[RecordedTopic, list[LedgerEntry]] = {}
+        entries = self._table.rows(self._application_id, pc.field("run_id") == run_id)
+        for entry in sorted(entries, key=lambda e: (e.result.plan.window, e.result.partition)):
+            key = entry.result.plan.window, entry.result.partition.topic
+            found.setdefault(key, []).append(entry)
+        return {key: tuple(entries) for key, entries in found.items()}
+
+    def record(self, backups: Sequence[TopicBackup], *, run_id: str) -> None:
+        """Put the rows of these windows and topics in place of earlier ones, in one commit."""
+        if not backups:
+            return
+        version = self._table.version()
+        rows = [
+            LedgerEntry(
+                application_id=self._application_id,
+                result=span,
+                recovery_point_id=backup.recovery_point_id,
+                delta_version=backup.delta_version,
+                run_id=run_id,
+                recorded_at_ms=time.time_ns() // 1_000_000,
+                ledger_version=version,
+            )
+            for backup in backups
+            for span in backup.spans or (_no_span(backup),)
+        ]
+        pairs = windows_and_topics(WindowTopic(b.window.key, b.topic) for b in backups)
+        application = sql_string(self._application_id)
+        # The range lets the writer skip files, which a long list of windows does not.
+        starts_ms = [backup.window.start_ms for backup in backups]
+        self._table.replace(
+            rows,
+            where=f"application_id = {application} AND window_start_ms >= {min(starts_ms)}"
+            f" AND window_start_ms <= {max(starts_ms)} AND ({pairs})",
+        )
+
+    def version(self) -> int:
+        """The version of the ledger; it grows with each change."""
+        return self._table.version()
+
+
+def _chosen(windows: Collection[str] | None, topics: Collection[str] | None) -> pc.Expression:
+    where = pc.field("partition") >= 0
+    if windows is not None:
+        where &= one_of("window", windows)
+    if topics is not None:
+        where &= one_of("topic", topics)
+    return where
+
+
+def _no_span(backup: TopicBackup) -> SpanResult:
+    plan = SpanPlan(
+        window=backup.window,
+        partition=TopicPartitionId(backup.topic, _NO_PARTITION),
+        topic_id="",
+        start=0,
+        end=0,
+        read_start=0,
+        continues=False,
+    )
+    return SpanResult(plan, SpanContent(), ())
+
+
+def _nearest(rows: pa.Table, column: str, edge_ms: int, *, before: bool) -> pa.Table:
+    """Of each partition, the rows of the window nearest to an edge on one side of it."""
+    side = rows.filter(pc.field(column) <= edge_ms if before else pc.field(column) >= edge_ms)
+    extreme = side.group_by(["topic", "partition"]).aggregate(
+        [(column, "max" if before else "min")]
+    )
+    extreme = extreme.rename_columns(["topic", "partition", column])
+    return side.join(extreme, ["topic", "partition", column], join_type="left semi")
+
+
+def _topics_by_window(found: Iterable[_Done]) -> dict[Window, set[str]]:
+    topics: dict[Window, set[str]] = {}
+    for one in found:
+        topics.setdefault(one.window, set()).add(one.topic)
+    return topics
+
+
+def spans_of(rows: pa.Table, damaged: DamagedSpans = NOTHING_DAMAGED) -> list[StoredSpan]:
+    """The rows as spans; of those that are damaged nothing counts as stored."""
+    complete = [True] * rows.num_rows
+    for index in rows_with_gap(rows, UNKNOWN):
+        complete[index] = False
+    seen_at_end = [True] * rows.num_rows
+    for index in rows_with_gap(rows, _VANISHED):
+        seen_at_end[index] = False
+    columns = [rows.column(name).to_pylist() for name in COLUMNS[:-1]]
+    spans = list(map(_span, complete, seen_at_end, *columns)) if rows.num_rows else []
+    if not damaged:
+        return spans
+    return [
+        replace(span, complete=span.complete and not _is_damaged(span, damaged)) for span in spans
+    ]
+
+
+def _is_damaged(span: StoredSpan, damaged: DamagedSpans) -> bool:
+    life = (span.partition.topic, span.partition.partition, span.topic_id)
+    found = damaged.inside(life, span.start, span.end)
+    return found is not None and found.window == span.window.key
+
+
+def _span(
+    complete: bool,
+    seen_at_end: bool,
+    window: str,
+    window_start_ms: int,
+    window_end_ms: int,
+    topic: str,
+    partition: int,
+    topic_id: str,
+    start: int,
+    end: int,
+    read_start: int,
+    continues: bool,
+    log_start: int,
+    first_hole: int | None,
+    contiguity_known: bool | None,
+    recorded_at_ms: int,
+    ledger_version: int | None,
+    recovery_point_id: str | None,
+) -> StoredSpan:
+    closed_at_ms = taken_at_of(recovery_point_id) if recovery_point_id and seen_at_end else None
+    if closed_at_ms is not None and closed_at_ms > recorded_at_ms:
+        closed_at_ms = None  # a clock was wrong
+    return StoredSpan(
+        window=Window(window_start_ms, window_end_ms, window),
+        partition=TopicPartitionId(topic, partition),
+        topic_id=topic_id,
+        start=start,
+        end=end,
+        read_start=read_start,
+        continues=continues,
+        complete=complete,
+        log_start=log_start,
+        first_hole=first_hole if contiguity_known or start == end else start,
+        recorded_at_ms=recorded_at_ms,
+        ledger_version=ledger_version,
+        closed_at_ms=closed_at_ms,
+    )
+
+
+def rows_with_gap(rows: pa.Table, causes: Collection[GapCause]) -> list[int]:
+    """Numbers of the rows that lack records for one of these causes, without objects of gaps."""
+    gaps = rows.column("gaps").combine_chunks()
+    by_row = pa.table({"row": gaps.value_parent_indices(), "cause": gaps.flatten().field("cause")})
+    found = by_row.filter(one_of("cause", [cause.value for cause in causes]))
+    return found.column("row").to_pylist()
+
+
+COLUMNS = [*[*inspect.signature(_span).parameters][2:], "gaps"]
+"""The columns that `spans_of` needs."""

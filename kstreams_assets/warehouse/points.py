@@ -1,0 +1,718 @@
+"""The tables of recovery points, and of the records that are saved with them."""
+
+import hashlib
+from bisect import bisect_left
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Annotated, Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from kstreams_assets.app.model import TopicRole
+from kstreams_assets.errors import StoredDataError
+from kstreams_assets.kafka.raw_batch import RawRecord
+from kstreams_assets.offsets import OffsetRange, TopicPartitionId
+from kstreams_assets.warehouse.column import (
+    HEADERS,
+    KEY,
+    OFFSET,
+    PARTITION,
+    TIMESTAMP,
+    TIMESTAMP_TYPE,
+    VALUE,
+    ApplicationId,
+    Column,
+    TopicId,
+    TopicName,
+)
+from kstreams_assets.warehouse.layout import Warehouse, value_digest
+from kstreams_assets.warehouse.point import (
+    Guarantee,
+    PartitionCut,
+    RecoveryPoint,
+    in_force,
+    in_order,
+)
+from kstreams_assets.warehouse.rows import plain_columns, rows_of
+from kstreams_assets.warehouse.table import StoredFile, Table, one_of
+
+_Offsets = npt.NDArray[np.int64]
+_Key = tuple[str, str, int]
+"""Topic, topic id, partition."""
+
+
+class ProvenRange(NamedTuple):
+    """Offsets of one life of a topic that a backup holds without a hole."""
+
+    topic_id: str
+    start: int
+    end: int
+
+
+class OffsetRanges:
+    """Offsets by partition and topic id, as ranges."""
+
+    def __init__(self, ranges: Iterable[tuple[_Key, _Offsets, _Offsets]] = ()) -> None:
+        self._by_key = {key: _merged(starts, ends) for key, starts, ends in ranges}
+
+    @classmethod
+    def of_cuts(cls, cuts: Iterable[PartitionCut]) -> "OffsetRanges":
+        """What these cuts have saved: `[saved_from, end)` outside the excluded ranges."""
+        found: list[tuple[_Key, _Offsets, _Offsets]] = []
+        for cut in cuts:
+            if cut.saved_from is None:
+                continue
+            starts = np.array([cut.saved_from, *(bad.end for bad in cut.excluded)], np.int64)
+            ends = np.array([*(bad.start for bad in cut.excluded), cut.end], np.int64)
+            key = (cut.topic, cut.topic_id, cut.partition)
+            pieces = np.maximum(starts, cut.saved_from), np.minimum(ends, cut.end)
+            found.append((key, *pieces))
+        return cls(_by_key(found))
+
+    @classmethod
+    def of_points(
+        cls,
+        partitions: pa.ChunkedArray,
+        proven: Mapping[TopicPartitionId, Sequence[tuple[str, int, int]]] | None = None,
+    ) -> "OffsetRanges":
+        """What many points have saved, from the column `partitions` of their table.
+
+        Changelog offsets in `proven` (topic id, start, end) are left out.
+        """
+        if len(partitions) == 0:
+            return cls()
+        cuts = pa.Table.from_struct_array(partitions.combine_chunks().flatten())
+        cuts = cuts.filter(pc.field("saved_from").is_valid()).combine_chunks()
+        if cuts.num_rows == 0:
+            return cls()
+        rows, starts, ends = _pieces(cuts)
+        keys, codes = _codes(cuts)
+        provable = _may_be_proven(cuts)
+        found: list[tuple[_Key, _Offsets, _Offsets]] = []
+        for code, mine in _groups(codes[rows] * 2 + provable[rows]):
+            key = keys[code // 2]
+            pieces = _merged(starts[mine], ends[mine])
+            if code % 2:
+                known = (proven or {}).get(TopicPartitionId(key[0], key[2]), ())
+                pieces = _minus(pieces, [(s, e) for life, s, e in known if life == key[1]])
+            found.append((key, *pieces))
+        return cls(_by_key(found))
+
+    def mask(self, rows: pa.Table) -> npt.NDArray[np.bool_]:
+        """Which rows (columns topic, topic_id, partition, offset) lie in the ranges."""
+        inside = np.zeros(rows.num_rows, np.bool_)
+        if rows.num_rows == 0 or not self._by_key:
+            return inside
+        keys, codes = _codes(rows)
+        offsets = rows["offset"].to_numpy()
+        for code, mine in _groups(codes):
+            starts, ends = self._by_key.get(keys[code], (_NONE, _NONE))
+            inside[mine] = within(offsets[mine], starts, ends)
+        return inside
+
+
+_NONE: _Offsets = np.empty(0, np.int64)
+
+
+def within_ranges(offsets: _Offsets, ranges: Sequence[OffsetRange]) -> npt.NDArray[np.bool_]:
+    """Which offsets lie in ranges that are disjoint and in order."""
+    starts = np.array([one.start for one in ranges], np.int64)
+    return within(offsets, starts, np.array([one.end for one in ranges], np.int64))
+
+
+def within(offsets: _Offsets, starts: _Offsets, ends: _Offsets) -> npt.NDArray[np.bool_]:
+    """The same, of ranges by their starts and ends."""
+    if not len(starts):
+        return np.zeros(len(offsets), np.bool_)
+    index = np.searchsorted(starts, offsets, side="right") - 1
+    return (index >= 0) & (offsets < ends[index])
+
+
+def _merged(starts: _Offsets, ends: _Offsets) -> tuple[_Offsets, _Offsets]:
+    """The same offsets as disjoint ranges in order."""
+    real = starts < ends
+    order = np.argsort(starts[real], kind="stable")
+    starts, ends = starts[real][order], np.maximum.accumulate(ends[real][order])
+    if len(starts) == 0:
+        return _NONE, _NONE
+    first = np.concatenate(([True], starts[1:] > ends[:-1]))
+    last = np.concatenate((first[1:], [True]))
+    return starts[first], ends[last]
+
+
+def _minus(
+    ranges: tuple[_Offsets, _Offsets], taken: Sequence[tuple[int, int]]
+) -> tuple[_Offsets, _Offsets]:
+    """The offsets of `ranges` that are not in those taken away."""
+    gone = np.array(taken, np.int64).reshape(-1, 2)
+    away_starts, away_ends = _merged(gone[:, 0], gone[:, 1])
+    starts, ends = ranges
+    pieces_starts, pieces_ends = [], []
+    # One range of a point is cut by every range that begins in it.
+    first = np.searchsorted(away_ends, starts, side="right")
+    beyond = np.searchsorted(away_starts, ends, side="left")
+    for index in range(len(starts)):
+        inside = slice(first[index], max(first[index], beyond[index]))
+        pieces_starts.append(np.concatenate(([starts[index]], away_ends[inside])))
+        pieces_ends.append(np.concatenate((away_starts[inside], [ends[index]])))
+    if not pieces_starts:
+        return _NONE, _NONE
+    return np.concatenate(pieces_starts), np.concatenate(pieces_ends)
+
+
+def _pieces(cuts: pa.Table) -> tuple[_Offsets, _Offsets, _Offsets]:
+    """Row, start and end of every range that a cut has saved."""
+    saved_from, end = cuts["saved_from"].to_numpy(), cuts["end"].to_numpy()
+    excluded = cuts["excluded"].combine_chunks()
+    of_row = excluded.value_parent_indices().to_numpy().astype(np.int64)
+    bad = pa.Table.from_struct_array(excluded.flatten())
+    bad_start, bad_end = bad["start"].to_numpy(), bad["end"].to_numpy()
+    # Each cut gives a piece up to its first excluded range, each such range one up to the next.
+    rows = np.concatenate((np.arange(len(end)), of_row))
+    starts = np.concatenate((saved_from, np.maximum(bad_end, saved_from[of_row])))
+    ends = np.concatenate((end.copy(), end[of_row]))
+    firsts = np.flatnonzero(np.concatenate(([True], of_row[1:] != of_row[:-1]))[: len(of_row)])
+    ends[of_row[firsts]] = bad_start[firsts]
+    follows = np.flatnonzero(of_row[1:] == of_row[:-1])
+    ends[len(end) + follows] = bad_start[follows + 1]
+    return rows, starts, np.minimum(ends, end[rows])
+
+
+def _may_be_proven(cuts: pa.Table) -> _Offsets:
+    """1 for each cut whose records a backup may stand in for: changelogs, not repartition topics.
+
+    Records in flight stay with their point, whatever else their topic is.
+    """
+    roles = cuts["roles"].combine_chunks()
+    of_row = roles.value_parent_indices().to_numpy().astype(np.int64)
+    names = roles.flatten()
+    is_changelog = np.zeros(cuts.num_rows, np.bool_)
+    in_flight = np.zeros(cuts.num_rows, np.bool_)
+    is_changelog[of_row[matching(names, TopicRole.CHANGELOG.value.__eq__)]] = True
+    in_flight[of_row[matching(names, TopicRole.REPARTITION.value.__eq__)]] = True
+    return (is_changelog & ~in_flight).astype(np.int64)
+
+
+def matching(column: pa.Array, test: Callable[[str], bool]) -> npt.NDArray[np.bool_]:
+    """Which texts of a column pass a test; each distinct text is tested once."""
+    encoded = column.dictionary_encode()
+    passed = np.array([test(text) for text in encoded.dictionary.to_pylist()], np.bool_)
+    return passed[encoded.indices.to_numpy()]
+
+
+def _codes(rows: pa.Table) -> tuple[list[_Key], _Offsets]:
+    """The distinct partitions and lives of the rows, and for each row the number of its own."""
+    topics, lives = _encoded(rows["topic"]), _encoded(rows["topic_id"])
+    partition = rows["partition"].to_numpy().astype(np.int64)
+    width = int(partition.max()) + 1
+    code = (_indices(topics) * len(lives.dictionary) + _indices(lives)) * width + partition
+    distinct, numbers = np.unique(code, return_inverse=True)
+    topic_names, life_names = topics.dictionary.to_pylist(), lives.dictionary.to_pylist()
+    keys = [
+        (
+            topic_names[each // width // len(life_names)],
+            life_names[each // width % len(life_names)],
+            each % width,
+        )
+        for each in distinct.tolist()
+    ]
+    return keys, numbers.astype(np.int64)
+
+
+def _encoded(column: pa.ChunkedArray) -> pa.DictionaryArray:
+    return column.combine_chunks().dictionary_encode()
+
+
+def _indices(encoded: pa.DictionaryArray) -> _Offsets:
+    return encoded.indices.to_numpy().astype(np.int64)
+
+
+def _groups(codes: _Offsets) -> Iterable[tuple[int, _Offsets]]:
+    """Each code with the positions at which it stands."""
+    order = np.argsort(codes, kind="stable")
+    codes = codes[order]
+    edges = np.flatnonzero(np.concatenate(([True], codes[1:] != codes[:-1])))
+    for start, end in zip(edges, [*edges[1:], len(codes)], strict=True):
+        yield int(codes[start]), order[start:end]
+
+
+def _by_key(
+    found: Iterable[tuple[_Key, _Offsets, _Offsets]],
+) -> Iterable[tuple[_Key, _Offsets, _Offsets]]:
+    together: dict[_Key, list[tuple[_Offsets, _Offsets]]] = {}
+    for key, starts, ends in found:
+        together.setdefault(key, []).append((starts, ends))
+    for key, parts in together.items():
+        yield key, np.concatenate([p[0] for p in parts]), np.concatenate([p[1] for p in parts])
+
+
+CHANGED = "its row does not match the digest that was noted when it was taken"
+"""What is wrong with a point that is `damaged`."""
+
+
+@dataclass(frozen=True, slots=True)
+class PointInstant:
+    """When a point counts, and what decides whether it is kept.
+
+    Enough to choose among many without reading their positions.
+    """
+
+    id: str
+    taken_at_ms: int
+    effective_at_ms: int
+    sealed: bool = False
+    exact: bool = False
+    took_ms: int = 0
+    sequence: int | None = None
+
+    @property
+    def ended_at_ms(self) -> int:
+        """See `RecoveryPoint.ended_at_ms`."""
+        return self.taken_at_ms + self.took_ms
+
+    @property
+    def closes_window(self) -> bool:
+        """Whether it was taken late, on behalf of a window that had closed without one."""
+        return self.effective_at_ms != self.taken_at_ms
+
+
+_INSTANT = [
+    "id",
+    "taken_at_ms",
+    "closes_window_end_ms",
+    "sealed",
+    "guarantee",
+    "took_ms",
+    "sequence",
+]
+_STATISTICS = ("taken_at_ms", "id", "sequence")
+
+
+class RecoveryPointTable:
+    """Recovery points of all applications, one row each."""
+
+    def __init__(self, warehouse: Warehouse) -> None:
+        path = warehouse.control("recovery_points")
+        self._table = Table(
+            path,
+            RecoveryPoint,
+            grows_along="taken_at_ms",
+            statistics=_STATISTICS,
+            small_files=128,  # rounds of maintenance come before; this is for where there are none
+        )
+        self._by_sequence = replace(self._table, grows_along="sequence")
+
+    def append(self, point: RecoveryPoint) -> None:
+        """Store a point."""
+        self.append_many([point])
+
+    def append_many(self, points: Iterable[RecoveryPoint]) -> None:
+        """Store points in one commit."""
+        self._table.append([replace(point, digest=value_digest(row_of(point))) for point in points])
+
+    def instants(self, application_id: str) -> list[PointInstant]:
+        """When each point of the application counts, oldest first."""
+        rows = self._table.read(application_id=application_id, columns=_INSTANT).to_pydict()
+        exact = Guarantee.EXACT.value
+        instants = [
+            PointInstant(
+                id=point_id,
+                taken_at_ms=taken_at_ms,
+                effective_at_ms=taken_at_ms if closes_ms is None else closes_ms - 1,
+                sealed=sealed,
+                exact=guarantee == exact,
+                took_ms=took_ms,
+                sequence=sequence,
+            )
+            for point_id, taken_at_ms, closes_ms, sealed, guarantee, took_ms, sequence in zip(
+                *(rows[name] for name in _INSTANT), strict=True
+            )
+        ]
+        # The id decides between equals, so that their order in the files never does.
+        return sorted(instants, key=lambda i: (i.effective_at_ms, i.taken_at_ms, i.id))
+
+    def load(
+        self, application_id: str, ids: Iterable[str], *, damaged_too: bool = False
+    ) -> list[RecoveryPoint]:
+        """The points with these ids, oldest first.
+
+        Raises:
+            StoredDataError: The row of one was changed since it was taken; unless `damaged_too`.
+        """
+        names = sorted(ids)
+        if not names:
+            return []
+        # The range lets the reader skip files and row groups, which a list of values does not.
+        wanted = one_of("id", names) & (pc.field("id") >= names[0]) & (pc.field("id") <= names[-1])
+        rows = self._table.read(application_id=application_id, where=wanted)
+        points = sorted(_points(rows), key=in_order)
+        for point in points:
+            if point.damaged and not damaged_too:
+                raise StoredDataError(
+                    subject=f"Recovery point {point.id}",
+                    problem=CHANGED,
+                    remedy="Bring the table recovery_points back from a copy of the warehouse, or"
+                    " use another recovery point.",
+                )
+        return points
+
+    def newest(
+        self, application_id: str, count: int = 1, *, damaged_too: bool = False
+    ) -> list[RecoveryPoint]:
+        """The newest points, newest first; what it costs does not grow with all there are.
+
+        Those whose row was changed since they were taken are passed over, unless `damaged_too`.
+        """
+        wanted = count
+        while True:
+            found = _points(self._by_sequence.read_newest(application_id, wanted))
+            if len(found) < wanted:  # points of earlier releases have no sequence
+                found += _points(self._table.read_newest(application_id, wanted))
+            by_id = {point.id: point for point in found}
+            points = sorted(by_id.values(), key=in_order, reverse=True)
+            sound = [point for point in points if damaged_too or not point.damaged]
+            if len(sound) >= count or len(points) < wanted:
+                return sound[:count]
+            wanted *= 2
+
+    def newest_sealed(self, application_id: str) -> RecoveryPoint | None:
+        """The newest point that is sealed, None without one."""
+        sealed = [i for i in self.instants(application_id) if i.sealed]
+        for newest in sorted(sealed, key=in_order, reverse=True):
+            where = (pc.field("taken_at_ms") == newest.taken_at_ms) & (pc.field("id") == newest.id)
+            for point in _points(self._table.read(application_id=application_id, where=where)):
+                if not point.damaged:
+                    return point
+        return None
+
+    def saved(
+        self,
+        application_id: str,
+        proven: Mapping[TopicPartitionId, Sequence[tuple[str, int, int]]] | None = None,
+    ) -> OffsetRanges:
+        """What the stored points have saved, but for changelog offsets in `proven`."""
+        rows = self._table.read(application_id=application_id, columns=["partitions"])
+        return OffsetRanges.of_points(rows["partitions"], proven)
+
+    def files(self, application_id: str) -> list[StoredFile]:
+        """The files of an application by the times at which their points were taken."""
+        return self._table.files(application_id)
+
+    def drop(self, application_id: str, low_ms: int, high_ms: int, ids: Collection[str]) -> None:
+        """Put the files of points taken in `[low_ms, high_ms]` together, without these points."""
+
+        def change(rows: pa.Table) -> pa.Table:
+            stays = rows.filter(~one_of("id", ids)) if ids else rows
+            return stays.sort_by([("taken_at_ms", "ascending"), ("id", "ascending")])
+
+        self._table.rewrite(application_id, low_ms, high_ms, change)
+
+    def tidy(self) -> None:
+        """Drop files and log entries that are no longer part of the table."""
+        self._table.tidy()
+
+
+def at_edges(instants: Sequence[PointInstant], edges_ms: Iterable[int]) -> set[str]:
+    """Ids of the points that windows with these edges need: the last one before each edge."""
+    ordered = in_force(instants)
+    effective = [instant.effective_at_ms for instant in ordered]
+    before = {bisect_left(effective, edge) for edge in edges_ms}
+    return {ordered[index - 1].id for index in before if index}
+
+
+def row_of(point: RecoveryPoint) -> dict[str, Any]:
+    """A point as plain values by column, without the digest, which is of these."""
+    row = rows_of(RecoveryPoint).plain(point)
+    del row["digest"]
+    return row
+
+
+def _points(rows: pa.Table) -> list[RecoveryPoint]:
+    columns = plain_columns(rows)
+    points = rows_of(RecoveryPoint).of_plain(columns)
+    others = [name for name in columns if name != "digest"]
+    values = zip(*(columns[name] for name in others), strict=True)
+    # The digest is of the row as it stands there: it keeps it when the table gets another column.
+    return [
+        replace(point, damaged=True)
+        if point.digest not in (None, value_digest(dict(zip(others, row, strict=True))))
+        else point
+        for point, row in zip(points, values, strict=True)
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """A header of a record."""
+
+    key: str
+    value: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class SavedRecord:
+    """A row of the table; there are many, so that they are written and read by the column."""
+
+    application_id: ApplicationId
+    recovery_point_id: Annotated[
+        str, Column("The point that saved the record; later ones refer to it by offset.")
+    ]
+    topic: TopicName
+    topic_id: TopicId
+    partition: Annotated[int, PARTITION]
+    offset: Annotated[int, OFFSET]
+    timestamp_ms: Annotated[int, TIMESTAMP]
+    timestamp_type: Annotated[int, TIMESTAMP_TYPE]
+    headers: Annotated[tuple[Header, ...], HEADERS]
+    key: Annotated[bytes | None, KEY]
+    value: Annotated[bytes | None, VALUE]
+    digest: Annotated[
+        bytes | None,
+        Column(
+            "BLAKE2b (16 bytes) of the record with its topic and partition; compared when it is"
+            " read. Null in rows of earlier releases."
+        ),
+    ]
+
+
+SCHEMA = rows_of(SavedRecord).schema
+_HEADERS = SCHEMA.field("headers").type
+_DIGEST_BYTES = 16
+_KEY = ["topic", "partition", "topic_id", "offset"]
+
+
+@dataclass(frozen=True, slots=True)
+class SavedTail:
+    """Records of one partition that one point saves, in offset order."""
+
+    partition: TopicPartitionId
+    topic_id: str
+    records: Sequence[RawRecord]
+
+
+class SavedRecordsTable:
+    """Saved records of all applications."""
+
+    def __init__(self, warehouse: Warehouse) -> None:
+        self._table = Table(
+            warehouse.control("recovery_point_records"),
+            SavedRecord,
+            grows_along="recovery_point_id",  # ids sort by the time their point was taken
+            statistics=("recovery_point_id", "topic", "partition", "offset"),
+            bulky=True,
+            small_files=128,  # as those of the points
+        )
+
+    def append(self, application_id: str, point_id: str, tails: Iterable[SavedTail]) -> int:
+        """Store what a point saves, in one commit, before the point itself; number of records."""
+        parts = [_columns(application_id, point_id, tail) for tail in tails if tail.records]
+        if not parts:
+            return 0
+        rows = pa.concat_tables(parts)
+        self._table.append_table(rows)
+        return rows.num_rows
+
+    def version(self) -> int:
+        """The version of the table; it grows with each change."""
+        return self._table.version()
+
+    def _require_all_of(self, point: RecoveryPoint) -> None:
+        """Refuse a table that lacks the commit with which records of a point were saved.
+
+        Raises:
+            StoredDataError: It is older than the point.
+        """
+        version = self.version()
+        if point.saved_version is not None and version < point.saved_version:
+            raise StoredDataError(
+                subject="The table recovery_point_records",
+                problem=f"recovery point {point.id} was stored when it had version"
+                f" {point.saved_version}, now it has {version}: its last commits are missing, as in"
+                " a copy that was made while a point was taken",
+                remedy="Bring the table recovery_point_records back from a later copy of the"
+                " warehouse, or restore a recovery point that does not need it.",
+            )
+
+    def of_point(self, point: RecoveryPoint) -> pa.Table:
+        """The saved records that belong to a point, each once, by topic, partition and offset.
+
+        Columns as in `SCHEMA`. What a backup was said to hold without holes (see `drop_unneeded`)
+        is not among them.
+
+        Raises:
+            StoredDataError: One of them was changed since it was saved, or the table is older than
+                the point.
+        """
+        cuts = {cut.id: cut for cut in point.partitions if cut.saved_from is not None}
+        return self.of_cuts(point, cuts)
+
+    def of_cuts(
+        self, point: RecoveryPoint, cuts: Mapping[TopicPartitionId, PartitionCut]
+    ) -> pa.Table:
+        """The records in `[saved_from, end)` outside the excluded ranges of cuts of a point.
+
+        Whichever points saved them.
+
+        Raises:
+            StoredDataError: As `of_point`.
+        """
+        if not cuts:
+            return SCHEMA.empty_table()
+        self._require_all_of(point)
+        rows = self._table.read(application_id=point.application_id, where=_near(cuts.values()))
+        found = chosen(rows, cuts)
+        _require_unchanged(found)
+        return found
+
+    def files(self, application_id: str) -> list[StoredFile]:
+        """The files of an application by the ids of the points whose records they hold."""
+        return self._table.files(application_id)
+
+    def needed_rows(
+        self, application_id: str, file: StoredFile, needed: OffsetRanges, fresh_from: str
+    ) -> int:
+        """How many rows of a file `drop_unneeded` would leave; reads their keys only."""
+        point_id = pc.field("recovery_point_id")
+        rows = self._table.read(
+            application_id=application_id,
+            columns=[*_KEY, "recovery_point_id"],
+            where=(point_id >= file.low) & (point_id <= file.high),
+        )
+        return int(_stays(rows, needed, fresh_from).sum())
+
+    def drop_unneeded(
+        self, application_id: str, low: str, high: str, needed: OffsetRanges, fresh_from: str
+    ) -> int:
+        """Put the files of points `[low, high]` together without what nobody needs; rows dropped.
+
+        `needed` is what the stored points refer to. Rows of point ids from `fresh_from` on stay:
+        their point may be about to be stored.
+        """
+        dropped = 0
+
+        def change(rows: pa.Table) -> pa.Table:
+            nonlocal dropped
+            stays = rows.filter(pa.array(_stays(rows, needed, fresh_from)))
+            stays = _each_once(stays.combine_chunks())
+            dropped = rows.num_rows - stays.num_rows
+            return stays
+
+        self._table.rewrite(application_id, low, high, change)
+        return dropped
+
+    def tidy(self) -> None:
+        """Drop files and log entries that are no longer part of the table."""
+        self._table.tidy()
+
+
+def chosen(rows: pa.Table, cuts: Mapping[TopicPartitionId, PartitionCut]) -> pa.Table:
+    """Of saved records those that belong to these cuts, each once, in order."""
+    inside = OffsetRanges.of_cuts(cuts.values()).mask(rows)
+    return _each_once(rows.filter(pa.array(inside)))
+
+
+def by_partition(saved: pa.Table) -> dict[TopicPartitionId, pa.Table]:
+    """Saved records, which come by topic, partition and offset, cut into partitions."""
+    if saved.num_rows == 0:
+        return {}
+    saved = saved.combine_chunks()
+    topics = saved["topic"].combine_chunks().dictionary_encode().indices.to_numpy()
+    partitions = saved["partition"].to_numpy()
+    changes = (topics[1:] != topics[:-1]) | (partitions[1:] != partitions[:-1])
+    starts = [0, *(np.flatnonzero(changes) + 1).tolist(), saved.num_rows]
+    found = {}
+    for start, end in pairwise(starts):
+        rows = saved.slice(start, end - start)
+        found[TopicPartitionId(rows["topic"][0].as_py(), rows["partition"][0].as_py())] = rows
+    return found
+
+
+def _near(cuts: Iterable[PartitionCut]) -> pc.Expression:
+    """A coarse filter, one range of offsets per topic, by which files are skipped."""
+    ranges: dict[str, tuple[int, int]] = {}
+    for cut in cuts:
+        low, high = ranges.get(cut.topic, (cut.end, cut.end))
+        ranges[cut.topic] = min(low, cut.saved_from or 0), max(high, cut.end)
+    offset = pc.field("offset")
+    wanted = pc.scalar(False)
+    for topic, (low, high) in ranges.items():
+        wanted |= (pc.field("topic") == topic) & (offset >= low) & (offset < high)
+    return wanted
+
+
+def _stays(rows: pa.Table, needed: OffsetRanges, fresh_from: str) -> npt.NDArray[np.bool_]:
+    ids = rows["recovery_point_id"].combine_chunks()
+    return needed.mask(rows) | matching(ids, lambda point_id: point_id >= fresh_from)
+
+
+def _each_once(rows: pa.Table) -> pa.Table:
+    """In order; what a later point had to read again (an excluded range, decided) only once."""
+    rows = rows.sort_by([(name, "ascending") for name in (*_KEY, "recovery_point_id")])
+    if rows.num_rows < 2:
+        return rows
+    first = np.zeros(rows.num_rows, np.bool_)
+    first[0] = True
+    for name in _KEY:
+        values = rows[name].combine_chunks().dictionary_encode().indices.to_numpy()
+        first[1:] |= values[1:] != values[:-1]
+    return rows if first.all() else rows.filter(pa.array(first))
+
+
+def _columns(application_id: str, point_id: str, tail: SavedTail) -> pa.Table:
+    offsets, times, kinds, keys, values, headers = zip(*tail.records, strict=True)
+    count = len(offsets)
+    columns = [
+        pa.repeat(application_id, count),
+        pa.repeat(point_id, count),
+        pa.repeat(tail.partition.topic, count),
+        pa.repeat(tail.topic_id, count),
+        pa.repeat(pa.scalar(tail.partition.partition, pa.int32()), count),
+        pa.array(offsets, pa.int64()),
+        pa.array(times, pa.int64()),
+        pa.array(kinds, pa.int32()),
+        _header_column(headers),
+        pa.array(keys, pa.binary()),
+        pa.array(values, pa.binary()),
+        pa.array([_digest(tail.partition, record) for record in tail.records], pa.binary()),
+    ]
+    return pa.Table.from_arrays(columns, schema=SCHEMA)
+
+
+def _digest(partition: TopicPartitionId, record: RawRecord) -> bytes:
+    """A digest of one record and where it belongs: of the text that Python writes for its parts."""
+    text = ascii((partition.topic, partition.partition, *record))
+    return hashlib.blake2b(text.encode(), digest_size=_DIGEST_BYTES).digest()
+
+
+def _require_unchanged(rows: pa.Table) -> None:
+    """Rows of earlier releases have no digest: nothing is known of them."""
+    names = ("topic", "partition", *RawRecord._fields, "recovery_point_id", "digest")
+    columns = [rows.column(name).to_pylist() for name in names]
+    for topic, number, *fields, headers, point_id, digest in zip(*columns, strict=True):
+        offset, timestamp_ms, timestamp_type, key, value = fields
+        pairs = tuple((header["key"], header["value"]) for header in headers or ())
+        record = RawRecord(offset, timestamp_ms, timestamp_type, key, value, pairs)
+        source = TopicPartitionId(topic, number)
+        if digest is not None and digest != _digest(source, record):
+            raise StoredDataError(
+                subject=f"Offset {record.offset} of {source}, saved with recovery point"
+                f" {point_id},",
+                problem="it does not match the digest that was noted when it was saved",
+                remedy="Bring the table recovery_point_records back from a copy of the warehouse,"
+                " or restore a recovery point that does not need it.",
+            )
+
+
+def _header_column(headers: Sequence[Sequence[tuple[str, bytes | None]]]) -> pa.Array:
+    names = [name for of_one in headers for name, _ in of_one]
+    values = [value for of_one in headers for _, value in of_one]
+    ends = np.cumsum([0, *map(len, headers)], dtype=np.int32)
+    pairs = pa.StructArray.from_arrays(
+        [pa.array(names, pa.string()), pa.array(values, pa.binary())],
+        fields=[_HEADERS.value_type.field(0), _HEADERS.value_type.field(1)],
+    )
+    return pa.ListArray.from_arrays(pa.array(ends), pairs, type=_HEADERS)

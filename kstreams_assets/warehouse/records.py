@@ -1,0 +1,579 @@
+"""The records of an application: their files, commits, and what does not match the ledger."""
+
+import json
+import math
+import shutil
+import time
+import uuid
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import unquote
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import CommitProperties, DeltaTable
+from deltalake.transaction import AddAction, RemoveAction
+
+from kstreams_assets.backup.result import SpanContent
+from kstreams_assets.errors import WarehouseError
+from kstreams_assets.offsets import OffsetRange, TopicPartitionId
+from kstreams_assets.warehouse.layout import (
+    LAYOUT_PROPERTY,
+    LAYOUT_VERSION,
+    WrittenFile,
+    file_problem,
+)
+from kstreams_assets.warehouse.table import WindowTopic, one_of, open_delta, storage_failures
+
+RECORDS: Final = pa.schema(
+    [
+        pa.field("window", pa.string(), nullable=False),
+        pa.field("topic", pa.string(), nullable=False),
+        pa.field("partition", pa.int32(), nullable=False),
+        pa.field("offset", pa.int64(), nullable=False),
+        ("timestamp_ms", pa.int64()),
+        ("timestamp_type", pa.int32()),
+        ("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+    ]
+)
+"""A record of a backup; `timestamp_ms` is epoch milliseconds exactly as Kafka stored it."""
+
+PARTITIONED_BY: Final = ("window", "topic")
+_UNCOMMITTED: Final = "_uncommitted"
+"""A file in the folder of an increment until a commit refers to the others."""
+
+
+@dataclass(frozen=True, slots=True)
+class SpanId:
+    """A partition's part of one window."""
+
+    window: str
+    partition: TopicPartitionId
+
+
+@dataclass(frozen=True, slots=True)
+class SpanFile:
+    """One file of a span; its records are in offset order, `[first_offset, last_offset]`.
+
+    `written` is the file as its backup noted it, None where it did not (earlier releases).
+    """
+
+    path: Path
+    records: int
+    first_offset: int
+    last_offset: int
+    written: WrittenFile | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NewFile:
+    """A file of one span that no commit refers to yet; `path` is relative to the table.
+
+    `digest` is the SHA-256 in hex, `stats` what Delta's log will say of it, `payload_bytes` the
+    uncompressed size of keys, values and headers.
+    """
+
+    span: SpanId
+    path: str
+    size: int
+    digest: str
+    stats: Mapping[str, Any]
+    payload_bytes: int
+    odd_timestamps: int
+
+    @property
+    def records(self) -> int:
+        """How many records it holds."""
+        return self.stats["numRecords"]
+
+
+def open_records(path: Path) -> DeltaTable | None:
+    """The records table as deltalake reads it, None while nothing was written.
+
+    Raises:
+        NewerLayoutError: A newer release wrote it.
+        WarehouseError: It cannot be read.
+    """
+    return open_delta(path, f"records/{path.name}")
+
+
+_ACTIONS = pa.schema(
+    [
+        ("window", pa.string()),
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("path", pa.string()),
+        ("size_bytes", pa.int64()),
+        ("file_records", pa.int64()),
+        ("first", pa.int64()),
+        ("last", pa.int64()),
+        ("earliest", pa.int64()),
+    ]
+)
+
+
+def file_actions(path: Path) -> pa.Table:
+    """The files of the newest version, one row each: what Delta's log says of them.
+
+    Columns `window, topic, partition, path` (as in the log), `size_bytes, file_records`, `first`
+    and `last` offset, `earliest` timestamp (epoch milliseconds).
+
+    Raises:
+        NewerLayoutError: A newer release wrote the table.
+        WarehouseError: It cannot be read.
+    """
+    table = open_records(path)
+    added = None if table is None else _added(path, table)
+    if added is None or added.num_rows == 0:
+        return _ACTIONS.empty_table()
+    columns = [
+        "partition.window",
+        "partition.topic",
+        "min.partition",
+        "path",
+        "size_bytes",
+        "num_records",
+        "min.offset",
+        "max.offset",
+        "min.timestamp_ms",
+    ]
+    return added.select(columns).rename_columns(_ACTIONS.names).cast(_ACTIONS)
+
+
+def _added(path: Path, table: DeltaTable) -> pa.Table:
+    with storage_failures(path):
+        return pa.table(table.get_add_actions(flatten=True))
+
+
+def span_files(path: Path, span: SpanId) -> list[SpanFile]:
+    """The files of one span, in offset order."""
+    files = [
+        SpanFile(
+            path=path / unquote(row["path"]),
+            records=row["num_records"],
+            first_offset=row["min.offset"],
+            last_offset=row["max.offset"],
+        )
+        for row in _actions(path, {span.window})
+        if _span_id(row) == span
+    ]
+    return sorted(files, key=lambda file: file.first_offset)
+
+
+def _span_id(row: dict[str, Any]) -> SpanId:
+    partition = TopicPartitionId(row["partition.topic"], row["min.partition"])
+    return SpanId(row["partition.window"], partition)
+
+
+def _actions(path: Path, windows: Collection[str]) -> Iterable[dict[str, Any]]:
+    table = open_records(path)
+    if table is None:
+        return []
+    actions = _added(path, table)
+    if actions.num_rows == 0:
+        return []
+    return actions.filter(pc.field("partition.window").isin(list(windows))).to_pylist()
+
+
+def begin_increment(path: Path) -> Path:
+    """A new folder for files of an increment; the table is created unless it exists.
+
+    Raises:
+        NewerLayoutError: A newer release wrote the table.
+        WarehouseError: The folder cannot be made.
+    """
+    with storage_failures(path):
+        if open_records(path) is None:
+            path.mkdir(parents=True, exist_ok=True)
+            DeltaTable.create(
+                path,
+                schema=RECORDS,
+                partition_by=[*PARTITIONED_BY],
+                configuration={LAYOUT_PROPERTY: str(LAYOUT_VERSION)},
+                mode="ignore",
+                raise_if_key_not_exists=False,
+            )
+        now = datetime.now(UTC).strftime("%Y%m%dT%H%M%S")  # for people who look at the folder
+        folder = path / f"{now}-{uuid.uuid4().hex[:8]}"
+        folder.mkdir()
+        (folder / _UNCOMMITTED).touch()
+    return folder
+
+
+def abandon_increment(folder: Path) -> None:
+    """Delete the files of an increment that is not committed, as far as they can be deleted."""
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def sweep(path: Path) -> None:
+    """Delete what runs left that were killed before their commit; the caller holds the lock.
+
+    Raises:
+        WarehouseError: The table or its folder cannot be read.
+    """
+    with storage_failures(path):
+        left = [mark.parent for mark in path.glob(f"*/{_UNCOMMITTED}")]
+    if not left:
+        return
+    committed = {Path(file).parts[0] for file in file_actions(path)["path"].to_pylist()}
+    for folder in left:
+        if folder.name in committed:
+            (folder / _UNCOMMITTED).unlink(missing_ok=True)
+        else:
+            abandon_increment(folder)
+
+
+def contents_of(path: Path, files: Sequence[NewFile]) -> dict[SpanId, SpanContent]:
+    """What new files hold, by span, after a look at whether each is there.
+
+    Raises:
+        WarehouseError: A file is missing or has another size than its task wrote.
+    """
+    by_span: dict[SpanId, list[NewFile]] = defaultdict(list)
+    for file in sorted(files, key=lambda file: file.stats["minValues"]["offset"]):
+        problem = file_problem(path / file.path, file.size)
+        if problem:
+            raise WarehouseError(
+                path=path,
+                reason=f"{problem}, although Spark has just written it",
+                remedy="Let Spark's executors and this process use the same folder as warehouse.",
+            )
+        by_span[file.span].append(file)
+    return {span: _content(of_it) for span, of_it in by_span.items()}
+
+
+def commit(
+    path: Path,
+    files: Sequence[NewFile],
+    *,
+    replaces: Collection[WindowTopic],
+    provenance: Mapping[str, object],
+) -> int | None:
+    """Put new files in place of what the table holds for these windows and topics, in one commit.
+
+    Returns:
+        The version that holds them; None when there is nothing to put and nothing to replace.
+
+    Raises:
+        WarehouseError: The table cannot be written, or somebody else has written it meanwhile.
+    """
+    table = open_records(path)
+    if table is None:
+        return None
+    now_ms = time.time_ns() // 1_000_000
+    pairs = {(pair.window, pair.topic) for pair in replaces}
+    stale = [
+        row for row in file_actions(path).to_pylist() if (row["window"], row["topic"]) in pairs
+    ]
+    if not files and not stale:
+        return None
+    actions: list[AddAction | RemoveAction] = [
+        AddAction(
+            file.path,
+            file.size,
+            {"window": file.span.window, "topic": file.span.partition.topic},
+            now_ms,
+            True,
+            json.dumps(file.stats),
+        )
+        for file in files
+    ]
+    actions += [
+        RemoveAction(
+            row["path"],
+            True,
+            now_ms,
+            row["size_bytes"],
+            {"window": row["window"], "topic": row["topic"]},
+        )
+        for row in stale
+    ]
+    with storage_failures(path):
+        table.create_write_transaction(
+            actions,
+            "append",
+            table.schema(),
+            [*PARTITIONED_BY],
+            commit_properties=CommitProperties(
+                custom_metadata={"userMetadata": json.dumps(provenance, sort_keys=True)},
+                max_commit_retries=0,
+            ),
+        )
+        for folder in {Path(file.path).parts[0] for file in files}:
+            with suppress(OSError):  # The next run's sweep takes it away.
+                (path / folder / _UNCOMMITTED).unlink()
+        return DeltaTable(path).version()
+
+
+def _content(files: Sequence[NewFile]) -> SpanContent:
+    stats = [file.stats for file in files]
+    earliest = [s["minValues"]["timestamp_ms"] for s in stats if "timestamp_ms" in s["minValues"]]
+    latest = [s["maxValues"]["timestamp_ms"] for s in stats if "timestamp_ms" in s["maxValues"]]
+    return SpanContent(
+        records=sum(file.records for file in files),
+        bytes=sum(file.payload_bytes for file in files),
+        stored_bytes=sum(file.size for file in files),
+        files=len(files),
+        tombstones=sum(s["nullCount"]["value"] for s in stats),
+        null_keys=sum(s["nullCount"]["key"] for s in stats),
+        odd_timestamps=sum(file.odd_timestamps for file in files),
+        first_offset=min(s["minValues"]["offset"] for s in stats),
+        last_offset=max(s["maxValues"]["offset"] for s in stats),
+        min_timestamp_ms=min(earliest, default=None),
+        max_timestamp_ms=max(latest, default=None),
+        written=tuple(WrittenFile(f.path, f.size, f.records, f.digest) for f in files),
+    )
+
+
+COLUMNS = [
+    "window",
+    "topic",
+    "partition",
+    "topic_id",
+    "start",
+    "end",
+    "records",
+    "first_offset",
+    "last_offset",
+    "written",
+]
+"""The columns of the ledger that `damaged_spans` needs."""
+
+_SPAN = ["window", "topic", "partition"]
+_FILES_AT_ONCE: Final = 500
+_NO_FILES: Final = pa.table({"row": pa.array([], pa.int64()), "path": [], "size": []})
+
+_Life = tuple[str, int, str]
+"""Topic, partition, topic id."""
+
+
+@dataclass(frozen=True, slots=True)
+class SpanDamage:
+    """A span whose files do not match its row in the ledger; offsets `[start, end)`."""
+
+    window: str
+    topic: str
+    partition: int
+    topic_id: str
+    start: int
+    end: int
+    problem: str
+
+    def __str__(self) -> str:
+        return (
+            f"window {self.window}, {self.topic}-{self.partition}, offsets {self.start} to"
+            f" {self.end - 1}: {self.problem}"
+        )
+
+    @property
+    def remedy(self) -> str:
+        """What the operator can do."""
+        return (
+            f"Restore the files from a copy of the warehouse, or back up window {self.window} again"
+            f" (kstreams-assets backup --window {self.window}) if Kafka still has it; else restore"
+            " a recovery point before it."
+        )
+
+
+class DamagedSpans:
+    """Damaged spans, in order of topic, partition and offsets."""
+
+    def __init__(self, spans: Iterable[SpanDamage] = ()) -> None:
+        self._spans = sorted(spans, key=lambda s: (s.topic, s.partition, s.start, s.window))
+        self._by_life: dict[_Life, list[SpanDamage]] = defaultdict(list)
+        for span in self._spans:
+            self._by_life[span.topic, span.partition, span.topic_id].append(span)
+
+    def __iter__(self) -> Iterator[SpanDamage]:
+        return iter(self._spans)
+
+    def __bool__(self) -> bool:
+        return bool(self._spans)
+
+    def inside(self, life: _Life, start: int, end: int) -> SpanDamage | None:
+        """The first one of a partition (topic, partition, topic id) with offsets `[start, end)`."""
+        return next(
+            (s for s in self._by_life.get(life, ()) if s.start < end and start < s.end), None
+        )
+
+    def ranges(self, life: _Life, start: int, end: int) -> list[OffsetRange]:
+        """What is damaged of offsets `[start, end)` of a partition, in order."""
+        return [
+            OffsetRange(max(s.start, start), min(s.end, end))
+            for s in self._by_life.get(life, ())
+            if s.start < end and start < s.end
+        ]
+
+
+NOTHING_DAMAGED: Final = DamagedSpans()
+
+
+def damaged_spans(
+    path: Path, rows: pa.Table, actions: pa.Table, *, look_at_files: bool = False
+) -> DamagedSpans:
+    """The spans among rows of the ledger (`COLUMNS`) that the records table does not hold.
+
+    Compared are the number of records, the first and the last offset, and the names of the files,
+    as Delta's log has them (`actions`, see `file_actions`); with `look_at_files` also that each
+    file is there and has its size.
+    """
+    compared = Comparison(path, rows, actions)
+    if look_at_files:
+        compared.look_at_files(math.inf)
+    return compared.damaged()
+
+
+class Comparison:
+    """The ledger compared with Delta's log once, and with the files as far as they are looked at.
+
+    Arguments as of `damaged_spans`. What is known of files goes on from an earlier comparison.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        rows: pa.Table,
+        actions: pa.Table,
+        earlier: "Comparison | None" = None,
+    ) -> None:
+        self._path = path
+        self._spans = rows.select(COLUMNS[:6])
+        self._problems: dict[int, str] = {}
+        self._files = _NO_FILES
+        self._next = 0
+        self.bad: dict[str, tuple[int, str]] = {}
+        """By path, the span's row and what is wrong with the file."""
+        if rows.num_rows:
+            numbered = rows.select(COLUMNS).append_column("row", pa.array(np.arange(rows.num_rows)))
+            self._problems, self._files = _counts(numbered, actions), _stored(numbered, actions)
+            for row, problem in _names(numbered, self._files):
+                self._problems.setdefault(row, problem)
+        if earlier is not None and self._files.num_rows:
+            bad = self._files.filter(one_of("path", earlier.bad))
+            for file in bad.to_pylist():
+                self._look(file)
+            above = self._files.filter(pc.field("path") > earlier.reached)
+            self._next = above.num_rows % self._files.num_rows
+
+    @property
+    def reached(self) -> str:
+        """The path of the file that is looked at next; files come by path, the highest first."""
+        return self._files["path"][self._next].as_py() if self._files.num_rows else ""
+
+    def look_at_files(self, seconds: float) -> None:
+        """See whether each file is there and has its size; goes on where the last call stopped.
+
+        It stops after so many seconds, and when every file was looked at once.
+        """
+        left = self._files.num_rows
+        if left == 0 or seconds <= 0:
+            return
+        deadline = time.monotonic() + seconds
+        while left > 0 and time.monotonic() < deadline:
+            lot = self._files.slice(self._next, min(_FILES_AT_ONCE, left))
+            for file in lot.to_pylist():
+                self._look(file)
+            left -= lot.num_rows
+            self._next = (self._next + lot.num_rows) % self._files.num_rows
+
+    def _look(self, file: Mapping[str, Any]) -> None:
+        problem = file_problem(self._path / unquote(file["path"]), file["size"])
+        if problem:
+            self.bad[file["path"]] = (file["row"], problem)
+        else:
+            self.bad.pop(file["path"], None)
+
+    def damaged(self, topics: Collection[str] | None = None) -> DamagedSpans:
+        """What was found so far, of all topics or of these."""
+        problems = dict(self._problems)
+        for row, problem in self.bad.values():
+            problems.setdefault(row, problem)
+        found = (
+            SpanDamage(**self._spans.slice(row, 1).to_pylist()[0], problem=problem)
+            for row, problem in problems.items()
+        )
+        return DamagedSpans(s for s in found if topics is None or s.topic in topics)
+
+
+def _counts(rows: pa.Table, actions: pa.Table) -> dict[int, str]:
+    """Spans with other records than the ledger says, by number of their row."""
+    there = actions.group_by(_SPAN).aggregate(
+        [("file_records", "sum"), ("first", "min"), ("last", "max")]
+    )
+    joined = rows.drop_columns(["written"]).join(there, _SPAN, join_type="left outer")
+    count = pc.field("file_records_sum")
+    # A comparison with a null is null, and counts as no difference.
+    differs = (
+        (count != pc.field("records"))
+        | (count.is_null() & (pc.field("records") > 0))
+        | (pc.field("first_offset") != pc.field("first_min"))
+        | (pc.field("last_offset") != pc.field("last_max"))
+    )
+    return {row["row"]: _difference(row) for row in joined.filter(differs).to_pylist()}
+
+
+def _difference(row: Mapping[str, Any]) -> str:
+    return (
+        f"the ledger says {_records(row['records'], row['first_offset'], row['last_offset'])}, the"
+        " records table holds"
+        f" {_records(row['file_records_sum'] or 0, row['first_min'], row['last_max'])}"
+    )
+
+
+def _records(count: int, first: int | None, last: int | None) -> str:
+    return f"{count:,} records" + ("" if first is None else f" ({first} to {last})")
+
+
+def _stored(rows: pa.Table, actions: pa.Table) -> pa.Table:
+    """Columns `row, path, size` of every file; the size as its backup noted it, else the log's."""
+    noted = _noted(rows).select(["path", "size"])
+    stored = actions.select([*_SPAN, "path", "size_bytes"]).join(
+        rows.select([*_SPAN, "row"]), _SPAN, join_type="inner"
+    )
+    sized = stored.join(noted, "path", join_type="left outer")
+    size = pc.coalesce(sized["size"], sized["size_bytes"])  # pyright: ignore[reportAttributeAccessIssue]
+    files = pa.table({"row": sized["row"], "path": sized["path"], "size": size})
+    return files.sort_by([("path", "descending")])
+
+
+def _noted(rows: pa.Table) -> pa.Table:
+    """Columns `row, path, size` of the files that were written, as far as they were noted."""
+    written = rows["written"].combine_chunks()
+    files = written.flatten()
+    return pa.table(
+        {
+            "row": rows["row"].combine_chunks().take(written.value_parent_indices()),
+            "path": files.field("path"),
+            "size": files.field("size"),
+        }
+    )
+
+
+def _names(rows: pa.Table, stored: pa.Table) -> list[tuple[int, str]]:
+    """Other files than were written, with the number of their span's row."""
+    noted = _noted(rows)
+    lacking = noted.join(stored.select(["path"]), "path", join_type="left anti")
+    foreign = stored.filter(pc.field("row").isin(noted["row"].unique())).join(
+        noted.select(["path"]), "path", join_type="left anti"
+    )
+    problems = [
+        (row["row"], f"its file {_name(row['path'])} is not in the records table any more")
+        for row in lacking.to_pylist()
+    ]
+    problems += [
+        (row["row"], f"its file {_name(row['path'])} was not written by its backup")
+        for row in foreign.to_pylist()
+    ]
+    return problems
+
+
+def _name(path: str) -> str:
+    return Path(unquote(path)).name

@@ -1,0 +1,295 @@
+"""The rows of a snapshot before they are decoded: files, offsets, newest of each key."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import reduce
+from typing import Final
+
+import pyarrow as pa
+from pyspark import StorageLevel
+from pyspark.sql import Column, DataFrame, SparkSession, Window
+from pyspark.sql import functions as F
+
+from kstreams_assets.ktables.plan import SnapshotWork
+from kstreams_assets.ktables.store_format import StoreKind
+from kstreams_assets.offsets import OffsetRange
+from spark_resources.ktable_columns import with_key_parts
+
+_MOST_RANGES: Final = 16
+"""With more ranges of one partition a join is cheaper than comparisons, one after the other."""
+_MOST_PARTITIONS: Final = 2_000
+
+Ranges = Mapping[int, Sequence[OffsetRange]]
+"""Disjoint offset ranges by partition."""
+
+
+def rows_inside(
+    rows: DataFrame, ranges: Ranges, *, partition: str = "partition", offset: str = "offset"
+) -> DataFrame:
+    """The rows whose offsets lie in the ranges of their partition.
+
+    `partition` and `offset` name the columns.
+    """
+    most = max(map(len, ranges.values()), default=0)
+    if most == 0:
+        return rows.where(F.lit(False))
+    if most > _MOST_RANGES or max(ranges) >= _MOST_PARTITIONS:
+        return _joined(rows, ranges, partition, offset)
+    listed = [ranges.get(number, ()) for number in range(max(ranges) + 1)]
+    within = (
+        f"{offset} >= {_by_partition([_start(of_it, at) for of_it in listed], partition)} AND"
+        f" {offset} < {_by_partition([_end(of_it, at) for of_it in listed], partition)}"
+        for at in range(most)
+    )
+    return rows.where(F.expr(" OR ".join(f"({one})" for one in within)))
+
+
+def from_offset(offsets: Mapping[int, int], *, partition: str, offset: str) -> str:
+    """SQL: whether an offset lies at or above that of its partition; not so where there is none."""
+    if not offsets:
+        return "false"
+    listed = [str(offsets[n]) if n in offsets else "null" for n in range(max(offsets) + 1)]
+    return f"coalesce({offset} >= {_by_partition(listed, partition)}, false)"
+
+
+def _by_partition(values: Sequence[str], partition: str) -> str:
+    """A look-up in a constant: generated code that does not change with the numbers, as literals
+    would have it, is compiled once."""
+    listed = ", ".join(value if value == "null" else f"{value}L" for value in values)
+    return f"get(array({listed}), {partition})"
+
+
+def _start(of_it: Sequence[OffsetRange], at: int) -> str:
+    return str(of_it[at].start) if at < len(of_it) else "0"
+
+
+def _end(of_it: Sequence[OffsetRange], at: int) -> str:
+    return str(of_it[at].end) if at < len(of_it) else "0"
+
+
+def _joined(rows: DataFrame, ranges: Ranges, partition: str, offset: str) -> DataFrame:
+    flat = [(number, r.start, r.end) for number, of_it in ranges.items() for r in of_it]
+    table = pa.table(
+        {
+            "partition": pa.array([number for number, _, _ in flat], pa.int32()),
+            "start": pa.array([start for _, start, _ in flat], pa.int64()),
+            "end": pa.array([end for _, _, end in flat], pa.int64()),
+        }
+    )
+    wanted = F.broadcast(rows.sparkSession.createDataFrame(table)).alias("wanted")
+    within = F.expr(
+        f"rows.{partition} = wanted.partition"
+        f" AND rows.{offset} >= wanted.start AND rows.{offset} < wanted.end"
+    )
+    return rows.alias("rows").join(wanted, within, "left_semi")
+
+
+_RECORD: Final = (
+    "partition INT, offset BIGINT, timestamp_ms BIGINT, "
+    "headers ARRAY<STRUCT<key: STRING, value: BINARY>>, key BINARY, value BINARY"
+)
+
+
+def read_source(spark: SparkSession, work: SnapshotWork) -> DataFrame:
+    """Everything that counts, each row with a number of its own.
+
+    Returns:
+        Columns `partition, offset, timestamp_ms, headers, key, value`, `in_base` (of versioned
+        stores: it is a row of an earlier snapshot) and `row`: higher for a higher offset of the
+        same partition. A record that comes twice, from a backup and from saved records, has two
+        numbers.
+    """
+    base_files, whole_files = work.base_files, work.whole_files
+    if work.base_ranges is None and work.format.kind is not StoreKind.VERSIONED:
+        # Read as one, files are spread evenly over the tasks; a union would keep them apart.
+        base_files, whole_files = (), (*base_files, *whole_files)
+    frames = [
+        _base(spark, work) if base_files else None,
+        numbered(_read(spark, whole_files), work) if whole_files else None,
+        numbered(rows_inside(_read(spark, work.cut_files), work.ranges), work)
+        if work.cut_files
+        else None,
+        numbered(_read(spark, (work.saved_file,)), work, saved=True) if work.saved_file else None,
+    ]
+    there = [frame for frame in frames if frame is not None]
+    if not there:
+        there = [numbered(spark.createDataFrame([], _RECORD), work)]
+    return reduce(DataFrame.unionByName, there)
+
+
+def by_partition(spark: SparkSession, values: Mapping[int, int], name: str) -> DataFrame:
+    """A small frame `partition, <name>` to join with."""
+    table = pa.table(
+        {
+            "partition": pa.array(values.keys(), pa.int32()),
+            name: pa.array(values.values(), pa.int64()),
+        }
+    )
+    return F.broadcast(spark.createDataFrame(table))
+
+
+def _base(spark: SparkSession, work: SnapshotWork) -> DataFrame:
+    rows = _read(spark, work.base_files)
+    if work.base_ranges is not None:
+        rows = rows_inside(rows, work.base_ranges)
+    return numbered(rows, work, in_base=True)
+
+
+def _read(spark: SparkSession, files: Iterable[str]) -> DataFrame:
+    return spark.read.schema(_RECORD).parquet(*files)
+
+
+def numbered(
+    rows: DataFrame, work: SnapshotWork, *, saved: bool = False, in_base: bool = False
+) -> DataFrame:
+    """The rows with `in_base` and `row`, see `read_source`.
+
+    One number for partition and offset: a join on one long is the cheapest there is.
+    """
+    stride = max(work.partitions, default=0) + 1
+    number = (F.col("offset") * 2 + F.lit(0 if saved else 1)) * F.lit(stride) + F.col("partition")
+    return rows.select("*", F.lit(in_base).alias("in_base"), number.cast("bigint").alias("row"))
+
+
+_EXPIRES_BY = {
+    StoreKind.WINDOW: "window_start_ms",
+    StoreKind.JOIN_WINDOW: "window_start_ms",
+    StoreKind.SESSION: "session_end_ms",
+}
+
+_BROADCAST_ROWS = 4_000_000
+"""So many chosen rows, 70 bytes each, are sent to every task; beyond, Spark may sort instead."""
+_FEW_RECORDS = 50_000
+"""Of so few, those that are kept are not counted first: a Spark job takes longer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Newest:
+    """The numbers (`row`) of the records that are kept, `count` of them at most.
+
+    With `keeps_deletions` (versioned stores) `rows` also say until when a version is valid
+    (`valid_to_ms`) and whether, if it is a deletion, it `is_past`: nothing can come before it any
+    more. `stream_times` are by partition, where they count.
+    """
+
+    rows: DataFrame
+    count: int
+    stream_times: Mapping[int, int] = field(default_factory=dict)
+    keeps_deletions: bool = False
+
+    def unpersist(self) -> None:
+        """Free the memory."""
+        self.rows.unpersist()
+
+
+def newest_rows(source: DataFrame, work: SnapshotWork) -> Newest:
+    """Choose the records of a snapshot; runs Spark jobs over keys and offsets."""
+    if work.format.kind is StoreKind.VERSIONED:
+        return _versions(source, work)
+    newest = source.groupBy("partition", "key").agg(F.max("row").alias("row"))
+    time = _EXPIRES_BY.get(work.format.kind)
+    if time is None or work.format.retention_ms is None:
+        if work.records <= _FEW_RECORDS:
+            return Newest(newest.select("row"), work.records)
+        return _kept(newest.select("row"))
+    return _not_expired(newest, work, time, work.format.retention_ms)
+
+
+def chosen_rows(source: DataFrame, newest: Newest) -> DataFrame:
+    """The records that were chosen, whole; deletions go now, after they have done their work."""
+    chosen = F.broadcast(newest.rows) if newest.count <= _BROADCAST_ROWS else newest.rows
+    rows = source.join(chosen, "row", "inner" if newest.keeps_deletions else "left_semi")
+    if newest.keeps_deletions:
+        # A deletion is needed as long as a late version may come before it.
+        return rows.where(F.col("value").isNotNull() | ~F.col("is_past"))
+    return rows.where(F.col("value").isNotNull() | F.col("key").isNull())
+
+
+def _not_expired(newest: DataFrame, work: SnapshotWork, time: str, retention_ms: int) -> Newest:
+    """Windows that begin, or sessions that end, after stream time - retention."""
+    timed = with_key_parts(newest, work.format).select("partition", "row", F.col(time).alias("at"))
+    timed = timed.persist(StorageLevel.MEMORY_AND_DISK)
+    try:
+        times = _stream_times(timed, work.stream_times)
+        alive = _with_stream_time(timed, times).where(
+            F.col("at").isNull()
+            | F.col("stream_time").isNull()
+            | (F.col("at") > F.col("stream_time") - retention_ms)
+        )
+        return _kept(alive.select("row"), times)
+    finally:
+        timed.unpersist()
+
+
+def _versions(source: DataFrame, work: SnapshotWork) -> Newest:
+    """One record for each time at which a version of a key begins."""
+    accepted, times = _accepted(source, work)
+    key = [F.col("partition"), F.col("key")]
+    # Without a key there are no versions, just the last record.
+    begins = F.when(F.col("key").isNotNull(), F.col("timestamp_ms"))
+    newest = (
+        accepted.groupBy(*key, begins.alias("begins"))
+        .agg(F.max("row").alias("row"))
+        .withColumn(
+            "valid_to_ms", F.lead("begins").over(Window.partitionBy(*key).orderBy("begins"))
+        )
+    )
+    if work.format.retention_ms is None:
+        past: Column = F.lit(False)
+    else:
+        newest = _with_stream_time(newest, times)
+        horizon = F.col("stream_time") - work.format.retention_ms
+        newest = newest.where(F.col("valid_to_ms").isNull() | (F.col("valid_to_ms") > horizon))
+        past = F.coalesce(
+            F.col("valid_to_ms").isNull() & (F.col("begins") <= horizon), F.lit(False)
+        )
+    return _kept(
+        newest.select("row", "valid_to_ms", past.alias("is_past")), times, keeps_deletions=True
+    )
+
+
+def _accepted(source: DataFrame, work: SnapshotWork) -> tuple[DataFrame, Mapping[int, int]]:
+    """The records without those that came later than the history retention allows.
+
+    Whether a version is late depends on the stream time before it, so on the order of offsets.
+    """
+    narrow = source.select("partition", "key", "timestamp_ms", "row", "in_base")
+    retention_ms = work.format.retention_ms
+    if retention_ms is None:
+        return narrow, {}
+    times = _stream_times(
+        narrow.where(~F.col("in_base")).withColumnRenamed("timestamp_ms", "at"), work.stream_times
+    )
+    before = Window.partitionBy("partition").orderBy("row")
+    before = before.rowsBetween(Window.unboundedPreceding, -1)
+    fresh = narrow.where(~F.col("in_base"))
+    fresh = fresh.join(
+        by_partition(source.sparkSession, work.stream_times, "base_time"), "partition", "left"
+    )
+    reached = F.greatest(F.max("timestamp_ms").over(before), F.col("base_time"))
+    fresh = fresh.withColumn("reached", reached).where(
+        F.col("reached").isNull() | (F.col("timestamp_ms") >= F.col("reached") - retention_ms)
+    )
+    kept = narrow.where("in_base").unionByName(fresh.select(*narrow.columns))
+    return kept, times
+
+
+def _stream_times(timed: DataFrame, before: Mapping[int, int]) -> Mapping[int, int]:
+    """The greatest time of each partition, deletions included."""
+    times = dict(before)
+    for partition, at in timed.groupBy("partition").agg(F.max("at")).collect():
+        known = times.get(partition)
+        if at is not None and (known is None or at > known):
+            times[partition] = at
+    return times
+
+
+def _with_stream_time(rows: DataFrame, times: Mapping[int, int]) -> DataFrame:
+    return rows.join(by_partition(rows.sparkSession, times, "stream_time"), "partition", "left")
+
+
+def _kept(
+    rows: DataFrame, times: Mapping[int, int] | None = None, *, keeps_deletions: bool = False
+) -> Newest:
+    kept = rows.persist(StorageLevel.MEMORY_AND_DISK)
+    return Newest(kept, kept.count(), times or {}, keeps_deletions)

@@ -1,0 +1,402 @@
+"""Completeness rules on Spark: their session, their views, a run of one of them."""
+
+import threading
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from py4j.protocol import Py4JError
+from pyspark import StorageLevel
+from pyspark.errors import PySparkException
+from pyspark.sql import Column, DataFrame, Row, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from kstreams_assets.completeness.content import (
+    ClusterRows,
+    Content,
+    LoggedRows,
+    LogSource,
+    SnapshotRows,
+    ViewPart,
+)
+from kstreams_assets.completeness.result import Sample
+from kstreams_assets.completeness.view import View, ViewKind, key_parts_of, value_columns
+from kstreams_assets.ktables.as_text import as_text
+from kstreams_assets.ktables.plan import SnapshotWork
+from spark_resources.ktable_columns import with_decoded_columns, with_decoded_record
+from spark_resources.ktable_rows import (
+    Newest,
+    chosen_rows,
+    from_offset,
+    newest_rows,
+    numbered,
+    rows_inside,
+)
+from spark_resources.spans import SparkJobError, innermost_cause
+
+if TYPE_CHECKING:
+    from kstreams_assets.ktables.schemas import RegisteredSchema
+
+
+_OWN: Final = {
+    "spark.sql.session.timeZone": "UTC",
+    # One job for the first rows of a result, in place of one for a partition, then for four more.
+    "spark.sql.limit.initialNumPartitions": "100000",
+    # Else many files are listed by a job of their own.
+    "spark.sql.sources.parallelPartitionDiscovery.threshold": "100000",
+    "spark.sql.sources.partitionColumnTypeInference.enabled": "false",
+    # The text of a rule is what runs: `${env:HOME}` in it is not replaced, a path is no table.
+    "spark.sql.variable.substitute": "false",
+    "spark.sql.runSQLOnFiles": "false",
+}
+_INHERITED: Final = ("spark.sql.shuffle.partitions",)
+_FEW_RECORDS: Final = 300_000
+_BY_SIZE: Final = {
+    # Of few records, compiling the code of a query takes longer than running it uncompiled, and so
+    # does planning it anew after each of its stages [measured: 3.3 s CPU in place of 10 for the six
+    # rules of the order processor over 20,000 records].
+    "spark.sql.codegen.wholeStage": ("false", "true"),
+    "spark.sql.codegen.factoryMode": ("NO_CODEGEN", "FALLBACK"),
+    "spark.sql.adaptive.enabled": ("false", "true"),
+}
+
+
+def new_session(spark: SparkSession) -> SparkSession:
+    """A session beside another one: the same JVM, temp views and settings of its own."""
+    session = spark.newSession()
+    for name in _INHERITED:
+        value = spark.conf.get(name, None)
+        if value is not None:
+            session.conf.set(name, value)
+    for name, value in _OWN.items():
+        session.conf.set(name, value)
+    return session
+
+
+def tune(session: SparkSession, records: int) -> None:
+    """Set the session up for a query over about so many records."""
+    few = records <= _FEW_RECORDS
+    for name, (for_few, for_many) in _BY_SIZE.items():
+        session.conf.set(name, for_few if few else for_many)
+
+
+_RECORD: Final = (
+    "partition INT, offset BIGINT, timestamp_ms BIGINT,"
+    " headers ARRAY<STRUCT<key: STRING, value: BINARY>>, key BINARY, value BINARY"
+)
+_STORED: Final = f"{_RECORD}, window STRING, topic STRING"
+"""With the columns that the folders of the table stand for."""
+_COLUMNS: Final = ("partition", "offset", "timestamp_ms", "headers", "key", "value", "window")
+_SHARED_RECORDS: Final = 2_000_000
+"""Of not more records than this a view that several rules name is kept in memory meanwhile."""
+_LATEST_MS: Final = 253_402_300_799_999
+"""The last millisecond of the year 9999; Spark raises for timestamps far beyond."""
+
+
+class Views:
+    """Temp views in a session of their own, for one evaluation after the other.
+
+    `cluster` are the records that `ClusterRows` are taken from, with a column `topic`.
+    """
+
+    def __init__(self, spark: SparkSession, schemas: "Mapping[int, RegisteredSchema]") -> None:
+        self.session = new_session(spark)
+        self.cluster: DataFrame | None = None
+        self._schemas = schemas
+        self._kept: dict[tuple[LogSource, View | None], DataFrame] = {}
+        self._frames: dict[ViewPart, DataFrame] = {}
+        self._named: dict[str, ViewPart] = {}
+        self._meanwhile: list[DataFrame | Newest] = []
+
+    def define(self, name: str, asked: ViewPart, content: Content, *, is_shared: bool) -> None:
+        """Let SQL find a view under a name; `is_shared`: several rules of this evaluation do."""
+        if self._named.get(name) == asked:
+            return
+        if asked not in self._frames:
+            rows = self._rows(asked.view, content)
+            if is_shared and self._is_worth_keeping(asked.view, content):
+                rows = rows.persist(StorageLevel.MEMORY_AND_DISK)
+                self._meanwhile.append(rows)
+            self._frames[asked] = rows
+        self._frames[asked].createOrReplaceTempView(f"`{name}`")
+        self._named[name] = asked
+
+    def end_evaluation(self) -> None:
+        """Forget what belongs to one recovery point."""
+        for kept in self._meanwhile:
+            kept.unpersist()
+        self._meanwhile.clear()
+        self._frames.clear()
+        self._named.clear()
+
+    def forget_cluster(self) -> None:
+        """Free what was read of a cluster."""
+        if self.cluster is not None:
+            self.cluster.unpersist()
+        self.cluster = None
+
+    def close(self) -> None:
+        """Free the memory."""
+        self.forget_cluster()
+        self.end_evaluation()
+        for rows in self._kept.values():
+            rows.unpersist()
+        self._kept.clear()
+
+    def _is_worth_keeping(self, view: View, content: Content) -> bool:
+        if isinstance(content, SnapshotRows):
+            return False
+        if isinstance(content, LoggedRows) and content.source.is_whole:
+            return view.kind is ViewKind.STORE
+        return content.records <= _SHARED_RECORDS
+
+    def _rows(self, view: View, content: Content) -> DataFrame:
+        if isinstance(content, SnapshotRows):
+            return self._snapshot(view, content)
+        if view.kind is ViewKind.STORE:
+            return self._store(view, content)
+        return self._topic(view, content)
+
+    def _topic(self, view: View, content: LoggedRows | ClusterRows) -> DataFrame:
+        if view.format.needs_registry or isinstance(content, ClusterRows):
+            # All records together tell the newest schema, which is that of the column.
+            rows = _shaped(
+                with_decoded_record(self._raw(content), view.format, self._schemas), view
+            )
+        else:
+            rows = self._decoded(view, content)
+        in_flight = from_offset(content.in_flight_from, partition="_partition", offset="_offset")
+        return _ordered(rows.withColumn("_in_flight", F.expr(in_flight)), view)
+
+    def _decoded(self, view: View, content: LoggedRows) -> DataFrame:
+        rows = self._source(content.source, view)
+        rows = rows_inside(rows, content.ranges, partition="_partition", offset="_offset")
+        if content.saved_file is None:
+            return rows
+        saved = rows_inside(self._saved(content.saved_file), content.ranges)
+        decoded = with_decoded_record(saved, view.format, self._schemas)
+        return rows.unionByName(_shaped(decoded, view))
+
+    def _store(self, view: View, content: LoggedRows | ClusterRows) -> DataFrame:
+        """The newest row of each key, by what makes KTable snapshots."""
+        work = SnapshotWork(
+            window="",
+            format=view.format,
+            partitions=tuple(content.ranges),
+            base_files=(),
+            base_ranges=None,
+            whole_files=(),
+            cut_files=(),
+            ranges=content.ranges,
+            records=content.records,
+        )
+        rows = self._raw(content, work)
+        newest = newest_rows(rows, work)
+        self._meanwhile.append(newest)
+        chosen = chosen_rows(rows, newest).where(F.col("value").isNotNull())
+        decoded = with_decoded_columns(chosen, view.format, self._schemas)
+        window = content.window if isinstance(content, LoggedRows) else None
+        return _of_store(decoded, view, window)
+
+    def _snapshot(self, view: View, content: SnapshotRows) -> DataFrame:
+        if content.files:
+            rows = self.session.read.parquet(*content.files).where(F.col("value").isNotNull())
+        else:
+            nothing = self.session.createDataFrame([], _RECORD)
+            rows = with_decoded_columns(nothing, view.format, self._schemas)
+            rows = rows.withColumn("valid_to_ms", F.lit(None).cast("bigint"))
+        return _of_store(rows, view, content.window)
+
+    def _raw(
+        self, content: LoggedRows | ClusterRows, work: SnapshotWork | None = None
+    ) -> DataFrame:
+        """Records as they are; for stores numbered, so that a record that comes twice is told."""
+        if isinstance(content, ClusterRows):
+            assert self.cluster is not None  # noqa: S101 (who plans such rows has read the cluster)
+            rows = self.cluster.where(F.col("topic") == content.topic).select(*_COLUMNS)
+            rows = rows_inside(rows, content.ranges)
+            return rows if work is None else numbered(rows, work)
+        rows = rows_inside(self._source(content.source, None), content.ranges)
+        if work is not None:
+            rows = numbered(rows, work)
+        if content.saved_file is None:
+            return rows
+        saved = rows_inside(self._saved(content.saved_file), content.ranges)
+        return rows.unionByName(saved if work is None else numbered(saved, work, saved=True))
+
+    def _source(self, source: LogSource, view: View | None) -> DataFrame:
+        """The records of span files, decoded as a view shows them where one is given."""
+        known = self._kept.get((source, view))
+        if known is not None:
+            return known
+        if source.files:
+            reader = self.session.read.schema(_STORED).option("basePath", source.root)
+            rows = reader.parquet(*source.files).select(*_COLUMNS)
+        else:
+            rows = self.session.createDataFrame([], _STORED).select(*_COLUMNS)
+        if source.is_whole:
+            rows = rows.coalesce(self.session.sparkContext.defaultParallelism)
+        if view is not None:
+            rows = _shaped(with_decoded_record(rows, view.format, self._schemas), view)
+        if source.is_whole:
+            self._kept[source, view] = rows.persist(StorageLevel.MEMORY_AND_DISK)
+        return rows
+
+    def _saved(self, path: str) -> DataFrame:
+        rows = self.session.read.schema(_RECORD).parquet(path)
+        return rows.withColumn("window", F.lit(None).cast("string"))
+
+
+def _of_store(rows: DataFrame, view: View, window: str | None) -> DataFrame:
+    rows = rows.withColumn("window", F.lit(window).cast("string"))
+    rows = _shaped(rows, view).withColumn("_in_flight", F.lit(False))
+    return _ordered(rows, view)
+
+
+def _shaped(rows: DataFrame, view: View) -> DataFrame:
+    """The columns of a view but for `_in_flight`, which differs from point to point."""
+    parts = key_parts_of(view.format.kind)
+    value = rows.schema["decoded_value"].dataType
+    fields = value.names if isinstance(value, StructType) else []
+    timestamp = F.when(F.abs("timestamp_ms") <= _LATEST_MS, F.timestamp_millis("timestamp_ms"))
+    return rows.select(
+        F.col("decoded_key").alias("_key"),
+        F.col("decoded_value").alias("_value"),
+        F.col("partition").alias("_partition"),
+        F.col("offset").alias("_offset"),
+        timestamp.alias("_timestamp"),
+        F.col("timestamp_ms").alias("_timestamp_ms"),
+        F.col("window").alias("_window"),
+        F.col("headers").alias("_headers"),
+        F.col("decode_error").alias("_decode_error"),
+        *parts,
+        *_fields(value_columns(fields, parts)),
+    )
+
+
+def _fields(names: Iterable[str]) -> list[Column]:
+    return [F.col("decoded_value").getField(name).alias(name) for name in names]
+
+
+def _ordered(rows: DataFrame, view: View) -> DataFrame:
+    """`_in_flight` before `_decode_error`, where `View.columns` has it."""
+    columns = [name for name in rows.columns if name != "_in_flight"]
+    columns.insert(columns.index("_decode_error"), "_in_flight")
+    return rows.select(*(f"`{name}`" for name in columns))
+
+
+_INTERRUPT_EVERY_S: Final = 1.0
+SAMPLE_ROWS: Final = 20
+"""How many rows in violation are shown."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReturnedRows:
+    """How many rows a rule returned, and the first of them."""
+
+    count: int
+    sample: Sample
+
+
+def define_view(
+    views: Views, name: str, asked: ViewPart, content: Content, *, is_shared: bool
+) -> None:
+    """Let rules find a view under a name, see `Views.define`.
+
+    Raises:
+        SparkJobError: It cannot be read.
+    """
+    with _told():
+        views.define(name, asked, content, is_shared=is_shared)
+
+
+def run_number(session: SparkSession, sql: str, timeout_s: float) -> int:
+    """The one number that SQL returns, 0 for NULL; `timeout_s` as in `run_rule`.
+
+    Raises:
+        SparkJobError: As `run_rule`.
+    """
+    with _told(), _limited(session, timeout_s):
+        return int(session.sql(sql).take(1)[0][0] or 0)
+
+
+def run_rule(session: SparkSession, sql: str, timeout_s: float) -> ReturnedRows:
+    """Run the SQL of a rule over the session's views; its jobs are ended after `timeout_s` seconds.
+
+    Raises:
+        SparkJobError: Spark refused it, it failed on the way, or it took too long.
+    """
+    with _told(), _limited(session, timeout_s):
+        rows = session.sql(sql)
+        found = rows.take(SAMPLE_ROWS + 1)
+        count = len(found) if len(found) <= SAMPLE_ROWS else rows.count()
+        return ReturnedRows(count, _sample(rows, found[:SAMPLE_ROWS]))
+
+
+@contextmanager
+def _limited(session: SparkSession, timeout_s: float) -> Iterator[None]:
+    """End what the session runs in the block when its time is up, and say so."""
+    # Not by tags of the session: those of one made by newSession() do not reach its jobs.
+    group, context = f"rule-{uuid.uuid4().hex}", session.sparkContext
+    ended, over = threading.Event(), threading.Event()
+
+    def end() -> None:
+        if ended.wait(timeout_s):
+            return
+        over.set()
+        context.cancelJobGroup(group)
+        # A query that is still being planned has no job yet that could be ended.
+        while not ended.wait(_INTERRUPT_EVERY_S):
+            context.cancelJobGroup(group)
+
+    watch = threading.Thread(target=end, name=group, daemon=True)
+    context.setJobGroup(group, "completeness rule", interruptOnCancel=True)
+    watch.start()
+    try:
+        yield
+    except (PySparkException, Py4JError) as error:
+        if over.is_set():
+            raise SparkJobError(
+                f"its query took longer than {timeout_s:g} s (timeout_seconds of the rule) and was"
+                " ended"
+            ) from error
+        raise
+    finally:
+        ended.set()
+        watch.join()
+        context.setLocalProperty("spark.jobGroup.id", None)  # pyright: ignore[reportArgumentType]
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    """What Spark raises, without its Java stack."""
+    try:
+        yield
+    except (PySparkException, Py4JError) as error:
+        raise SparkJobError(innermost_cause(str(error))) from error
+
+
+def _sample(rows: DataFrame, found: Sequence[Row]) -> Sample:
+    return Sample(
+        columns=tuple(rows.columns),
+        rows=tuple(tuple(None if v is None else as_text(_plain(v)) for v in row) for row in found),
+    )
+
+
+def _plain(value: Any) -> Any:  # noqa: ANN401 - whatever Spark gives
+    """A value as `as_text` writes it: rows by field, times in UTC."""
+    if isinstance(value, Row):
+        return {name: _plain(each) for name, each in value.asDict().items()}
+    if isinstance(value, Mapping):
+        return {str(_plain(key)): _plain(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    if isinstance(value, bytearray):
+        return bytes(value)
+    if isinstance(value, datetime):
+        return value.astimezone(UTC).isoformat(timespec="milliseconds")
+    return value
