@@ -15,7 +15,6 @@ from examples.order_processor.application import OrderProcessor, create_topics
 from examples.order_processor.load import produce_orders
 from examples.order_processor.orders import CustomerTotal, OrderGenerator, customer_totals
 from kstreams_assets.backup.run import Spark, back_up, recorder_of
-from kstreams_assets.backup.windows import Window
 from kstreams_assets.cli.app_file import load_settings
 from kstreams_assets.drill.report import DrillReport, bottleneck, objective_verdict
 from kstreams_assets.drill.run import DrillRun
@@ -28,6 +27,7 @@ from kstreams_assets.local.target import local_target, remove_local_target
 from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.settings import ApplicationSettings
 from kstreams_assets.warehouse.point import Guarantee, RecoveryPoint
+from kstreams_assets.warehouse.spans import Window
 from spark_resources.resource import SparkSessionResource
 
 ORDERS: Final = 1_000_000

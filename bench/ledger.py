@@ -14,14 +14,12 @@ from unittest import mock
 from deltalake import DeltaTable
 
 from bench.machine import write_result
-from kstreams_assets.backup.facts import TopicFactsTable
-from kstreams_assets.backup.plan import SpanPlan
-from kstreams_assets.backup.result import SpanContent, SpanResult, TopicBackup, TopicFacts
-from kstreams_assets.backup.windows import Window
+from kstreams_assets.backup.result import TopicBackup
 from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.warehouse import table as tables
 from kstreams_assets.warehouse.layout import Warehouse
-from kstreams_assets.warehouse.ledger import Ledger
+from kstreams_assets.warehouse.ledger import Ledger, TopicFactsTable
+from kstreams_assets.warehouse.spans import SpanContent, SpanPlan, SpanResult, TopicFacts, Window
 from kstreams_assets.warehouse.table import Table
 
 _APPLICATION = "order-processor"

@@ -14,7 +14,6 @@ from bench.backup import produce_records
 from bench.machine import write_result
 from bench.memory import peak_memory
 from bench.setting import Setting, setting
-from kstreams_assets.backup.windows import Window
 from kstreams_assets.kafka.topics import TopicSpec
 from kstreams_assets.offsets import OffsetRange, TopicPartitionId
 from kstreams_assets.restore.produce import produce
@@ -23,6 +22,7 @@ from kstreams_assets.restore.verify import verify
 from kstreams_assets.settings import RestoreSettings
 from kstreams_assets.warehouse.layout import Warehouse
 from kstreams_assets.warehouse.records import SpanId, span_files
+from kstreams_assets.warehouse.spans import Window
 from spark_resources.jars import class_path
 from spark_resources.java import find_java
 from spark_resources.partition_records import PartitionProduced, PartitionWork, header_lists

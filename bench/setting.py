@@ -9,13 +9,13 @@ from tempfile import TemporaryDirectory
 
 from kstreams_assets.app.model import AppTopic, StreamsApplication, TopicRole
 from kstreams_assets.backup.run import BackupRun
-from kstreams_assets.backup.windows import Window
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.local.cluster import LocalCluster
 from kstreams_assets.recovery.recorder import Recorder
 from kstreams_assets.warehouse.layout import Warehouse
 from kstreams_assets.warehouse.points import RecoveryPointTable
+from kstreams_assets.warehouse.spans import Window
 from spark_resources.resource import SparkSessionResource
 
 _MINUTE_MS = 60_000

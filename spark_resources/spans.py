@@ -14,9 +14,10 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from kstreams_assets.backup.plan import ReadRange, SpanPlan
+from kstreams_assets.backup.plan import ReadRange
 from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.warehouse.records import NewFile, SpanId
+from kstreams_assets.warehouse.spans import SpanPlan
 from spark_resources.span_files import WRITTEN_DDL, SpanEdges, SpanFiles
 
 RECORD_COLUMNS = (

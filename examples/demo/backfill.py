@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 import dagster as dg
 
-from kstreams_assets.backup.windows import Window
 from kstreams_assets.orchestration.keys import backup_key
 from kstreams_assets.settings import ApplicationSettings
+from kstreams_assets.warehouse.spans import Window
 
 _QUIET = {"loggers": {"console": {"config": {"log_level": "ERROR"}}}}
 

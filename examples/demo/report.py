@@ -6,11 +6,11 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from examples.demo.backfill import Backfill
-from kstreams_assets.backup.windows import Window
 from kstreams_assets.cli.output import print_table
 from kstreams_assets.completeness.result import RuleResult
 from kstreams_assets.settings import ApplicationSettings
 from kstreams_assets.warehouse.ledger import Ledger, LedgerEntry
+from kstreams_assets.warehouse.spans import Window
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,9 +7,7 @@ from dataclasses import dataclass, field, replace
 from queue import SimpleQueue
 
 from kstreams_assets.app.model import TopicRole
-from kstreams_assets.backup.plan import Gap, GapCause, SpanPlan
 from kstreams_assets.backup.planner import TopicPlan
-from kstreams_assets.backup.result import SpanContent, SpanResult
 from kstreams_assets.closing import Closing
 from kstreams_assets.errors import KafkaError, OffsetOutOfRangeError
 from kstreams_assets.kafka.connection import KafkaConnection
@@ -17,6 +15,7 @@ from kstreams_assets.kafka.raw_batch import RangeTally
 from kstreams_assets.kafka.raw_log import RawLogReader
 from kstreams_assets.warehouse.ledger import LedgerEntry
 from kstreams_assets.warehouse.records import SpanId
+from kstreams_assets.warehouse.spans import Gap, GapCause, SpanContent, SpanPlan, SpanResult
 
 _log = logging.getLogger(__name__)
 

@@ -6,9 +6,9 @@ from zoneinfo import ZoneInfoNotFoundError
 
 import dagster as dg
 
-from kstreams_assets.backup.windows import Window
 from kstreams_assets.errors import ConfigurationError
 from kstreams_assets.settings import WindowSchedule
+from kstreams_assets.warehouse.spans import Window
 
 _DAY = "%Y-%m-%d"
 _MINUTE = "%Y-%m-%d-%H:%M"

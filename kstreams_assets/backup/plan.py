@@ -2,74 +2,11 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
-from typing import Annotated
 
-from kstreams_assets.backup.windows import Edges, Window
+from kstreams_assets.backup.windows import Edges
 from kstreams_assets.offsets import TopicPartitionId
-from kstreams_assets.warehouse.column import Column, Columns, TopicId, WindowColumns
 from kstreams_assets.warehouse.point import topic_id_of
-
-
-class GapCause(StrEnum):
-    """Why offsets of a span hold no record in the backup."""
-
-    TRANSACTION_MARKER = "transaction_marker"
-    ABORTED = "aborted"
-    COMPACTED = "compacted"
-    PURGED = "purged"
-    """Repartition records below the committed offset: processed, the application deletes them."""
-    RETENTION = "retention"
-    """The log start offset has passed them: retention, or DeleteRecords."""
-    TOPIC_RECREATED = "topic_recreated"
-    """They belonged to an earlier topic of the same name."""
-    TOPIC_DELETED = "topic_deleted"
-    LOG_TRUNCATED = "log_truncated"
-    """They were in a log that an unclean leader election truncated."""
-    UNEXPLAINED = "unexplained"
-    NOT_EXAMINED = "not_examined"
-    """The log could not be looked at in time; the next run looks again."""
-
-
-LOSSES = frozenset(
-    {
-        GapCause.RETENTION,
-        GapCause.TOPIC_RECREATED,
-        GapCause.TOPIC_DELETED,
-        GapCause.LOG_TRUNCATED,
-    }
-)
-"""Causes by which records that were committed are gone for good."""
-
-UNKNOWN = frozenset({GapCause.UNEXPLAINED, GapCause.NOT_EXAMINED})
-"""Causes by which nobody knows whether committed records are missing."""
-
-
-@dataclass(frozen=True, slots=True)
-class Gap:
-    """`offsets` offsets inside `[start, end)` are missing for one cause.
-
-    `end` and `offsets` are None where nobody can know them any more (a topic was deleted before
-    its end was seen).
-    """
-
-    cause: GapCause
-    start: int
-    end: int | None
-    offsets: int | None
-
-    @property
-    def is_loss(self) -> bool:
-        """Whether committed records are gone for good."""
-        return self.cause in LOSSES
-
-    def describe(self) -> str:
-        """Offsets and cause in words."""
-        if self.end is None:
-            return f"from offset {self.start} on, end unknown ({self.cause})"
-        if self.offsets == self.end - self.start:
-            return f"offsets {self.start} to {self.end - 1} ({self.cause})"
-        return f"{self.offsets} offsets within {self.start} to {self.end - 1} ({self.cause})"
+from kstreams_assets.warehouse.spans import Gap, GapCause, SpanPlan, Window
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,40 +17,6 @@ class LogState:
     log_start: int
     committed: int | None = None
     """Committed offset of the application's group, known for repartition topics only."""
-
-
-@dataclass(frozen=True, slots=True)
-class SpanPlan:
-    """One span: what the window holds, `[start, end)`, and of it to read `[read_start, end)`.
-
-    `gaps` are known before anything is read; in the ledger they are among those of the result.
-    """
-
-    window: Annotated[Window, WindowColumns]
-    partition: Annotated[
-        TopicPartitionId,
-        Columns(
-            topic=Column("Topic."),
-            partition=Column(
-                "Partition; -1 in the one row of a topic that no recovery point knew yet.",
-                type="int32",
-            ),
-        ),
-    ]
-    topic_id: TopicId
-    start: Annotated[int, Column("First offset of the span.")]
-    end: Annotated[int, Column("Exclusive end of the span.")]
-    read_start: Annotated[
-        int, Column("First offset that was read; what lies before it is told in `gaps`.")
-    ]
-    continues: Annotated[bool, Column("Whether the span begins where the window before it ends.")]
-    gaps: tuple[Gap, ...] = ()
-    log_start: Annotated[int, Column("Log start offset when the span was planned.")] = 0
-
-    @property
-    def to_read(self) -> int:
-        """Number of offsets to read."""
-        return self.end - self.read_start
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,9 +5,9 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
 from kstreams_assets.app.model import AppTopic, StreamsApplication, TopicRole
-from kstreams_assets.backup.plan import LogState, SpanPlan, plan_span
+from kstreams_assets.backup.plan import LogState, plan_span
 from kstreams_assets.backup.result import TopicLife, UnreadTopic
-from kstreams_assets.backup.windows import Edges, Window, WindowEdges
+from kstreams_assets.backup.windows import Edges, WindowEdges
 from kstreams_assets.errors import ConfigurationError, KafkaRequestError, TopicNotFoundError
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.topics import TopicDescription
@@ -16,6 +16,7 @@ from kstreams_assets.recovery.standing import incarnations
 from kstreams_assets.warehouse.ledger import Ledger, LedgerEntry
 from kstreams_assets.warehouse.point import RecoveryPoint, topic_id_of
 from kstreams_assets.warehouse.points import RecoveryPointTable, at_edges
+from kstreams_assets.warehouse.spans import SpanPlan, Window
 
 _POLL_S = 0.25
 _MOST = 5

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from kstreams_assets.backup.partitions import WindowCalendar
-from kstreams_assets.backup.windows import Window
 from kstreams_assets.settings import ApplicationSettings
 from kstreams_assets.warehouse.layout import Warehouse
 from kstreams_assets.warehouse.ledger import Ledger
 from kstreams_assets.warehouse.points import RecoveryPointTable
+from kstreams_assets.warehouse.spans import Window
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,111 +2,15 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated
 
 from kstreams_assets.app.model import TopicRole
-from kstreams_assets.backup.plan import UNKNOWN, Gap, GapCause, SpanPlan
-from kstreams_assets.backup.windows import Window
 from kstreams_assets.errors import KStreamsAssetsError
 from kstreams_assets.offsets import OffsetRange, TopicPartitionId
-from kstreams_assets.warehouse.column import Column, TopicId
-from kstreams_assets.warehouse.layout import WrittenFile
-
-
-@dataclass(frozen=True, slots=True)
-class SpanContent:
-    """What the table holds of one span.
-
-    To `bytes` each key, value and header adds four for its length. Offsets and timestamps are None
-    without records.
-    """
-
-    records: Annotated[int, Column("Records stored.")] = 0
-    bytes: Annotated[
-        int,
-        Column("Uncompressed keys, values and headers in Parquet's plain encoding."),
-    ] = 0
-    stored_bytes: Annotated[int, Column("Size of the span's files.")] = 0
-    files: Annotated[int, Column("Number of the span's files.", type="int32")] = 0
-    tombstones: Annotated[int, Column("Records with a null value.")] = 0
-    null_keys: Annotated[int, Column("Records with a null key.")] = 0
-    odd_timestamps: Annotated[int, Column("Records with a timestamp of 0 or below.")] = 0
-    first_offset: Annotated[int | None, Column("Smallest offset stored; null without records.")] = (
-        None
-    )
-    last_offset: Annotated[int | None, Column("Largest offset stored; null without records.")] = (
-        None
-    )
-    min_timestamp_ms: Annotated[int | None, Column("Smallest timestamp stored.")] = None
-    max_timestamp_ms: Annotated[int | None, Column("Largest timestamp stored.")] = None
-    written: Annotated[
-        tuple[WrittenFile, ...],
-        Column(
-            "The data files as they were right after the backup: path below the records table,"
-            " bytes, records and SHA-256 of each. Restores compare them; null in rows of earlier"
-            " releases.",
-            nullable=True,
-            last=True,
-        ),
-    ] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class SpanResult:
-    """One span after its backup: the plan, the content and why the rest is missing.
-
-    `kept` says that the records are those of an earlier run, because Kafka no longer holds all of
-    them.
-    """
-
-    plan: SpanPlan
-    content: SpanContent
-    gaps: Annotated[
-        tuple[Gap, ...],
-        Column("Offsets without a record: cause, range, number (see [checks](checks.md))."),
-    ]
-    kept: bool = False
-    first_hole: Annotated[
-        int | None,
-        Column(
-            "Changelogs: lowest offset that the log did not hold any more after the span was"
-            " read (compaction, retention); null: contiguous."
-        ),
-    ] = None
-    contiguity_known: Annotated[
-        bool, Column("Whether that was looked at: changelogs only.", nullable=True)
-    ] = False
-    not_examined_because: str = ""
-    """Why the log could not be looked at in time; known to the run that tried."""
-
-    @property
-    def is_examined(self) -> bool:
-        """Whether it was seen in the log why offsets have no record."""
-        return all(gap.cause is not GapCause.NOT_EXAMINED for gap in self.gaps)
-
-    @property
-    def partition(self) -> TopicPartitionId:
-        """The partition of the span."""
-        return self.plan.partition
-
-    @property
-    def losses(self) -> tuple[Gap, ...]:
-        """Gaps whose committed records are gone for good."""
-        return tuple(gap for gap in self.gaps if gap.is_loss)
-
-    @property
-    def unaccounted(self) -> int:
-        """Offsets of the span that are neither a record nor explained; negative: too many."""
-        explained = sum(
-            gap.offsets or 0
-            for gap in self.gaps
-            if gap.cause not in UNKNOWN and _inside(gap, self.plan)
-        )
-        return self.plan.end - self.plan.start - self.content.records - explained
-
-
-def _inside(gap: Gap, plan: SpanPlan) -> bool:
-    return gap.end is not None and gap.start >= plan.start and gap.end <= plan.end
+from kstreams_assets.warehouse.spans import (
+    SpanResult,
+    TopicFacts,
+    Window,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,21 +19,6 @@ class TopicLife:
 
     topic_id: str
     partitions: int
-
-
-@dataclass(frozen=True, slots=True)
-class TopicFacts:
-    """A topic as the cluster described it at a backup; `configs` are those set on the topic."""
-
-    topic_id: TopicId
-    partitions: Annotated[int, Column("Number of partitions.", type="int32")]
-    replication_factor: Annotated[
-        int, Column("Smallest number of replicas of a partition.", type="int32")
-    ]
-    configs: Annotated[
-        tuple[tuple[str, str], ...],
-        Column("Settings made on the topic itself, not the broker's defaults."),
-    ]
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,21 +10,18 @@ from typing import TYPE_CHECKING, Protocol
 
 from kstreams_assets.app.model import AppTopic, StreamsApplication
 from kstreams_assets.backup.accounting import Accountant
-from kstreams_assets.backup.facts import TopicFactsTable, facts_of
+from kstreams_assets.backup.facts import facts_of
 from kstreams_assets.backup.partitions import WindowCalendar
-from kstreams_assets.backup.plan import ReadRange, SpanPlan, commit_groups, read_ranges
+from kstreams_assets.backup.plan import ReadRange, commit_groups, read_ranges
 from kstreams_assets.backup.planner import Planner, RunPlan, TopicPlan
 from kstreams_assets.backup.result import (
     BackupReadError,
     PoorerBackupError,
-    SpanContent,
-    SpanResult,
     TopicBackup,
     TopicRecreatedWhileReadingError,
     WindowBackup,
     range_of,
 )
-from kstreams_assets.backup.windows import Window
 from kstreams_assets.errors import KafkaError
 from kstreams_assets.kafka.clients import java_system_properties, spark_options
 from kstreams_assets.kafka.cluster import KafkaCluster
@@ -40,7 +37,7 @@ from kstreams_assets.warehouse.layout import (
     WarehouseLockedError,
     warehouse_lock,
 )
-from kstreams_assets.warehouse.ledger import Ledger
+from kstreams_assets.warehouse.ledger import Ledger, TopicFactsTable
 from kstreams_assets.warehouse.point import RecoveryPoint, in_force
 from kstreams_assets.warehouse.points import RecoveryPointTable
 from kstreams_assets.warehouse.records import (
@@ -53,6 +50,7 @@ from kstreams_assets.warehouse.records import (
     open_records,
     sweep,
 )
+from kstreams_assets.warehouse.spans import SpanContent, SpanPlan, SpanResult, Window
 from kstreams_assets.warehouse.table import WindowTopic, make_warehouse, refuse_newer_tables
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ from enum import StrEnum
 from typing import Protocol, TypeVar
 
 from kstreams_assets.app.model import StreamsApplication, TopicRole
-from kstreams_assets.backup.plan import GapCause
-from kstreams_assets.backup.result import SpanResult, TopicBackup, WindowBackup
+from kstreams_assets.backup.result import TopicBackup, WindowBackup
+from kstreams_assets.warehouse.spans import GapCause, SpanResult
 
 
 class Severity(StrEnum):

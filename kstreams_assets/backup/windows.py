@@ -13,39 +13,7 @@ from operator import itemgetter
 
 from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.warehouse.point import PartitionCut, RecoveryPoint, in_force
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class Window:
-    """One time partition `[start_ms, end_ms)` of wall-clock time; `key` as in Dagster."""
-
-    start_ms: int
-    end_ms: int
-    key: str
-
-
-@dataclass(frozen=True, slots=True)
-class Position:
-    """The next offset of a partition in one life of its topic."""
-
-    topic_id: str
-    offset: int
-
-
-@dataclass(frozen=True, slots=True)
-class RecordedSpan:
-    """A span that the ledger already holds: its edges are frozen.
-
-    `continues` says that it begins where the window before it ends; a span that begins a topic's
-    life (first window, new partition, recreated topic) says nothing about the window before it.
-    """
-
-    window: Window
-    partition: TopicPartitionId
-    topic_id: str
-    start: int
-    end: int
-    continues: bool
+from kstreams_assets.warehouse.spans import Position, RecordedSpan, Window
 
 
 @dataclass(frozen=True, slots=True)

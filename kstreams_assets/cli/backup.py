@@ -14,7 +14,6 @@ from kstreams_assets.backup.result import WindowBackup
 from kstreams_assets.backup.run import back_up
 from kstreams_assets.backup.unreported import COMMAND_RUN, ReportMarks, windows_of_run
 from kstreams_assets.backup.verdicts import Severity, Verdict, judge
-from kstreams_assets.backup.windows import Window
 from kstreams_assets.cli import exit_codes
 from kstreams_assets.cli.check_output import checks_text, tell_failed
 from kstreams_assets.cli.options import app_options
@@ -23,6 +22,7 @@ from kstreams_assets.cli.output import print_json, print_table
 from kstreams_assets.cli.spark_run import spark_run
 from kstreams_assets.errors import ConfigurationError
 from kstreams_assets.settings import ApplicationSettings
+from kstreams_assets.warehouse.spans import Window
 
 
 @click.command()

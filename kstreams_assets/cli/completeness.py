@@ -8,7 +8,6 @@ import click
 
 from kstreams_assets.backup.partitions import WindowCalendar
 from kstreams_assets.backup.requests import window_statuses
-from kstreams_assets.backup.windows import Window
 from kstreams_assets.cli import exit_codes
 from kstreams_assets.cli.completeness_output import outcome_text, result_document, tell_results
 from kstreams_assets.cli.options import app_options
@@ -30,6 +29,7 @@ from kstreams_assets.warehouse.coverage import Coverage
 from kstreams_assets.warehouse.judge import PointStatus, Restores
 from kstreams_assets.warehouse.point import iso_time
 from kstreams_assets.warehouse.points import RecoveryPointTable
+from kstreams_assets.warehouse.spans import Window
 
 _log = logging.getLogger(__name__)
 

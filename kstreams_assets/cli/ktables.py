@@ -9,7 +9,6 @@ import click
 from kstreams_assets.backup.partitions import WindowCalendar
 from kstreams_assets.backup.requests import window_statuses
 from kstreams_assets.backup.verdicts import Severity
-from kstreams_assets.backup.windows import Window
 from kstreams_assets.cli import exit_codes
 from kstreams_assets.cli.check_output import checks_text, tell_failed
 from kstreams_assets.cli.options import app_options
@@ -24,6 +23,7 @@ from kstreams_assets.ktables.state import require_store
 from kstreams_assets.orchestration.ktables import judge_all
 from kstreams_assets.settings import ApplicationSettings
 from kstreams_assets.warehouse.point import iso_time
+from kstreams_assets.warehouse.spans import Window
 
 
 @click.group("ktables")

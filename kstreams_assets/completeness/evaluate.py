@@ -9,7 +9,6 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from kstreams_assets.backup.run import Spark
-from kstreams_assets.backup.windows import Window
 from kstreams_assets.closing import Closing
 from kstreams_assets.completeness.cluster import ClusterContents, needed_topics
 from kstreams_assets.completeness.content import Moment
@@ -24,6 +23,7 @@ from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.ktables.schemas import RegisteredSchema, schemas_of
 from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.settings import ApplicationSettings
+from kstreams_assets.warehouse.spans import Window
 
 if TYPE_CHECKING:
     from spark_resources.rules import Views

@@ -3,13 +3,13 @@
 from collections.abc import Collection, Iterable
 from functools import cached_property
 
-from kstreams_assets.backup.windows import Window
 from kstreams_assets.completeness.content import Moment
 from kstreams_assets.errors import RecoveryPointNotFoundError
 from kstreams_assets.settings import ApplicationSettings
 from kstreams_assets.warehouse.ledger import Ledger
 from kstreams_assets.warehouse.point import RecoveryPoint
 from kstreams_assets.warehouse.points import RecoveryPointTable, at_edges
+from kstreams_assets.warehouse.spans import Window
 
 
 class Moments:

@@ -11,7 +11,6 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from kstreams_assets.backup.plan import GapCause
 from kstreams_assets.completeness.content import (
     Content,
     LoggedRows,
@@ -36,6 +35,7 @@ from kstreams_assets.warehouse.coverage import Coverage
 from kstreams_assets.warehouse.ledger import Ledger, PartitionLife, rows_with_gap
 from kstreams_assets.warehouse.point import RecoveryPoint
 from kstreams_assets.warehouse.points import SavedRecordsTable, by_partition
+from kstreams_assets.warehouse.spans import GapCause
 from kstreams_assets.warehouse.table import storage_failures
 
 _KEPT_BYTES: Final = 256 * 1024**2

@@ -9,12 +9,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from kstreams_assets.app.model import TopicRole
-from kstreams_assets.backup.windows import Window
 from kstreams_assets.ktables.snapshot import RowProblem, Snapshot, SnapshotPartition, TableStore
 from kstreams_assets.ktables.store_format import StoreFormat, StoreKind
 from kstreams_assets.offsets import OffsetRange, TopicPartitionId, outside
 from kstreams_assets.warehouse.point import PartitionCut, RecoveryPoint
 from kstreams_assets.warehouse.records import SpanFile
+from kstreams_assets.warehouse.spans import Window
 
 _SOURCES = frozenset({TopicRole.INPUT, TopicRole.GLOBAL})
 

@@ -4,9 +4,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from kstreams_assets.app.model import StreamsApplication, TopicRole
-from kstreams_assets.backup.facts import TopicFactsTable
-from kstreams_assets.backup.plan import GapCause
-from kstreams_assets.backup.windows import Window
 from kstreams_assets.errors import KTableWindowError, StoredDataError
 from kstreams_assets.ktables.plan import (
     PartitionPlan,
@@ -30,10 +27,12 @@ from kstreams_assets.warehouse.ledger import (
     PartitionLife,
     Ranges,
     StoredSpan,
+    TopicFactsTable,
     chains_of,
 )
 from kstreams_assets.warehouse.point import PartitionCut, RecoveryPoint
 from kstreams_assets.warehouse.points import RecoveryPointTable
+from kstreams_assets.warehouse.spans import GapCause, Window
 
 
 @dataclass(frozen=True, slots=True)

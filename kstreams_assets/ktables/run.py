@@ -13,7 +13,6 @@ import pyarrow.parquet as pq
 
 from kstreams_assets.app.model import StreamsApplication, TopicRole
 from kstreams_assets.backup.run import Spark
-from kstreams_assets.backup.windows import Window
 from kstreams_assets.errors import KTableJobError, StoredDataError, UnknownStoreError
 from kstreams_assets.ktables.plan import (
     PartitionContent,
@@ -38,6 +37,7 @@ from kstreams_assets.settings import ApplicationSettings, BackupSettings
 from kstreams_assets.warehouse.layout import LockHandle, Warehouse, first_changed, warehouse_lock
 from kstreams_assets.warehouse.points import SavedRecordsTable
 from kstreams_assets.warehouse.records import open_records
+from kstreams_assets.warehouse.spans import Window
 from kstreams_assets.warehouse.table import refuse_newer_tables, storage_failures
 
 _COLUMNS = ["partition", "offset", "timestamp_ms", "headers", "key", "value"]

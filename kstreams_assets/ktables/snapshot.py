@@ -3,7 +3,6 @@
 from dataclasses import dataclass, field
 from typing import Annotated
 
-from kstreams_assets.backup.windows import Window
 from kstreams_assets.ktables.store_format import StoreFormat
 from kstreams_assets.offsets import OffsetRange
 from kstreams_assets.warehouse.column import (
@@ -14,7 +13,7 @@ from kstreams_assets.warehouse.column import (
     TopicName,
     WindowColumns,
 )
-from kstreams_assets.warehouse.layout import WrittenFile
+from kstreams_assets.warehouse.spans import Window, WrittenFile
 
 
 @dataclass(frozen=True, slots=True)

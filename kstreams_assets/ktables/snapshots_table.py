@@ -15,13 +15,8 @@ from deltalake import DeltaTable
 from kstreams_assets.errors import StoredDataError
 from kstreams_assets.ktables.plan import PartitionContent
 from kstreams_assets.ktables.snapshot import RowProblem, Snapshot
-from kstreams_assets.warehouse.layout import (
-    Warehouse,
-    WrittenFile,
-    file_digest,
-    file_problem,
-    written_files,
-)
+from kstreams_assets.warehouse.layout import Warehouse, file_digest, file_problem, written_files
+from kstreams_assets.warehouse.spans import WrittenFile
 from kstreams_assets.warehouse.table import Table, one_of, open_delta, sql_string, storage_failures
 
 FEW_PROBLEMS = 20

@@ -16,7 +16,6 @@ from prometheus_client.metrics_core import Metric as MetricFamily
 from prometheus_client.registry import Collector
 
 from kstreams_assets.app.model import AppTopic, TopicRole
-from kstreams_assets.backup.plan import LOSSES, UNKNOWN, GapCause
 from kstreams_assets.backup.requests import WindowStatus
 from kstreams_assets.backup.verdicts import Severity
 from kstreams_assets.completeness.result import Outcome
@@ -34,6 +33,7 @@ from kstreams_assets.warehouse.ledger import Ledger
 from kstreams_assets.warehouse.point import Guarantee
 from kstreams_assets.warehouse.points import RecoveryPointTable
 from kstreams_assets.warehouse.restores import RestoresTable, RestoreState
+from kstreams_assets.warehouse.spans import LOSSES, UNKNOWN, GapCause
 
 GROUP_STATES: Final = (
     "Absent",

@@ -15,25 +15,27 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from kstreams_assets.backup.facts import TopicFactsTable, facts_in
 from kstreams_assets.errors import StoredDataError
 from kstreams_assets.offsets import OffsetRange, TopicPartitionId
 from kstreams_assets.restore.record_sizes import payload_bytes
 from kstreams_assets.restore.selection import WantedPartition, WantedTopic
 from kstreams_assets.restore.target import Holding, NotedFacts
-from kstreams_assets.warehouse.layout import Warehouse, WrittenFile
+from kstreams_assets.warehouse.layout import Warehouse
 from kstreams_assets.warehouse.ledger import (
     COLUMNS,
     Chain,
     Ledger,
     PartitionLife,
+    TopicFactsTable,
     chains_of,
+    facts_in,
     spans_of,
 )
 from kstreams_assets.warehouse.point import RecoveryPoint, topic_id_of
 from kstreams_assets.warehouse.points import SavedRecordsTable, by_partition, within_ranges
 from kstreams_assets.warehouse.records import COLUMNS as DAMAGE_COLUMNS
 from kstreams_assets.warehouse.records import SpanDamage, SpanFile, damaged_spans, file_actions
+from kstreams_assets.warehouse.spans import WrittenFile
 from kstreams_assets.warehouse.table import storage_failures
 
 _Offsets = npt.NDArray[np.int64]

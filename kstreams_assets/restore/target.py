@@ -9,7 +9,6 @@ from typing import Final, TypeVar
 
 from kstreams_assets.app.model import TopicRole
 from kstreams_assets.app.names import name_problem
-from kstreams_assets.backup.result import TopicFacts
 from kstreams_assets.errors import (
     AuthorizationFailedError,
     ConfigurationError,
@@ -29,6 +28,7 @@ from kstreams_assets.settings import ApplicationSettings
 from kstreams_assets.warehouse.layout import LockHandle, Warehouse, warehouse_lock
 from kstreams_assets.warehouse.records import SpanDamage, SpanFile
 from kstreams_assets.warehouse.restores import StoredRestore, StoredTopic
+from kstreams_assets.warehouse.spans import TopicFacts
 from kstreams_assets.warehouse.table import require_backup
 
 

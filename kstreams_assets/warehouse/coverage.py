@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from kstreams_assets.app.model import StreamsApplication, TopicRole
-from kstreams_assets.backup.facts import TopicFactsTable
 from kstreams_assets.backup.partitions import WindowCalendar
 from kstreams_assets.offsets import TopicPartitionId, outside
 from kstreams_assets.recovery.completion import HeldPosition
@@ -17,7 +16,13 @@ from kstreams_assets.warehouse.judge import (
     absent_texts,
     unknown_texts,
 )
-from kstreams_assets.warehouse.ledger import Chain, Ledger, PartitionLife, chains_of
+from kstreams_assets.warehouse.ledger import (
+    Chain,
+    Ledger,
+    PartitionLife,
+    TopicFactsTable,
+    chains_of,
+)
 from kstreams_assets.warehouse.point import CLOCK_STEP_MS, RecoveryPoint, in_order, iso_time
 from kstreams_assets.warehouse.points import PointInstant, RecoveryPointTable
 from kstreams_assets.warehouse.records import DamagedSpans

@@ -20,8 +20,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from kstreams_assets.app.model import TopicRole
-from kstreams_assets.backup.result import SpanResult, TopicBackup
-from kstreams_assets.backup.windows import Window
+from kstreams_assets.backup.result import TopicBackup
 from kstreams_assets.offsets import outside
 from kstreams_assets.warehouse.ledger import (
     DELETE_RETENTION_MS,
@@ -32,6 +31,7 @@ from kstreams_assets.warehouse.ledger import (
 )
 from kstreams_assets.warehouse.point import Guarantee, Method, PartitionCut, RecoveryPoint
 from kstreams_assets.warehouse.records import NOTHING_DAMAGED, DamagedSpans, SpanDamage
+from kstreams_assets.warehouse.spans import SpanResult, Window
 
 _FEW = 3
 _DEFAULTS: Mapping[str, int] = {}

@@ -20,15 +20,10 @@ import pyarrow.compute as pc
 from deltalake import CommitProperties, DeltaTable
 from deltalake.transaction import AddAction, RemoveAction
 
-from kstreams_assets.backup.result import SpanContent
 from kstreams_assets.errors import WarehouseError
 from kstreams_assets.offsets import OffsetRange, TopicPartitionId
-from kstreams_assets.warehouse.layout import (
-    LAYOUT_PROPERTY,
-    LAYOUT_VERSION,
-    WrittenFile,
-    file_problem,
-)
+from kstreams_assets.warehouse.layout import LAYOUT_PROPERTY, LAYOUT_VERSION, file_problem
+from kstreams_assets.warehouse.spans import SpanContent, WrittenFile
 from kstreams_assets.warehouse.table import WindowTopic, one_of, open_delta, storage_failures
 
 RECORDS: Final = pa.schema(

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 
-from kstreams_assets.backup.plan import LOSSES, UNKNOWN, GapCause
 from kstreams_assets.backup.verdicts import CHANGELOG_CHECKS, CHECKS
 from kstreams_assets.completeness.result import Outcome
 from kstreams_assets.governance.findings import CHECKS as GOVERNANCE_CHECKS
@@ -11,6 +10,7 @@ from kstreams_assets.orchestration.drill import DRILL_CHECKS
 from kstreams_assets.orchestration.restore import GROUP_OFFSETS_CHECKS, RESTORE_CHECKS
 from kstreams_assets.warehouse.coverage import POINT_CHECKS
 from kstreams_assets.warehouse.judge import Restores
+from kstreams_assets.warehouse.spans import LOSSES, UNKNOWN, GapCause
 from scripts.reference.markdown import named, table
 
 _GAPS = {

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from kstreams_assets.backup.facts import NotedTopic
 from kstreams_assets.completeness.result import RuleResult
 from kstreams_assets.drill.report import StoredDrill
 from kstreams_assets.governance.table import StoredVerdict
@@ -20,7 +19,7 @@ from kstreams_assets.warehouse.layout import (
     LAYOUT_VERSION,
     Warehouse,
 )
-from kstreams_assets.warehouse.ledger import LedgerEntry
+from kstreams_assets.warehouse.ledger import LedgerEntry, NotedTopic
 from kstreams_assets.warehouse.point import RecoveryPoint
 from kstreams_assets.warehouse.points import SavedRecord
 from kstreams_assets.warehouse.restores import MapRow, StoredRestore

@@ -12,14 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from kstreams_assets.app.model import AppTopic, StreamsApplication, TopicRole
-from kstreams_assets.backup.facts import TopicFactsTable
 from kstreams_assets.backup.planner import Planner
 from kstreams_assets.backup.run import BackupRun
-from kstreams_assets.backup.windows import Window
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.warehouse.layout import Warehouse
-from kstreams_assets.warehouse.ledger import Ledger
+from kstreams_assets.warehouse.ledger import Ledger, TopicFactsTable
+from kstreams_assets.warehouse.spans import Window
 from spark_resources.resource import SparkSessionResource
 
 

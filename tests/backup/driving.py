@@ -12,7 +12,7 @@ from typing import IO
 
 import pytest
 
-from kstreams_assets.backup.windows import Window
+from kstreams_assets.warehouse.spans import Window
 from tests.streams.workbench import Workbench
 
 _ROOT = Path(__file__).resolve().parents[2]

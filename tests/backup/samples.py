@@ -3,16 +3,7 @@
 from collections.abc import Sequence
 
 from kstreams_assets.app.model import AppTopic, StreamsApplication, TopicRole
-from kstreams_assets.backup.plan import Gap, SpanPlan
-from kstreams_assets.backup.result import (
-    SpanContent,
-    SpanResult,
-    TopicBackup,
-    TopicFacts,
-    TopicLife,
-    WindowBackup,
-)
-from kstreams_assets.backup.windows import Window
+from kstreams_assets.backup.result import TopicBackup, TopicLife, WindowBackup
 from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.warehouse.point import (
     GroupOffset,
@@ -20,6 +11,14 @@ from kstreams_assets.warehouse.point import (
     Method,
     PartitionCut,
     RecoveryPoint,
+)
+from kstreams_assets.warehouse.spans import (
+    Gap,
+    SpanContent,
+    SpanPlan,
+    SpanResult,
+    TopicFacts,
+    Window,
 )
 
 APPLICATION_ID = "shop"

@@ -10,13 +10,12 @@ from hypothesis import strategies as st
 
 from kstreams_assets.app.model import AppTopic, TopicRole
 from kstreams_assets.backup.accounting import Accountant, Look, explain, first_hole
-from kstreams_assets.backup.plan import Gap, GapCause
 from kstreams_assets.backup.planner import TopicPlan
-from kstreams_assets.backup.result import SpanContent, SpanResult
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.kafka.raw_batch import RangeTally, RawBatch
 from kstreams_assets.kafka.raw_log import RawLogReader
 from kstreams_assets.warehouse.records import SpanId
+from kstreams_assets.warehouse.spans import Gap, GapCause, SpanContent, SpanResult
 from tests.backup.samples import span, window
 
 _KINDS = ("visible", "aborted", "marker", "hole")

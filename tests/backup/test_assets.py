@@ -9,15 +9,14 @@ import dagster as dg
 import pytest
 
 from kstreams_assets.app.model import AppTopic, TopicRole
-from kstreams_assets.backup.plan import Gap, GapCause
 from kstreams_assets.backup.result import TopicBackup, UnreadTopic, WindowBackup
 from kstreams_assets.backup.verdicts import CHANGELOG_CHECKS, CHECKS
-from kstreams_assets.backup.windows import Window
 from kstreams_assets.errors import TopicNotFoundError
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.orchestration import backup as assets
 from kstreams_assets.settings import ApplicationSettings, WindowSchedule
 from kstreams_assets.warehouse.layout import Warehouse
+from kstreams_assets.warehouse.spans import Gap, GapCause, Window
 from spark_resources.resource import SparkSessionResource
 from tests.backup.samples import application, backup, result, span
 

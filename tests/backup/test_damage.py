@@ -13,7 +13,6 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from kstreams_assets.app.model import AppTopic, TopicRole
-from kstreams_assets.backup.result import SpanContent, SpanResult
 from kstreams_assets.errors import StoredDataError, WarehouseError
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.offsets import OffsetRange, TopicPartitionId
@@ -36,6 +35,7 @@ from kstreams_assets.warehouse.ledger import Ledger
 from kstreams_assets.warehouse.point import Guarantee, RecoveryPoint
 from kstreams_assets.warehouse.points import RecoveryPointTable
 from kstreams_assets.warehouse.records import SpanId, span_files
+from kstreams_assets.warehouse.spans import SpanContent, SpanResult
 from tests.backup.record_files import write_records
 from tests.backup.samples import APPLICATION_ID, application, backup, cut, point, span, window
 

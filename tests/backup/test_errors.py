@@ -20,7 +20,6 @@ from pydantic import SecretStr
 
 from kstreams_assets.app.model import TopicRole
 from kstreams_assets.backup.run import BackupRun
-from kstreams_assets.backup.windows import Window
 from kstreams_assets.errors import (
     AuthenticationFailedError,
     AuthorizationFailedError,
@@ -42,6 +41,7 @@ from kstreams_assets.warehouse.layout import (
     WarehouseLockedError,
 )
 from kstreams_assets.warehouse.point import Guarantee
+from kstreams_assets.warehouse.spans import Window
 from spark_resources.jars import JARS_VARIABLE
 from spark_resources.resource import SparkSessionResource
 from tests.backup.acls import Acls

@@ -5,10 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from kstreams_assets.backup.facts import TopicFactsTable, facts_of
-from kstreams_assets.backup.result import TopicFacts
+from kstreams_assets.backup.facts import facts_of
 from kstreams_assets.kafka.topics import TopicDescription
 from kstreams_assets.warehouse.layout import Warehouse
+from kstreams_assets.warehouse.ledger import TopicFactsTable
+from kstreams_assets.warehouse.spans import TopicFacts
 from tests.backup.samples import FACTS, backup, window
 
 

@@ -10,14 +10,14 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from kstreams_assets.app.model import AppTopic, TopicRole
-from kstreams_assets.backup.plan import Gap, GapCause
-from kstreams_assets.backup.result import SpanResult, TopicBackup
+from kstreams_assets.backup.result import TopicBackup
 from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.recovery.completion import HeldPosition
 from kstreams_assets.warehouse.coverage import held_positions, proven_ranges
 from kstreams_assets.warehouse.layout import Warehouse
 from kstreams_assets.warehouse.ledger import Ledger, LedgerEntry
 from kstreams_assets.warehouse.rows import rows_of
+from kstreams_assets.warehouse.spans import Gap, GapCause, SpanResult
 from tests.backup.held_records import hold_records
 from tests.backup.samples import APPLICATION_ID, application, backup, result, span
 

@@ -7,9 +7,9 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from kstreams_assets.app.model import TopicRole
-from kstreams_assets.backup.plan import Gap, GapCause
 from kstreams_assets.backup.result import WindowBackup
 from kstreams_assets.backup.run import BackupRun
+from kstreams_assets.warehouse.spans import Gap, GapCause
 from tests.backup.reading import consume, offsets, stored
 from tests.backup.writing import producer, send, write
 from tests.streams.workbench import Workbench

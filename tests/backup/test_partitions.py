@@ -9,9 +9,9 @@ import pytest
 from dagster._core.test_utils import freeze_time
 
 from kstreams_assets.backup.partitions import UnknownWindowError, WindowCalendar
-from kstreams_assets.backup.windows import Window
 from kstreams_assets.errors import ConfigurationError
 from kstreams_assets.settings import WindowSchedule
+from kstreams_assets.warehouse.spans import Window
 
 HOUR_MS = 3_600_000
 

@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kstreams_assets.app.model import TopicRole
-from kstreams_assets.backup.windows import Window
 from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.warehouse.judge import PointJudge, PointStatus, Restores
 from kstreams_assets.warehouse.ledger import DELETE_RETENTION_MS, StoredSpan, chains_of
@@ -20,6 +19,7 @@ from kstreams_assets.warehouse.point import (
     PartitionCut,
     RecoveryPoint,
 )
+from kstreams_assets.warehouse.spans import Window
 from tests.backup.samples import point, window
 from tests.backup.stored import stored_span
 

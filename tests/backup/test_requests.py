@@ -20,7 +20,7 @@ from kstreams_assets.backup.requests import (
     next_request,
     pause_s,
 )
-from kstreams_assets.backup.windows import Window
+from kstreams_assets.warehouse.spans import Window
 from tests.backup.samples import window
 
 NOW_MS = 1_000_000_000

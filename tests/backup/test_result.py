@@ -1,7 +1,6 @@
 """Sums over spans, and what is left unexplained."""
 
-from kstreams_assets.backup.plan import Gap, GapCause
-from kstreams_assets.backup.result import SpanContent, SpanResult
+from kstreams_assets.warehouse.spans import Gap, GapCause, SpanContent, SpanResult
 from tests.backup.samples import backup, result, span, window_backup
 
 MARKER = Gap(GapCause.TRANSACTION_MARKER, 10, 20, 3)

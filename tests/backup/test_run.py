@@ -11,7 +11,7 @@ from kstreams_assets.app.model import TopicRole
 from kstreams_assets.backup.planner import WindowsChangedError
 from kstreams_assets.backup.result import WindowBackup
 from kstreams_assets.backup.verdicts import Severity
-from kstreams_assets.backup.windows import Window
+from kstreams_assets.warehouse.spans import Window
 from tests.backup.reading import consume, offsets, stored
 from tests.backup.writing import RawRecord, write, write_raw
 from tests.streams.workbench import NoSpark, Workbench

@@ -6,14 +6,13 @@ import time
 import pytest
 
 from kstreams_assets.app.model import TopicRole
-from kstreams_assets.backup.plan import Gap, GapCause
-from kstreams_assets.backup.result import SpanResult
 from kstreams_assets.backup.verdicts import Severity
 from kstreams_assets.errors import RawReadTimeoutError
 from kstreams_assets.kafka import raw_log
 from kstreams_assets.kafka.raw_log import RawLogReader
 from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.settings import BackupSettings
+from kstreams_assets.warehouse.spans import Gap, GapCause, SpanResult
 from tests.backup.reading import consume, offsets, stored
 from tests.backup.writing import await_end, open_transaction, producer, send
 from tests.streams.workbench import NoSpark, Workbench

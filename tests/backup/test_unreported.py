@@ -18,12 +18,10 @@ from dagster._core.test_utils import create_run_for_test
 
 from kstreams_assets.app.model import TopicRole
 from kstreams_assets.backup.partitions import WindowCalendar
-from kstreams_assets.backup.plan import Gap, GapCause
 from kstreams_assets.backup.result import TopicBackup, WindowBackup
 from kstreams_assets.backup.run import back_up
 from kstreams_assets.backup.unreported import ReportMarks, windows_of_run
 from kstreams_assets.backup.verdicts import CHECKS, judge
-from kstreams_assets.backup.windows import Window
 from kstreams_assets.orchestration.backup import report_left_behind
 from kstreams_assets.orchestration.backup_sensor import build_backup_sensor
 from kstreams_assets.orchestration.keys import backup_key
@@ -31,6 +29,7 @@ from kstreams_assets.settings import ApplicationSettings, BackupSettings, Window
 from kstreams_assets.warehouse.layout import Warehouse
 from kstreams_assets.warehouse.ledger import Ledger
 from kstreams_assets.warehouse.points import RecoveryPointTable
+from kstreams_assets.warehouse.spans import Gap, GapCause, Window
 from tests.backup import requesting
 from tests.backup.requesting import Bench, key
 from tests.backup.samples import APPLICATION_ID, backup, cut, point, result, span

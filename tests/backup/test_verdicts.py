@@ -6,8 +6,7 @@ from dataclasses import replace
 import pytest
 
 from kstreams_assets.app.model import AppTopic, TopicRole
-from kstreams_assets.backup.plan import Gap, GapCause
-from kstreams_assets.backup.result import TopicFacts, TopicLife
+from kstreams_assets.backup.result import TopicLife
 from kstreams_assets.backup.verdicts import (
     CHANGELOG_CHECKS,
     CHECKS,
@@ -22,6 +21,7 @@ from kstreams_assets.backup.verdicts import (
     topic_unchanged,
 )
 from kstreams_assets.offsets import OffsetRange, TopicPartitionId
+from kstreams_assets.warehouse.spans import Gap, GapCause, TopicFacts
 from tests.backup.samples import FACTS, application, backup, result, span, window_backup
 
 

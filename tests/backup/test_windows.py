@@ -11,11 +11,12 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from kstreams_assets.backup.plan import LogState, SpanPlan, plan_span
-from kstreams_assets.backup.windows import Edges, Position, RecordedSpan, Window, WindowEdges
+from kstreams_assets.backup.plan import LogState, plan_span
+from kstreams_assets.backup.windows import Edges, WindowEdges
 from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.warehouse.point import PartitionCut, RecoveryPoint
 from kstreams_assets.warehouse.points import PointInstant, at_edges
+from kstreams_assets.warehouse.spans import Position, RecordedSpan, SpanPlan, Window
 from tests.backup.samples import STEP_MS, cut, point, window
 
 T0 = TopicPartitionId("t", 0)

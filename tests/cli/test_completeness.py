@@ -11,9 +11,7 @@ import pytest
 from dagster._core.test_utils import freeze_time
 
 from kstreams_assets.backup.partitions import WindowCalendar
-from kstreams_assets.backup.result import SpanContent, SpanResult
 from kstreams_assets.backup.verdicts import Severity
-from kstreams_assets.backup.windows import Window
 from kstreams_assets.cli import completeness
 from kstreams_assets.completeness.result import Outcome, ResultsTable, RuleResult
 from kstreams_assets.completeness.rule import Place
@@ -23,6 +21,7 @@ from kstreams_assets.warehouse.layout import Warehouse
 from kstreams_assets.warehouse.ledger import Ledger
 from kstreams_assets.warehouse.points import RecoveryPointTable
 from kstreams_assets.warehouse.restores import RestoresTable, RestoreState, StoredRestore
+from kstreams_assets.warehouse.spans import SpanContent, SpanResult, Window
 from tests.backup.held_records import hold_records
 from tests.backup.samples import backup, cut, point, span
 from tests.cli.application import Program, document, nothing_written, write

@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from kstreams_assets.backup.result import SpanContent, SpanResult, TopicFacts, WindowBackup
+from kstreams_assets.backup.result import WindowBackup
 from kstreams_assets.backup.verdicts import judge
-from kstreams_assets.backup.windows import Window
 from kstreams_assets.cli import backup as backup_module
 from kstreams_assets.cli import output as output_module
 from kstreams_assets.cli.output import print_markdown, print_table
 from kstreams_assets.markdown import plain
 from kstreams_assets.restore import report
 from kstreams_assets.restore.request import RestoreRequest
+from kstreams_assets.warehouse.spans import SpanContent, SpanResult, TopicFacts, Window
 from tests.backup.samples import backup, span
 from tests.cli.application import Program, document, write
 from tests.restore.outcomes import TOPICS, plan

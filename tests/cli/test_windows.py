@@ -11,13 +11,12 @@ import pytest
 from dagster._core.test_utils import freeze_time
 
 from kstreams_assets.backup.partitions import WindowCalendar
-from kstreams_assets.backup.plan import Gap, GapCause
-from kstreams_assets.backup.result import SpanContent, SpanResult
 from kstreams_assets.settings import WindowSchedule
 from kstreams_assets.warehouse.layout import Warehouse
 from kstreams_assets.warehouse.ledger import Ledger
 from kstreams_assets.warehouse.point import GroupOffset
 from kstreams_assets.warehouse.points import RecoveryPointTable
+from kstreams_assets.warehouse.spans import Gap, GapCause, SpanContent, SpanResult
 from tests.backup.held_records import hold_records
 from tests.backup.samples import backup, cut, point, span
 from tests.cli.application import Program, document, nothing_written, write

@@ -17,7 +17,6 @@ from examples.orders_risk_scoring.application import EXAMPLE as RISK_SCORING
 from examples.streams.application import Example
 from kstreams_assets.app.model import TopicRole
 from kstreams_assets.backup.run import Spark, back_up
-from kstreams_assets.backup.windows import Window
 from kstreams_assets.completeness.evaluate import Evaluator
 from kstreams_assets.completeness.result import RuleResult
 from kstreams_assets.kafka.cluster import KafkaCluster
@@ -25,6 +24,7 @@ from kstreams_assets.local.cluster import LocalCluster
 from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.settings import ApplicationSettings
 from kstreams_assets.warehouse.point import RecoveryPoint
+from kstreams_assets.warehouse.spans import Window
 from tests.examples.orders_created.records import created
 from tests.restore.example_definition import Definition
 from tests.restore.example_trial import PARTITIONS, ExampleTrial, InputFeed

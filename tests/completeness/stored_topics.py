@@ -9,9 +9,7 @@ import pyarrow as pa
 from deltalake import write_deltalake
 
 from kstreams_assets.app.model import AppTopic, Store, StreamsApplication, TopicRole
-from kstreams_assets.backup.plan import Gap, SpanPlan
-from kstreams_assets.backup.result import SpanContent, SpanResult, TopicBackup
-from kstreams_assets.backup.windows import Window
+from kstreams_assets.backup.result import TopicBackup
 from kstreams_assets.completeness.recomputation import TopicFormat
 from kstreams_assets.completeness.rule import CompletenessRule
 from kstreams_assets.kafka.connection import KafkaConnection
@@ -29,6 +27,7 @@ from kstreams_assets.warehouse.point import (
     RecoveryPoint,
 )
 from kstreams_assets.warehouse.points import RecoveryPointTable, SavedRecordsTable, SavedTail
+from kstreams_assets.warehouse.spans import Gap, SpanContent, SpanPlan, SpanResult, Window
 
 APP = "app"
 ORDERS, TOTALS, JOINED, RATES = "orders", "totals", "joined", "rates"

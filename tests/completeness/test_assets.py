@@ -10,13 +10,13 @@ import dagster as dg
 import pytest
 
 from kstreams_assets.backup.verdicts import Severity
-from kstreams_assets.backup.windows import Window
 from kstreams_assets.completeness.recomputation import Recomputation
 from kstreams_assets.completeness.result import Outcome, RuleResult
 from kstreams_assets.completeness.rule import Place
 from kstreams_assets.errors import KTableWindowError
 from kstreams_assets.orchestration import completeness as assets
 from kstreams_assets.settings import ApplicationSettings
+from kstreams_assets.warehouse.spans import Window
 from spark_resources.resource import SparkSessionResource
 from tests.completeness.outcomes import result, rule
 from tests.ktables import samples

@@ -13,11 +13,11 @@ from examples.streams.application import ExampleApplication
 from kstreams_assets.app.model import TopicRole
 from kstreams_assets.backup.result import WindowBackup
 from kstreams_assets.backup.run import Spark, back_up, recorder_of
-from kstreams_assets.backup.windows import Window
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.settings import ApplicationSettings
 from kstreams_assets.warehouse.point import RecoveryPoint
+from kstreams_assets.warehouse.spans import Window
 from tests.restore.control import read
 from tests.restore.example_trial import PARTITIONS, ExampleTrial
 from tests.restore.trial import Source, named

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from kstreams_assets.backup.result import SpanContent, SpanResult
 from kstreams_assets.components import KafkaStreamsAppComponent
 from kstreams_assets.governance import gather as gather_module
 from kstreams_assets.governance.facts import BackedUpRecords, StoreRows
@@ -15,6 +14,7 @@ from kstreams_assets.ktables.snapshots_table import SnapshotsTable
 from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.settings import ApplicationSettings
 from kstreams_assets.warehouse.ledger import Ledger
+from kstreams_assets.warehouse.spans import SpanContent, SpanResult
 from tests.backup.samples import backup, span, window
 from tests.components.project import attributes
 from tests.ktables.samples import snapshot

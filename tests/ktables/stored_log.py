@@ -10,10 +10,8 @@ import pyarrow.dataset as ds
 from deltalake import DeltaTable, write_deltalake
 
 from kstreams_assets.app.model import AppTopic, StreamsApplication, TopicRole
-from kstreams_assets.backup.plan import Gap, GapCause, SpanPlan
-from kstreams_assets.backup.result import SpanContent, SpanResult, TopicBackup
+from kstreams_assets.backup.result import TopicBackup
 from kstreams_assets.backup.run import Spark
-from kstreams_assets.backup.windows import Window
 from kstreams_assets.kafka.raw_batch import RawRecord
 from kstreams_assets.ktables.run import KTableRun
 from kstreams_assets.ktables.snapshot import Snapshot, TableStore
@@ -23,6 +21,7 @@ from kstreams_assets.warehouse.layout import Warehouse
 from kstreams_assets.warehouse.ledger import Ledger
 from kstreams_assets.warehouse.point import Guarantee, Method, PartitionCut, RecoveryPoint
 from kstreams_assets.warehouse.points import RecoveryPointTable, SavedRecordsTable, SavedTail
+from kstreams_assets.warehouse.spans import Gap, GapCause, SpanContent, SpanPlan, SpanResult, Window
 
 TOPIC = "app-store-changelog"
 STORE = "store"

@@ -10,7 +10,6 @@ import pyarrow as pa
 import pytest
 
 from kstreams_assets.app.model import AppTopic, Store, TopicRole
-from kstreams_assets.backup.windows import Window
 from kstreams_assets.errors import KTableWindowError
 from kstreams_assets.ktables.checks import EVERY_ROW_DECODES, SNAPSHOT_IS_PROVED
 from kstreams_assets.ktables.snapshot import RowProblem, Snapshot
@@ -20,6 +19,7 @@ from kstreams_assets.orchestration.keys import CollidingNamesError
 from kstreams_assets.orchestration.restore import build_restore_assets
 from kstreams_assets.settings import ApplicationSettings
 from kstreams_assets.warehouse.points import RecoveryPointTable
+from kstreams_assets.warehouse.spans import Window
 from spark_resources.resource import SparkSessionResource
 from tests.backup.samples import point
 from tests.ktables.samples import KEYS, settings, snapshot, write_window

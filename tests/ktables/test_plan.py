@@ -5,7 +5,6 @@ from dataclasses import replace
 import pytest
 
 from kstreams_assets.app.model import TopicRole
-from kstreams_assets.backup.windows import Window
 from kstreams_assets.ktables.plan import (
     PartitionPlan,
     choose_base,
@@ -19,6 +18,7 @@ from kstreams_assets.ktables.snapshot import Snapshot, SnapshotPartition, TableS
 from kstreams_assets.ktables.store_format import Encoding, Format, StoreFormat, StoreKind
 from kstreams_assets.offsets import OffsetRange
 from kstreams_assets.warehouse.point import GroupOffset, PartitionCut
+from kstreams_assets.warehouse.spans import Window
 from tests.backup.samples import cut, point, window
 
 STORE = TableStore("totals", "t", StoreFormat())

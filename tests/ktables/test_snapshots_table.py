@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from kstreams_assets.backup.windows import Window
 from kstreams_assets.ktables.snapshot import RowProblem, Snapshot, SnapshotPartition
 from kstreams_assets.ktables.snapshots_table import SnapshotsTable
 from kstreams_assets.offsets import OffsetRange
 from kstreams_assets.warehouse.layout import CONTROL_TABLES, Warehouse
+from kstreams_assets.warehouse.spans import Window
 from tests.backup.samples import window
 
 FULL = Snapshot(

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from kstreams_assets.app.model import TopicRole
-from kstreams_assets.backup.windows import Window
 from kstreams_assets.errors import KTableWindowError
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
@@ -20,6 +19,7 @@ from kstreams_assets.offsets import CommittedOffset, TopicPartitionId
 from kstreams_assets.recovery.recorder import Recorder
 from kstreams_assets.settings import RecoveryPointSettings
 from kstreams_assets.warehouse.layout import Warehouse
+from kstreams_assets.warehouse.spans import Window
 from spark_resources.resource import SparkSessionResource
 from tests.backup.reading import consume
 from tests.backup.writing import producer

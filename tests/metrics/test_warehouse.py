@@ -10,8 +10,6 @@ from dagster._core.test_utils import freeze_time
 
 from kstreams_assets.app.model import AppTopic, TopicRole
 from kstreams_assets.backup.partitions import WindowCalendar
-from kstreams_assets.backup.plan import Gap, GapCause
-from kstreams_assets.backup.result import SpanContent, SpanResult
 from kstreams_assets.errors import ConfigurationError
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.ktables.snapshots_table import SnapshotsTable
@@ -22,6 +20,7 @@ from kstreams_assets.warehouse.layout import Warehouse
 from kstreams_assets.warehouse.ledger import Ledger
 from kstreams_assets.warehouse.point import Guarantee, PartitionCut, RecoveryPoint
 from kstreams_assets.warehouse.points import RecoveryPointTable
+from kstreams_assets.warehouse.spans import Gap, GapCause, SpanContent, SpanResult
 from tests.backup.held_records import hold_records
 from tests.backup.samples import APPLICATION_ID, application, backup, point, span
 from tests.ktables.samples import KEYS, snapshot

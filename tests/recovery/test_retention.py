@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kstreams_assets.backup.windows import Window, WindowEdges
+from kstreams_assets.backup.windows import WindowEdges
 from kstreams_assets.recovery.maintenance import kept
 from kstreams_assets.warehouse.point import RecoveryPoint, in_force
 from kstreams_assets.warehouse.points import PointInstant, at_edges
+from kstreams_assets.warehouse.spans import Window
 from kstreams_assets.warehouse.table import FileRange, ranges_to_rewrite
 from tests.backup.samples import cut, point
 

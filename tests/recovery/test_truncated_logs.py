@@ -6,9 +6,7 @@ from pathlib import Path
 import pytest
 
 from kstreams_assets.app.model import TopicRole
-from kstreams_assets.backup.plan import GapCause, SpanPlan
 from kstreams_assets.backup.planner import Planner
-from kstreams_assets.backup.windows import Window
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.kafka.topics import TopicSpec
@@ -16,6 +14,7 @@ from kstreams_assets.local.cluster import LocalCluster
 from kstreams_assets.warehouse.layout import Warehouse
 from kstreams_assets.warehouse.point import PartitionCut, RecoveryPoint, topic_id_of
 from kstreams_assets.warehouse.points import RecoveryPointTable
+from kstreams_assets.warehouse.spans import GapCause, SpanPlan, Window
 from tests.backup.writing import write
 from tests.recovery.replicated import LIMIT_S, await_in_sync, await_leader
 from tests.streams.cluster import unique_name

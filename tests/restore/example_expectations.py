@@ -5,7 +5,7 @@ from typing import Final
 
 from kafka.partitioner.default import murmur2
 
-from kstreams_assets.backup.facts import TopicFactsTable
+from kstreams_assets.warehouse.ledger import TopicFactsTable
 from kstreams_assets.warehouse.point import Guarantee, RecoveryPoint
 from tests.restore.example_trial import LIVE, PARTITIONS, ExampleRun
 

@@ -13,7 +13,6 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 from kstreams_assets.app.model import AppTopic, Store, StreamsApplication, TopicRole
 from kstreams_assets.backup.run import Spark, back_up, recorder_of
-from kstreams_assets.backup.windows import Window
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.kafka.topics import TopicSpec
@@ -22,6 +21,7 @@ from kstreams_assets.restore.from_settings import commit_group_offsets, plan_res
 from kstreams_assets.restore.request import RestoreRequest
 from kstreams_assets.settings import ApplicationSettings
 from kstreams_assets.warehouse.restores import RestoresTable, RestoreState, StoredRestore
+from kstreams_assets.warehouse.spans import Window
 from tests.restore.trial import settings_of
 from tests.streams.cluster import unique_name
 

@@ -4,7 +4,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from kstreams_assets.app.model import AppTopic, StreamsApplication, TopicRole
-from kstreams_assets.backup.result import TopicFacts
 from kstreams_assets.offsets import OffsetRange, TopicPartitionId
 from kstreams_assets.restore.planning import Findings
 from kstreams_assets.restore.request import RestoreRequest
@@ -20,6 +19,7 @@ from kstreams_assets.warehouse.point import (
     RecoveryPoint,
 )
 from kstreams_assets.warehouse.restores import RestoreState, StoredRestore, StoredTopic
+from kstreams_assets.warehouse.spans import TopicFacts
 
 INPUT, GLOBAL = TopicRole.INPUT, TopicRole.GLOBAL
 CHANGELOG, REPARTITION, OUTPUT = TopicRole.CHANGELOG, TopicRole.REPARTITION, TopicRole.OUTPUT

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from kstreams_assets.backup.windows import Window
 from kstreams_assets.ktables.snapshot import Snapshot, SnapshotPartition, TableStore
 from kstreams_assets.ktables.store_format import StoreFormat
+from kstreams_assets.warehouse.spans import Window
 from tests.restore.planning_samples import point
 
 CHANGELOG = "shop-sums-changelog"

@@ -13,18 +13,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kstreams_assets.app.model import TopicRole
-from kstreams_assets.backup.facts import TopicFactsTable
-from kstreams_assets.backup.plan import Gap, GapCause
-from kstreams_assets.backup.result import SpanContent, SpanResult, TopicFacts
 from kstreams_assets.kafka.raw_batch import RawRecord
 from kstreams_assets.offsets import OffsetRange, TopicPartitionId, outside
 from kstreams_assets.restore.inventory import Inventory
 from kstreams_assets.restore.selection import WantedPartition, WantedTopic
 from kstreams_assets.restore.target import Holding
 from kstreams_assets.warehouse.layout import Warehouse
-from kstreams_assets.warehouse.ledger import Ledger
+from kstreams_assets.warehouse.ledger import Ledger, TopicFactsTable
 from kstreams_assets.warehouse.point import PartitionCut, RecoveryPoint
 from kstreams_assets.warehouse.points import SavedRecordsTable, SavedTail
+from kstreams_assets.warehouse.spans import Gap, GapCause, SpanContent, SpanResult, TopicFacts
 from tests.backup.samples import APPLICATION_ID, STEP_MS, backup, point, span, window
 
 LIFE = "life-1"

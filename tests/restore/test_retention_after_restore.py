@@ -8,7 +8,6 @@ import pytest
 
 from kstreams_assets.app.model import AppTopic, StreamsApplication, TopicRole
 from kstreams_assets.backup.run import back_up, recorder_of
-from kstreams_assets.backup.windows import Window
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.topics import TopicSpec
 from kstreams_assets.local.cluster import LocalCluster
@@ -17,6 +16,7 @@ from kstreams_assets.restore.finish import finish
 from kstreams_assets.restore.request import RestoreRequest
 from kstreams_assets.settings import ApplicationSettings
 from kstreams_assets.warehouse.restores import RestoreState
+from kstreams_assets.warehouse.spans import Window
 from spark_resources.resource import SparkSessionResource
 from tests.restore.killing import restore
 from tests.restore.trial import connection_to, settings_of

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from kstreams_assets.backup.windows import Window
 from kstreams_assets.ktables.snapshot import Snapshot, SnapshotPartition, TableStore
 from kstreams_assets.ktables.store_format import StoreFormat, StoreKind
 from kstreams_assets.offsets import OffsetRange
@@ -20,6 +19,7 @@ from kstreams_assets.restore.snapshots import (
     from_raw_logs,
     other_cuts,
 )
+from kstreams_assets.warehouse.spans import Window
 from tests.restore.planning_samples import findings, point, stored, stored_topic, target, there
 from tests.restore.snapshot_samples import CHANGELOG, snapshot, store
 

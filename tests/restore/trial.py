@@ -7,7 +7,6 @@ from pathlib import Path
 
 from kstreams_assets.app.model import Store, StreamsApplication, TopicRole
 from kstreams_assets.backup.run import Spark, back_up, recorder_of
-from kstreams_assets.backup.windows import Window
 from kstreams_assets.completeness.on_restores import evaluate_restore, results_of_restore
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
@@ -23,6 +22,7 @@ from kstreams_assets.warehouse.layout import Warehouse
 from kstreams_assets.warehouse.ledger import Ledger
 from kstreams_assets.warehouse.point import GroupOffset, Guarantee, RecoveryPoint
 from kstreams_assets.warehouse.restores import RestoreState, StoredRestore
+from kstreams_assets.warehouse.spans import Window
 from tests.restore.control import await_drained, read
 from tests.streams.cluster import unique_name
 from tests.streams.feed import Record, produce

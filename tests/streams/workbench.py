@@ -13,7 +13,6 @@ from kstreams_assets.app.model import AppTopic, StreamsApplication, TopicRole
 from kstreams_assets.backup.result import WindowBackup
 from kstreams_assets.backup.run import BackupRun, Spark
 from kstreams_assets.backup.verdicts import Verdict, judge
-from kstreams_assets.backup.windows import Window
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.kafka.topics import TopicSpec
@@ -26,6 +25,7 @@ from kstreams_assets.warehouse.layout import Warehouse
 from kstreams_assets.warehouse.ledger import Ledger
 from kstreams_assets.warehouse.point import RecoveryPoint
 from kstreams_assets.warehouse.points import RecoveryPointTable
+from kstreams_assets.warehouse.spans import Window
 from spark_resources.resource import SparkSessionResource
 from tests.streams.cluster import unique_name
 

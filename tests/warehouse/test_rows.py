@@ -10,13 +10,11 @@ from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 import pyarrow as pa
 import pytest
 
-from kstreams_assets.backup.plan import SpanPlan
-from kstreams_assets.backup.result import SpanResult
-from kstreams_assets.backup.windows import RecordedSpan
 from kstreams_assets.warehouse.column import Column
 from kstreams_assets.warehouse.ledger import LedgerEntry
 from kstreams_assets.warehouse.point import RecoveryPoint
 from kstreams_assets.warehouse.rows import Rows, rows_of
+from kstreams_assets.warehouse.spans import RecordedSpan, SpanPlan, SpanResult
 from tests.warehouse.test_table import TABLES
 
 ROWS = [known._table.row for known in TABLES]

@@ -16,7 +16,6 @@ import pyarrow.compute as pc
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from kstreams_assets.backup.facts import TopicFactsTable
 from kstreams_assets.completeness.result import ResultsTable
 from kstreams_assets.drill.report import DrillsTable
 from kstreams_assets.governance.table import FindingsTable
@@ -31,7 +30,7 @@ from kstreams_assets.warehouse.layout import (
     Warehouse,
     warehouse_lock,
 )
-from kstreams_assets.warehouse.ledger import Ledger
+from kstreams_assets.warehouse.ledger import Ledger, TopicFactsTable
 from kstreams_assets.warehouse.points import RecoveryPointTable, SavedRecordsTable
 from kstreams_assets.warehouse.restores import OffsetMapsTable, RestoresTable
 from kstreams_assets.warehouse.rows import rows_of

@@ -1,0 +1,262 @@
+"""What is noted of a backup: windows, spans, gaps, contents, topics. Row classes, without Arrow."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Annotated
+
+from kstreams_assets.offsets import TopicPartitionId
+from kstreams_assets.warehouse.column import Column, Columns, TopicId, WindowColumns
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenFile:
+    """A data file as it was when it was written.
+
+    `path` is as in Delta's log (relative to the table, URL-encoded), `size` in bytes, `digest` the
+    SHA-256 of the whole file in hex, as `sha256sum` prints it.
+    """
+
+    path: str
+    size: int
+    records: int
+    digest: str
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Window:
+    """One time partition `[start_ms, end_ms)` of wall-clock time; `key` as in Dagster."""
+
+    start_ms: int
+    end_ms: int
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """The next offset of a partition in one life of its topic."""
+
+    topic_id: str
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedSpan:
+    """A span that the ledger already holds: its edges are frozen.
+
+    `continues` says that it begins where the window before it ends; a span that begins a topic's
+    life (first window, new partition, recreated topic) says nothing about the window before it.
+    """
+
+    window: Window
+    partition: TopicPartitionId
+    topic_id: str
+    start: int
+    end: int
+    continues: bool
+
+
+class GapCause(StrEnum):
+    """Why offsets of a span hold no record in the backup."""
+
+    TRANSACTION_MARKER = "transaction_marker"
+    ABORTED = "aborted"
+    COMPACTED = "compacted"
+    PURGED = "purged"
+    """Repartition records below the committed offset: processed, the application deletes them."""
+    RETENTION = "retention"
+    """The log start offset has passed them: retention, or DeleteRecords."""
+    TOPIC_RECREATED = "topic_recreated"
+    """They belonged to an earlier topic of the same name."""
+    TOPIC_DELETED = "topic_deleted"
+    LOG_TRUNCATED = "log_truncated"
+    """They were in a log that an unclean leader election truncated."""
+    UNEXPLAINED = "unexplained"
+    NOT_EXAMINED = "not_examined"
+    """The log could not be looked at in time; the next run looks again."""
+
+
+LOSSES = frozenset(
+    {
+        GapCause.RETENTION,
+        GapCause.TOPIC_RECREATED,
+        GapCause.TOPIC_DELETED,
+        GapCause.LOG_TRUNCATED,
+    }
+)
+"""Causes by which records that were committed are gone for good."""
+
+
+UNKNOWN = frozenset({GapCause.UNEXPLAINED, GapCause.NOT_EXAMINED})
+"""Causes by which nobody knows whether committed records are missing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """`offsets` offsets inside `[start, end)` are missing for one cause.
+
+    `end` and `offsets` are None where nobody can know them any more (a topic was deleted before
+    its end was seen).
+    """
+
+    cause: GapCause
+    start: int
+    end: int | None
+    offsets: int | None
+
+    @property
+    def is_loss(self) -> bool:
+        """Whether committed records are gone for good."""
+        return self.cause in LOSSES
+
+    def describe(self) -> str:
+        """Offsets and cause in words."""
+        if self.end is None:
+            return f"from offset {self.start} on, end unknown ({self.cause})"
+        if self.offsets == self.end - self.start:
+            return f"offsets {self.start} to {self.end - 1} ({self.cause})"
+        return f"{self.offsets} offsets within {self.start} to {self.end - 1} ({self.cause})"
+
+
+@dataclass(frozen=True, slots=True)
+class SpanPlan:
+    """One span: what the window holds, `[start, end)`, and of it to read `[read_start, end)`.
+
+    `gaps` are known before anything is read; in the ledger they are among those of the result.
+    """
+
+    window: Annotated[Window, WindowColumns]
+    partition: Annotated[
+        TopicPartitionId,
+        Columns(
+            topic=Column("Topic."),
+            partition=Column(
+                "Partition; -1 in the one row of a topic that no recovery point knew yet.",
+                type="int32",
+            ),
+        ),
+    ]
+    topic_id: TopicId
+    start: Annotated[int, Column("First offset of the span.")]
+    end: Annotated[int, Column("Exclusive end of the span.")]
+    read_start: Annotated[
+        int, Column("First offset that was read; what lies before it is told in `gaps`.")
+    ]
+    continues: Annotated[bool, Column("Whether the span begins where the window before it ends.")]
+    gaps: tuple[Gap, ...] = ()
+    log_start: Annotated[int, Column("Log start offset when the span was planned.")] = 0
+
+    @property
+    def to_read(self) -> int:
+        """Number of offsets to read."""
+        return self.end - self.read_start
+
+
+@dataclass(frozen=True, slots=True)
+class SpanContent:
+    """What the table holds of one span.
+
+    To `bytes` each key, value and header adds four for its length. Offsets and timestamps are None
+    without records.
+    """
+
+    records: Annotated[int, Column("Records stored.")] = 0
+    bytes: Annotated[
+        int,
+        Column("Uncompressed keys, values and headers in Parquet's plain encoding."),
+    ] = 0
+    stored_bytes: Annotated[int, Column("Size of the span's files.")] = 0
+    files: Annotated[int, Column("Number of the span's files.", type="int32")] = 0
+    tombstones: Annotated[int, Column("Records with a null value.")] = 0
+    null_keys: Annotated[int, Column("Records with a null key.")] = 0
+    odd_timestamps: Annotated[int, Column("Records with a timestamp of 0 or below.")] = 0
+    first_offset: Annotated[int | None, Column("Smallest offset stored; null without records.")] = (
+        None
+    )
+    last_offset: Annotated[int | None, Column("Largest offset stored; null without records.")] = (
+        None
+    )
+    min_timestamp_ms: Annotated[int | None, Column("Smallest timestamp stored.")] = None
+    max_timestamp_ms: Annotated[int | None, Column("Largest timestamp stored.")] = None
+    written: Annotated[
+        tuple[WrittenFile, ...],
+        Column(
+            "The data files as they were right after the backup: path below the records table,"
+            " bytes, records and SHA-256 of each. Restores compare them; null in rows of earlier"
+            " releases.",
+            nullable=True,
+            last=True,
+        ),
+    ] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SpanResult:
+    """One span after its backup: the plan, the content and why the rest is missing.
+
+    `kept` says that the records are those of an earlier run, because Kafka no longer holds all of
+    them.
+    """
+
+    plan: SpanPlan
+    content: SpanContent
+    gaps: Annotated[
+        tuple[Gap, ...],
+        Column("Offsets without a record: cause, range, number (see [checks](checks.md))."),
+    ]
+    kept: bool = False
+    first_hole: Annotated[
+        int | None,
+        Column(
+            "Changelogs: lowest offset that the log did not hold any more after the span was"
+            " read (compaction, retention); null: contiguous."
+        ),
+    ] = None
+    contiguity_known: Annotated[
+        bool, Column("Whether that was looked at: changelogs only.", nullable=True)
+    ] = False
+    not_examined_because: str = ""
+    """Why the log could not be looked at in time; known to the run that tried."""
+
+    @property
+    def is_examined(self) -> bool:
+        """Whether it was seen in the log why offsets have no record."""
+        return all(gap.cause is not GapCause.NOT_EXAMINED for gap in self.gaps)
+
+    @property
+    def partition(self) -> TopicPartitionId:
+        """The partition of the span."""
+        return self.plan.partition
+
+    @property
+    def losses(self) -> tuple[Gap, ...]:
+        """Gaps whose committed records are gone for good."""
+        return tuple(gap for gap in self.gaps if gap.is_loss)
+
+    @property
+    def unaccounted(self) -> int:
+        """Offsets of the span that are neither a record nor explained; negative: too many."""
+        explained = sum(
+            gap.offsets or 0
+            for gap in self.gaps
+            if gap.cause not in UNKNOWN and _inside(gap, self.plan)
+        )
+        return self.plan.end - self.plan.start - self.content.records - explained
+
+
+def _inside(gap: Gap, plan: SpanPlan) -> bool:
+    return gap.end is not None and gap.start >= plan.start and gap.end <= plan.end
+
+
+@dataclass(frozen=True, slots=True)
+class TopicFacts:
+    """A topic as the cluster described it at a backup; `configs` are those set on the topic."""
+
+    topic_id: TopicId
+    partitions: Annotated[int, Column("Number of partitions.", type="int32")]
+    replication_factor: Annotated[
+        int, Column("Smallest number of replicas of a partition.", type="int32")
+    ]
+    configs: Annotated[
+        tuple[tuple[str, str], ...],
+        Column("Settings made on the topic itself, not the broker's defaults."),
+    ]
