@@ -2,19 +2,12 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Protocol, TypeVar
 
 from kstreams_assets.app.model import StreamsApplication, TopicRole
 from kstreams_assets.backup.result import TopicBackup, WindowBackup
+from kstreams_assets.checks import Severity
 from kstreams_assets.warehouse.spans import GapCause, SpanResult
-
-
-class Severity(StrEnum):
-    """How bad a failed check is."""
-
-    ERROR = "error"
-    WARN = "warn"
 
 
 @dataclass(frozen=True, slots=True)

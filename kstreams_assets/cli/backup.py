@@ -13,7 +13,8 @@ from kstreams_assets.backup.requests import window_statuses
 from kstreams_assets.backup.result import WindowBackup
 from kstreams_assets.backup.run import back_up
 from kstreams_assets.backup.unreported import COMMAND_RUN, ReportMarks, windows_of_run
-from kstreams_assets.backup.verdicts import Severity, Verdict, judge
+from kstreams_assets.backup.verdicts import Verdict, judge
+from kstreams_assets.checks import Severity
 from kstreams_assets.cli import exit_codes
 from kstreams_assets.cli.check_output import checks_text, tell_failed
 from kstreams_assets.cli.options import app_options

@@ -5,7 +5,8 @@ from typing import Any
 
 import click
 
-from kstreams_assets.backup.verdicts import Severity, WindowVerdict, in_windows
+from kstreams_assets.backup.verdicts import WindowVerdict, in_windows
+from kstreams_assets.checks import Severity
 
 
 def checks_text(checks: Sequence[Mapping[str, Any]]) -> str:

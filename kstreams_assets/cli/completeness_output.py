@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from kstreams_assets.backup.verdicts import Severity
+from kstreams_assets.checks import Severity
 from kstreams_assets.cli.output import print_table
 from kstreams_assets.completeness.checks import explanation_of, severity_of
 from kstreams_assets.completeness.result import RuleResult

@@ -8,7 +8,7 @@ import click
 
 from kstreams_assets.backup.partitions import WindowCalendar
 from kstreams_assets.backup.requests import window_statuses
-from kstreams_assets.backup.verdicts import Severity
+from kstreams_assets.checks import Severity
 from kstreams_assets.cli import exit_codes
 from kstreams_assets.cli.check_output import checks_text, tell_failed
 from kstreams_assets.cli.options import app_options

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from kstreams_assets.backup.verdicts import Severity
+from kstreams_assets.checks import Severity
 from kstreams_assets.completeness.recompute import RULE_PREFIX
 from kstreams_assets.completeness.result import Outcome, RuleResult
 from kstreams_assets.completeness.rule import CompletenessRule, Place, Scope

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import pyarrow.compute as pc
 
-from kstreams_assets.backup.verdicts import Severity
+from kstreams_assets.checks import Severity
 from kstreams_assets.completeness.rule import Place
 from kstreams_assets.warehouse.column import ApplicationId, Column, Columns
 from kstreams_assets.warehouse.layout import Warehouse

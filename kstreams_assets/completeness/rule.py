@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from kstreams_assets.backup.verdicts import Severity
+from kstreams_assets.checks import Severity
 
 
 class Place(StrEnum):

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from kstreams_assets.backup.verdicts import Severity
+from kstreams_assets.checks import Severity
 from kstreams_assets.completeness.content import Part, ViewPart, part_of, plain_name
 from kstreams_assets.completeness.recompute import RULE_PREFIX, recompute_sql
 from kstreams_assets.completeness.result import RuleKind, RuleResult

@@ -3,7 +3,7 @@
 import dagster as dg
 from pydantic import Field
 
-from kstreams_assets.backup.verdicts import Severity
+from kstreams_assets.checks import Severity
 from kstreams_assets.completeness.recomputation import Recomputation, WindowedBy
 from kstreams_assets.completeness.rule import DEFAULT_TIMEOUT_S, Place, Scope
 

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Final
 
 from kstreams_assets.backup.requests import WindowStatus, window_statuses
-from kstreams_assets.backup.verdicts import Severity
+from kstreams_assets.checks import Severity
 from kstreams_assets.completeness.checks import declared_rules
 from kstreams_assets.completeness.result import Outcome, ResultsTable, RuleResult, RuleStanding
 from kstreams_assets.drill.report import DrillsTable, ObjectiveResult, StoredDrill

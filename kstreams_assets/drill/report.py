@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final
 
 import yaml
 
-from kstreams_assets.backup.verdicts import Severity
+from kstreams_assets.checks import Severity
 from kstreams_assets.completeness.result import Outcome, RuleResult
 from kstreams_assets.warehouse.column import ApplicationId, Column
 from kstreams_assets.warehouse.judge import Restores

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Final
 
-from kstreams_assets.backup.verdicts import Severity
+from kstreams_assets.checks import Severity
 from kstreams_assets.governance import (
     judges_configs,
     judges_load,

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from kstreams_assets.app.model import TopicRole
-from kstreams_assets.backup.verdicts import Severity
+from kstreams_assets.checks import Severity
 from kstreams_assets.governance.facts import Declared, GovernanceFacts
 from kstreams_assets.governance.findings import (
     NOTHING_COMPARED,

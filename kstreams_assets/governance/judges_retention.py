@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from kstreams_assets.app.model import AppTopic, TopicRole
-from kstreams_assets.backup.verdicts import Severity
+from kstreams_assets.checks import Severity
 from kstreams_assets.governance.facts import Declared, GovernanceFacts, TopicState
 from kstreams_assets.governance.findings import (
     NOTHING_COMPARED,

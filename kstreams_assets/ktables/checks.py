@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from kstreams_assets.backup.verdicts import Severity
+from kstreams_assets.checks import Severity
 from kstreams_assets.ktables.snapshot import RowProblem, Snapshot
 from kstreams_assets.warehouse.point import Guarantee
 

@@ -17,7 +17,7 @@ from prometheus_client.registry import Collector
 
 from kstreams_assets.app.model import AppTopic, TopicRole
 from kstreams_assets.backup.requests import WindowStatus
-from kstreams_assets.backup.verdicts import Severity
+from kstreams_assets.checks import Severity
 from kstreams_assets.completeness.result import Outcome
 from kstreams_assets.drill.readiness import Evidence, facts_of, judge_readiness
 from kstreams_assets.drill.report import ObjectiveResult, Phase

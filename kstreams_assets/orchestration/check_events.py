@@ -7,7 +7,8 @@ from typing import Final
 import dagster as dg
 
 from kstreams_assets.backup.partitions import WindowCalendar
-from kstreams_assets.backup.verdicts import Severity, WindowVerdict, in_windows
+from kstreams_assets.backup.verdicts import WindowVerdict, in_windows
+from kstreams_assets.checks import Severity
 
 CHECK_SEVERITY: Final = {
     Severity.ERROR: dg.AssetCheckSeverity.ERROR,

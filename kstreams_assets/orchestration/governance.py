@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import dagster as dg
 
 from kstreams_assets.app.model import StreamsApplication
-from kstreams_assets.backup.verdicts import Severity
+from kstreams_assets.checks import Severity
 from kstreams_assets.governance.facts import GovernanceFacts
 from kstreams_assets.governance.findings import (
     CHECKS,

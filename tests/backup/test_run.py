@@ -10,7 +10,7 @@ from confluent_kafka.cimpl import NewPartitions
 from kstreams_assets.app.model import TopicRole
 from kstreams_assets.backup.planner import WindowsChangedError
 from kstreams_assets.backup.result import WindowBackup
-from kstreams_assets.backup.verdicts import Severity
+from kstreams_assets.checks import Severity
 from kstreams_assets.warehouse.spans import Window
 from tests.backup.reading import consume, offsets, stored
 from tests.backup.writing import RawRecord, write, write_raw

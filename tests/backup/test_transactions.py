@@ -6,7 +6,7 @@ import time
 import pytest
 
 from kstreams_assets.app.model import TopicRole
-from kstreams_assets.backup.verdicts import Severity
+from kstreams_assets.checks import Severity
 from kstreams_assets.errors import RawReadTimeoutError
 from kstreams_assets.kafka import raw_log
 from kstreams_assets.kafka.raw_log import RawLogReader

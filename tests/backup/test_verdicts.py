@@ -10,7 +10,6 @@ from kstreams_assets.backup.result import TopicLife
 from kstreams_assets.backup.verdicts import (
     CHANGELOG_CHECKS,
     CHECKS,
-    Severity,
     Verdict,
     checks_of,
     compaction_cannot_outrun_backup,
@@ -20,6 +19,7 @@ from kstreams_assets.backup.verdicts import (
     partitions_aligned,
     topic_unchanged,
 )
+from kstreams_assets.checks import Severity
 from kstreams_assets.offsets import OffsetRange, TopicPartitionId
 from kstreams_assets.warehouse.spans import Gap, GapCause, TopicFacts
 from tests.backup.samples import FACTS, application, backup, result, span, window_backup

@@ -11,7 +11,7 @@ import pytest
 from dagster._core.test_utils import freeze_time
 
 from kstreams_assets.backup.partitions import WindowCalendar
-from kstreams_assets.backup.verdicts import Severity
+from kstreams_assets.checks import Severity
 from kstreams_assets.cli import completeness
 from kstreams_assets.completeness.result import Outcome, ResultsTable, RuleResult
 from kstreams_assets.completeness.rule import Place

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from kstreams_assets.backup.verdicts import Severity
+from kstreams_assets.checks import Severity
 from kstreams_assets.completeness.result import Outcome, RuleKind, RuleResult, Sample
 from kstreams_assets.completeness.rule import EVERYWHERE, CompletenessRule, Place, Scope
 

@@ -9,7 +9,7 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from kstreams_assets.backup.verdicts import Severity
+from kstreams_assets.checks import Severity
 from kstreams_assets.completeness.recomputation import Recomputation
 from kstreams_assets.completeness.result import Outcome, RuleResult
 from kstreams_assets.completeness.rule import Place

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from kstreams_assets.backup.verdicts import Severity
+from kstreams_assets.checks import Severity
 from kstreams_assets.completeness.checks import (
     AT_WINDOWS,
     ON_RESTORES,

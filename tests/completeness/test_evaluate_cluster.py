@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kstreams_assets.backup.verdicts import Severity
+from kstreams_assets.checks import Severity
 from kstreams_assets.completeness.evaluate import evaluate_cluster
 from kstreams_assets.completeness.result import Outcome, ResultsTable, RuleResult
 from kstreams_assets.completeness.rule import CompletenessRule, Place, Scope

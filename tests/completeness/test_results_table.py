@@ -3,7 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
-from kstreams_assets.backup.verdicts import Severity
+from kstreams_assets.checks import Severity
 from kstreams_assets.completeness.result import Outcome, ResultsTable, RuleKind, RuleResult, Sample
 from kstreams_assets.completeness.rule import Place
 from kstreams_assets.warehouse.layout import CONTROL_TABLES, Warehouse

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 import examples
-from kstreams_assets.backup.verdicts import Severity
+from kstreams_assets.checks import Severity
 from kstreams_assets.cli.app_file import load_settings
 from kstreams_assets.completeness.known_views import KnownViews
 from kstreams_assets.completeness.recomputation import Recomputation, WindowedBy

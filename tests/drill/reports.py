@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from kstreams_assets.backup.verdicts import Severity
+from kstreams_assets.checks import Severity
 from kstreams_assets.completeness.result import Outcome, RuleKind, RuleResult
 from kstreams_assets.completeness.rule import Place
 from kstreams_assets.drill.report import (

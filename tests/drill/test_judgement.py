@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from kstreams_assets.backup.verdicts import Severity
+from kstreams_assets.checks import Severity
 from kstreams_assets.completeness.result import Outcome
 from kstreams_assets.drill.report import (
     EvaluatedRules,

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kstreams_assets.backup.verdicts import Severity
+from kstreams_assets.checks import Severity
 from kstreams_assets.completeness.result import Outcome, ResultsTable
 from kstreams_assets.completeness.rule import CompletenessRule, Place
 from kstreams_assets.drill.readiness import Facts, OpenFinding, judge_readiness, readiness

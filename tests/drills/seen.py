@@ -5,7 +5,8 @@ from typing import Final
 
 from kstreams_assets.backup.result import WindowBackup
 from kstreams_assets.backup.run import Spark
-from kstreams_assets.backup.verdicts import Severity, judge
+from kstreams_assets.backup.verdicts import judge
+from kstreams_assets.checks import Severity
 from kstreams_assets.completeness.evaluate import evaluate_point
 from kstreams_assets.completeness.result import Outcome
 from kstreams_assets.errors import RestoreIncompleteError

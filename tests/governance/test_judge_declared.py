@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from kstreams_assets.app.model import AppTopic, StreamsApplication, TopicRole
-from kstreams_assets.backup.verdicts import Severity
+from kstreams_assets.checks import Severity
 from kstreams_assets.governance.facts import (
     BackedUpRecords,
     Declared,

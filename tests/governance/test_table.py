@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from kstreams_assets.backup.verdicts import Severity
+from kstreams_assets.checks import Severity
 from kstreams_assets.governance import table as table_module
 from kstreams_assets.governance.findings import (
     CHECKS,

@@ -1,6 +1,6 @@
 """The checks of KTables."""
 
-from kstreams_assets.backup.verdicts import Severity
+from kstreams_assets.checks import Severity
 from kstreams_assets.ktables.checks import (
     KTABLE_CHECKS,
     every_row_decodes,

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from kstreams_assets.backup.verdicts import Severity
+from kstreams_assets.checks import Severity
 from kstreams_assets.completeness.recomputation import Recomputation
 from kstreams_assets.completeness.result import Outcome, ResultsTable, RuleKind, RuleResult
 from kstreams_assets.completeness.rule import CompletenessRule, Place

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kstreams_assets.backup.verdicts import Severity
+from kstreams_assets.checks import Severity
 from kstreams_assets.completeness.on_restores import (
     evaluate_restore,
     require_complete,
