@@ -283,10 +283,10 @@ def free_port() -> int:
 def applications() -> dict[str, list[str]]:
     """The example applications with their stores that have a KTable."""
     keys = [spec.key.path for spec in code_location().resolve_all_asset_specs()]
-    found: dict[str, list[str]] = {path[1]: [] for path in keys if path[0] == "recovery_points"}
+    found: dict[str, list[str]] = {path[0]: [] for path in keys if path[1] == "recovery_points"}
     for path in keys:
-        if path[0] == "ktable":
-            found[path[1]].append(path[2])
+        if path[1] == "ktable":
+            found[path[0]].append(path[2])
     return found
 
 

@@ -17,8 +17,8 @@ from kstreams_assets.orchestration.keys import (
 
 def test_keys_hold_names_as_kafka_has_them() -> None:
     assert topic_key("a.b-c_d") == dg.AssetKey(["kafka", "a.b-c_d"])
-    assert backup_key("shop.eu", "a.b") == dg.AssetKey(["backup", "shop.eu", "a.b"])
-    assert recovery_points_key("shop.eu") == dg.AssetKey(["recovery_points", "shop.eu"])
+    assert backup_key("shop.eu", "a.b") == dg.AssetKey(["shop.eu", "backup", "a.b"])
+    assert recovery_points_key("shop.eu") == dg.AssetKey(["shop.eu", "recovery_points"])
 
 
 def test_names_are_folded_as_dagster_folds_them() -> None:

@@ -200,7 +200,7 @@ class BackupRuns:
         return self._are_these_backups(run.asset_selection or ())
 
     def _are_these_backups(self, keys: Iterable[dg.AssetKey]) -> bool:
-        return any(key.path[:2] == ["backup", self.settings.application_id] for key in keys)
+        return any(key.path[:2] == [self.settings.application_id, "backup"] for key in keys)
 
     def _again(self, run: dg.DagsterRun) -> dg.RunRequest:
         """Dagster submits the run that it has when it sees the run key again."""
@@ -420,7 +420,7 @@ def _spec(
             f"Delta table `{table}`, `WHERE topic = '{topic.name}'`.\n\n**Checks**\n\n{checks}"
         ),
         group_name=group(application_id, "backups"),
-        kinds={"deltalake", "spark"},
+        kinds={"deltalake", "backup"},
         owners=list(settings.owners),
         tags={
             **settings.tags,

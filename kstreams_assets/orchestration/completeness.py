@@ -244,7 +244,7 @@ def _spec(
             f"**Checks**\n\n{listed}"
         ),
         group_name=group(application_id, "completeness"),
-        kinds={"spark", "report"},
+        kinds={"sql", "report"},
         owners=list(settings.owners),
         tags={**settings.tags, "kstreams/app": application_id},
         metadata={

@@ -190,7 +190,7 @@ DRILL_CHECKS: Final[Mapping[str, str]] = {
         " declared."
     ),
 }
-"""Checks of the asset `drill/<app>`."""
+"""Checks of the asset `<app>/drill`."""
 
 
 class DrillConfig(dg.Config):
@@ -262,7 +262,7 @@ def _drill_asset(settings: ApplicationSettings) -> dg.AssetsDefinition:
             " whether its state is right. The source cluster is not touched."
         ),
         group_name=group(application_id, "drill"),
-        kinds={"kafka"},
+        kinds={"kafka", "drill"},
         owners=list(settings.owners),
         tags={**settings.tags, "kstreams/app": application_id},
         metadata={"dagster/uri": str(settings.warehouse.control("drills"))},

@@ -47,7 +47,7 @@ _TOPICS = dg.TableSchema(
 def report_metadata(
     report: GovernanceReport, facts: GovernanceFacts, application: StreamsApplication
 ) -> dict[str, dg.MetadataValue]:
-    """Metadata of the asset `governance/<app>`: numbers to plot, and the topics as they stand."""
+    """Metadata of the asset `<app>/governance`: numbers to plot, and the topics as they stand."""
     lags = lags_of(facts)
     numbers = {
         "errors": len(report.of_severity(Severity.ERROR)),
@@ -101,7 +101,7 @@ def findings_table(findings: tuple[GovernanceFinding, ...]) -> dg.TableMetadataV
 
 
 def build_governance_asset(settings: ApplicationSettings) -> dg.AssetsDefinition:
-    """The asset `governance/<app>` with one check for each kind of deviation.
+    """The asset `<app>/governance` with one check for each kind of deviation.
 
     A check that compared nothing (nothing is declared, or nothing is there) gives no result, so
     that Dagster shows it as skipped and not as passed.
@@ -118,7 +118,7 @@ def build_governance_asset(settings: ApplicationSettings) -> dg.AssetsDefinition
             " control calls only, no JVM. Each finding says what to do.\n\n**Checks**\n\n" + checks
         ),
         group_name=group(application_id, "governance"),
-        kinds={"deltalake", "kafka"},
+        kinds={"kafka", "report"},
         owners=list(settings.owners),
         tags={**settings.tags, "kstreams/app": application_id},
         metadata={"dagster/uri": str(settings.warehouse.control("governance_findings"))},

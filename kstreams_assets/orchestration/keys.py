@@ -1,4 +1,8 @@
-"""Names of assets, groups, pools and tags."""
+"""Names of assets, groups, pools and tags.
+
+The last part of a key is what a node of the lineage shows: it says what the asset is. A topic is
+`kafka/<topic>`, since applications share topics; all else begins with the application's id.
+"""
 
 import re
 from collections.abc import Iterable
@@ -10,7 +14,7 @@ from kstreams_assets.errors import ConfigurationError
 
 GROUP_OFFSETS: Final = "group_offsets"
 """Stands among the topics of a restore."""
-COMPLETENESS: Final = "completeness"
+RESTORED_COMPLETENESS: Final = "restored_completeness"
 """Stands among the topics of a restore where there are completeness rules."""
 DRILL_POOL: Final = "kstreams_drills"
 """The pool (size 1) of all drills: side by side they would measure each other."""
@@ -56,47 +60,47 @@ def topic_key(topic: str) -> dg.AssetKey:
 
 def backup_key(application_id: str, topic: str) -> dg.AssetKey:
     """The backup of a topic of an application."""
-    return dg.AssetKey(["backup", application_id, topic])
+    return dg.AssetKey([application_id, "backup", topic])
 
 
 def ktable_key(application_id: str, store: str) -> dg.AssetKey:
     """The snapshots of a state store of an application, as a table."""
-    return dg.AssetKey(["ktable", application_id, store])
+    return dg.AssetKey([application_id, "ktable", store])
 
 
 def recovery_points_key(application_id: str) -> dg.AssetKey:
     """The recovery points of an application."""
-    return dg.AssetKey(["recovery_points", application_id])
+    return dg.AssetKey([application_id, "recovery_points"])
 
 
 def restore_key(application_id: str, topic: str) -> dg.AssetKey:
     """A topic of an application, restored to another cluster."""
-    return dg.AssetKey(["restore", application_id, topic])
+    return dg.AssetKey([application_id, "restore", topic])
 
 
 def group_offsets_key(application_id: str) -> dg.AssetKey:
     """The group offsets of a restored application."""
-    return dg.AssetKey(["restore", application_id, GROUP_OFFSETS])
+    return dg.AssetKey([application_id, "restore", GROUP_OFFSETS])
 
 
 def governance_key(application_id: str) -> dg.AssetKey:
     """What an application's cluster shows, compared with what is declared."""
-    return dg.AssetKey(["governance", application_id])
+    return dg.AssetKey([application_id, "governance"])
 
 
 def completeness_key(application_id: str) -> dg.AssetKey:
     """The completeness rules of an application, evaluated at each window."""
-    return dg.AssetKey([COMPLETENESS, application_id])
+    return dg.AssetKey([application_id, "completeness"])
 
 
 def restore_completeness_key(application_id: str) -> dg.AssetKey:
     """The completeness rules of an application, evaluated on a restored cluster."""
-    return dg.AssetKey(["restore", application_id, COMPLETENESS])
+    return dg.AssetKey([application_id, "restore", RESTORED_COMPLETENESS])
 
 
 def drill_key(application_id: str) -> dg.AssetKey:
     """The restore drills of an application."""
-    return dg.AssetKey(["drill", application_id])
+    return dg.AssetKey([application_id, "drill"])
 
 
 def group(application_id: str, part: str) -> str:

@@ -37,7 +37,7 @@ _LAG = dg.TableSchema(
 
 
 def point_metadata(point: RecoveryPoint) -> dict[str, dg.MetadataValue]:
-    """Metadata of the asset `recovery_points/<app>` for a point that was taken."""
+    """Metadata of the asset `<app>/recovery_points` for a point that was taken."""
     committed = {(o.topic, o.partition): o.offset for o in point.group_offsets}
     lags = input_lags(point)
     values: dict[str, dg.MetadataValue] = {
@@ -112,7 +112,7 @@ def build_recovery_points_asset(settings: ApplicationSettings) -> dg.AssetsDefin
             " and short reads, no JVM. Windows end where recovery points stand."
         ),
         group_name=group(application_id, "backups"),
-        kinds={"deltalake", "kafka"},
+        kinds={"kafka", "recovery-point"},
         owners=list(settings.owners),
         tags={**settings.tags, "kstreams/app": application_id},
         metadata={"dagster/uri": str(settings.warehouse.control("recovery_points"))},

@@ -14,8 +14,8 @@ from kstreams_assets.ktables.run import table_stores
 from kstreams_assets.orchestration.completeness import evaluation_metadata, rule_check_result
 from kstreams_assets.orchestration.failure import told_as_failure
 from kstreams_assets.orchestration.keys import (
-    COMPLETENESS,
     GROUP_OFFSETS,
+    RESTORED_COMPLETENESS,
     CollidingNamesError,
     backup_key,
     folded,
@@ -302,7 +302,7 @@ def build_restore_completeness_asset(
         deps=list(topics),
         description=_description(application_id, checks),
         group_name=group(application_id, "restore"),
-        kinds={"kafka", "spark"},
+        kinds={"sql", "report"},
         owners=list(settings.owners),
         tags={**settings.tags, "kstreams/app": application_id},
         check_specs=[
@@ -497,7 +497,7 @@ def _events(
 def taken_names(settings: ApplicationSettings) -> tuple[str, ...]:
     """What stands among the topics of a restore and is none."""
     has_rules = bool(rule_checks(settings, ON_RESTORES))
-    return (GROUP_OFFSETS, COMPLETENESS) if has_rules else (GROUP_OFFSETS,)
+    return (GROUP_OFFSETS, RESTORED_COMPLETENESS) if has_rules else (GROUP_OFFSETS,)
 
 
 def _group_offsets_asset(
@@ -516,7 +516,7 @@ def _group_offsets_asset(
             " then the application can be started."
         ),
         group_name=group(application_id, "restore"),
-        kinds={"kafka"},
+        kinds={"kafka", "restore"},
         owners=list(settings.owners),
         tags={**settings.tags, "kstreams/app": application_id},
         check_specs=[
@@ -566,7 +566,7 @@ def _topic_spec(key: dg.AssetKey, topic: AppTopic, settings: ApplicationSettings
             f" assets of this group together, `{GROUP_OFFSETS}` too.\n\n**Checks**\n\n{checks}"
         ),
         group_name=group(application_id, "restore"),
-        kinds={"kafka"},
+        kinds={"kafka", "restore"},
         owners=list(settings.owners),
         tags={
             **settings.tags,

@@ -37,7 +37,7 @@ def _spec(topic: AppTopic, settings: ApplicationSettings) -> dg.AssetSpec:
         deps=[topic_key(source) for source in sources],
         description=_description(topic, application),
         group_name=group(application.application_id, "topics"),
-        kinds={"kafka", "source"} if read_first else {"kafka"},
+        kinds={"kafka", "topic", "source"} if read_first else {"kafka", "topic"},
         owners=list(settings.owners),
         tags={
             **settings.tags,
@@ -104,7 +104,7 @@ def _joined(specs: Iterable[dg.AssetSpec]) -> dg.AssetSpec:
     for spec in reversed(ordered):
         tags.update({**spec.tags, **_also_of(spec.tags)})
     tags["kstreams/app"] = ordered[0].tags["kstreams/app"]
-    kinds = {"kafka"} if deps else {"kafka", "source"}
+    kinds = {"kafka", "topic"} if deps else {"kafka", "topic", "source"}
     return dg.AssetSpec(
         key=ordered[0].key,
         deps=list(deps.values()),

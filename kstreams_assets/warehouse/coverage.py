@@ -93,7 +93,7 @@ POINT_CHECKS: Mapping[str, str] = {
         " back up the windows that are due, see why points are not exact."
     ),
 }
-"""Checks of the asset `recovery_points/<app>`."""
+"""Checks of the asset `<app>/recovery_points`."""
 
 _BATCH = 16
 """So many points are in memory at a time: one of 1,000 partitions takes 0.7 MB."""

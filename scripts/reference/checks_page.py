@@ -88,9 +88,9 @@ def check_lines() -> Iterator[str]:
 
 def _completeness() -> Iterator[str]:
     yield from ("", "## Completeness rules", "")
-    yield "`completeness/<application id>` has a check for each rule of the YAML, under its name,"
+    yield "`<application id>/completeness` has a check for each rule of the YAML, under its name,"
     yield "and `recompute_<store>` for each recomputed store, with one evaluation for each window."
-    yield "So has `restore/<application id>/completeness` for rules with `restore` in `on`, with"
+    yield "So has `<application id>/restore/completeness` for rules with `restore` in `on`, with"
     yield "one for each restore."
     yield ""
     yield from table(

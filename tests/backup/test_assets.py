@@ -110,7 +110,7 @@ def _materialise(
         assets=[definition],
         jobs=[
             dg.define_asset_job(
-                "job", [dg.AssetKey(["backup", "shop", topic]) for topic in topics or ("t", "u")]
+                "job", [dg.AssetKey(["shop", "backup", topic]) for topic in topics or ("t", "u")]
             )
         ],
         resources={"spark": SparkSessionResource()},

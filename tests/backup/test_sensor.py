@@ -147,7 +147,7 @@ class TestRunsUnderWay:
 
     def test_runs_of_other_applications_do_not_matter(self, bench: Bench) -> None:
         bench.minutes = 1.5
-        other = frozenset({dg.AssetKey(["backup", "other", "t"])})
+        other = frozenset({dg.AssetKey(["other", "backup", "t"])})
         create_run_for_test(
             bench.instance, status=dg.DagsterRunStatus.STARTED, asset_selection=other
         )

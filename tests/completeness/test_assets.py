@@ -133,14 +133,14 @@ def test_without_rules_and_recomputations_there_is_no_asset(
 def test_key_edges_group_checks(settings: ApplicationSettings) -> None:
     (definition,) = assets.build_completeness_assets(settings)
     (spec,) = definition.specs
-    assert spec.key.to_user_string() == "completeness/shop"
+    assert spec.key.to_user_string() == "shop/completeness"
     assert {dep.asset_key.to_user_string() for dep in spec.deps} == {
-        "backup/shop/orders.eu",
-        "backup/shop/shop-totals-changelog",
-        "backup/shop/shop-sessions-changelog",
-        "ktable/shop/totals",
-        "ktable/shop/sessions",
-        "recovery_points/shop",
+        "shop/backup/orders.eu",
+        "shop/backup/shop-totals-changelog",
+        "shop/backup/shop-sessions-changelog",
+        "shop/ktable/totals",
+        "shop/ktable/sessions",
+        "shop/recovery_points",
     }
     assert spec.group_name == "shop/completeness"
     assert definition.node_def.pools == {"kstreams_completeness_shop"}

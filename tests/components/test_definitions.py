@@ -99,7 +99,7 @@ def test_edges_say_where_data_flows(definitions: dg.Definitions) -> None:
         "kafka/order-processor-orders-by-customer-repartition",
         "kafka/order-processor-order-totals-changelog",
         "kafka/customer-totals",
-        "backup/order-processor/customer-totals",
+        "order-processor/backup/customer-totals",
     ]
     keys = [dg.AssetKey.from_user_string(key) for key in chain]
     for above, below in itertools.pairwise(keys):
@@ -108,7 +108,7 @@ def test_edges_say_where_data_flows(definitions: dg.Definitions) -> None:
 
 def test_one_step_and_one_jvm_for_all_backups(definitions: dg.Definitions) -> None:
     graph = definitions.resolve_asset_graph()
-    backups = [k for k in graph.get_all_asset_keys() if k.path[:2] == ["backup", "order-processor"]]
+    backups = [k for k in graph.get_all_asset_keys() if k.path[:2] == ["order-processor", "backup"]]
     makers = {id(graph.get(key).assets_def) for key in backups}
     assert len(backups) == 5
     assert len(makers) == 1

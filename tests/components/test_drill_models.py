@@ -70,14 +70,14 @@ def test_wrong_values(block: dict[str, Any], text: str) -> None:
 
 def test_no_command_no_asset() -> None:
     found = build_application_definitions(_settings(objective_seconds=5))
-    assert "drill/shop" not in specs_of(found)
+    assert "shop/drill" not in specs_of(found)
     names = [schedule.name for schedule in found.schedules or ()]
     assert "shop_drill" not in names
 
 
 def test_asset_check_pool_and_schedule() -> None:
     found = build_application_definitions(_settings(command=COMMAND, every="0 4 * * 0"))
-    spec = specs_of(found)["drill/shop"]
+    spec = specs_of(found)["shop/drill"]
     assert spec.group_name == "shop/drill"
     resources = {"spark": dg.ResourceDefinition.none_resource()}
     merged = dg.Definitions.merge(found, dg.Definitions(resources=resources))
@@ -85,7 +85,7 @@ def test_asset_check_pool_and_schedule() -> None:
     schedule = repository.get_schedule_def("shop_drill")
     assert (schedule.cron_schedule, schedule.execution_timezone) == ("0 4 * * 0", "UTC")
     graph = merged.resolve_asset_graph()
-    key = dg.AssetKey(["drill", "shop"])
+    key = dg.AssetKey(["shop", "drill"])
     assert [check.name for check in graph.get_check_keys_for_assets({key})] == [
         "recovery_objective_met"
     ]

@@ -192,7 +192,7 @@ class TestAssets:
         assert isinstance(shown, dg.TableMetadataValue)
         (finding,) = shown.records
         assert "--add-config cleanup.policy=compact" in str(finding.data["remedy"])
-        (made,) = result.asset_materializations_for_node("governance__orders_count_v1")
+        (made,) = result.asset_materializations_for_node("orders_count_v1__governance")
         assert made.metadata["errors"].value == 1
         assert made.metadata["offset_lag"].value == 0
 

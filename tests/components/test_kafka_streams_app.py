@@ -31,19 +31,19 @@ class TestAssets:
         project.write("shop", attributes())
         topics = {"in", "out", "shop-s-changelog"}
         assert set(project.graph()) == {
-            "recovery_points/shop",
+            "shop/recovery_points",
             *(f"kafka/{topic}" for topic in topics),
-            *(f"backup/shop/{topic}" for topic in topics),
-            "ktable/shop/s",
-            *(f"restore/shop/{topic}" for topic in topics),
-            "restore/shop/group_offsets",
-            "governance/shop",
+            *(f"shop/backup/{topic}" for topic in topics),
+            "shop/ktable/s",
+            *(f"shop/restore/{topic}" for topic in topics),
+            "shop/restore/group_offsets",
+            "shop/governance",
         }
 
     def test_minimal_include_and_exclude(self, project: Project) -> None:
         project.write("shop", attributes(mode="minimal", include=["o*"], exclude=["in"]))
-        backups = {key for key in project.graph() if key.startswith("backup/")}
-        assert backups == {"backup/shop/out", "backup/shop/shop-s-changelog"}
+        backups = {key for key in project.graph() if key.startswith("shop/backup/")}
+        assert backups == {"shop/backup/out", "shop/backup/shop-s-changelog"}
 
     def test_owners_tags_and_groups(self, project: Project) -> None:
         project.write("shop", attributes("shop.eu", owners=["team:shop"], tags={"domain": "x"}))
@@ -93,11 +93,11 @@ class TestSeveralApplications:
             topics = self._topics(orders="input", **{f"totals__{version}": "output"})
             project.write(version, attributes(f"shop-{version}", **topics))
         specs = project.graph()
-        assert ("kafka/orders", "backup/shop-v1/orders") in edges(specs)
-        assert ("kafka/orders", "backup/shop-v2/orders") in edges(specs)
+        assert ("kafka/orders", "shop-v1/backup/orders") in edges(specs)
+        assert ("kafka/orders", "shop-v2/backup/orders") in edges(specs)
         tags = specs["kafka/orders"].tags
         assert {"kstreams/app-shop_v1", "kstreams/app-shop_v2"} <= tags.keys()
-        assert specs["kafka/orders"].kinds == {"kafka", "source"}
+        assert specs["kafka/orders"].kinds == {"kafka", "topic", "source"}
         description = specs["kafka/orders"].description or ""
         assert "of `shop-v1`" in description
         assert "of `shop-v2`" in description
@@ -116,15 +116,15 @@ class TestSeveralApplications:
         assert [dep.asset_key.to_user_string() for dep in shared.deps] == [
             "kafka/first-order-totals-changelog"
         ]
-        assert shared.kinds == {"kafka"}
+        assert shared.kinds == {"kafka", "topic"}
         assert shared.group_name == "first/topics"
         assert shared.owners == ["team:a", "team:b"]
         assert {"kstreams/role-output", "kstreams/role-input"} <= shared.tags.keys()
-        assert ("kafka/customer-totals", "backup/second/customer-totals") in edges(specs)
+        assert ("kafka/customer-totals", "second/backup/customer-totals") in edges(specs)
 
     def test_several_in_one_file(self, project: Project) -> None:
         project.write("both", attributes("one"), attributes("two"))
-        assert {"backup/one/in", "backup/two/in"} <= project.graph().keys()
+        assert {"one/backup/in", "two/backup/in"} <= project.graph().keys()
 
 
 class TestCollidingNames:
@@ -371,4 +371,4 @@ class TestSecrets:
 
     def test_the_environment_need_not_hold_it_to_load(self, project: Project) -> None:
         project.write("shop", attributes(connection=self.CONNECTION))
-        assert "backup/shop/in" in project.graph()
+        assert "shop/backup/in" in project.graph()

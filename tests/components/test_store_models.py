@@ -192,4 +192,4 @@ def test_unknown_keys_and_wrong_types(project: Project, store: dict[str, Any]) -
 
 def test_definitions_are_built_from_declared_stores() -> None:
     definitions = build_application_definitions(_settings({"key": "string", "value": "long"}))
-    assert "backup/shop/shop-s-changelog" in specs_of(definitions)
+    assert "shop/backup/shop-s-changelog" in specs_of(definitions)

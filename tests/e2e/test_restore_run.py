@@ -265,7 +265,7 @@ def test_dg_launch_with_config(application: Application, tmp_path: Path) -> None
             str(Path(sys.executable).with_name("dg")),
             "launch",
             "--assets",
-            f'key:"restore/{bench.application_id}/*"',
+            f'key:"{bench.application_id}/restore/*"',
             "--config-json",
             json.dumps(application.config(dry_run=True, topics=names)),
         ],

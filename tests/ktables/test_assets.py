@@ -78,7 +78,7 @@ def _materialise(
     root: Path, first: str, last: str, *stores: str
 ) -> tuple[dg.ExecuteInProcessResult, dict[tuple[str, str], dict[str, Any]]]:
     (definition,) = assets.build_ktable_assets(settings(root))
-    keys = [dg.AssetKey(["ktable", "shop", store]) for store in stores or ("totals", "sessions")]
+    keys = [dg.AssetKey(["shop", "ktable", store]) for store in stores or ("totals", "sessions")]
     job = dg.Definitions(
         assets=[definition],
         jobs=[dg.define_asset_job("job", keys)],
@@ -117,9 +117,9 @@ def _evaluated(
 def test_keys_edges_group_kinds(tmp_path: Path) -> None:
     (definition,) = assets.build_ktable_assets(settings(tmp_path))
     specs = _specs(definition)
-    assert specs.keys() == {"ktable/shop/totals", "ktable/shop/sessions"}
-    spec = specs["ktable/shop/totals"]
-    assert _upstream(spec) == {"backup/shop/shop-totals-changelog", "recovery_points/shop"}
+    assert specs.keys() == {"shop/ktable/totals", "shop/ktable/sessions"}
+    spec = specs["shop/ktable/totals"]
+    assert _upstream(spec) == {"shop/backup/shop-totals-changelog", "shop/recovery_points"}
     assert spec.group_name == "shop/ktables"
     assert spec.kinds == {"deltalake", "table"}
     path = str(tmp_path / "ktables" / "shop" / "totals")
@@ -151,10 +151,10 @@ def test_what_lies_below_and_above(tmp_path: Path) -> None:
     configured = settings(tmp_path)
     restores, _ = build_restore_assets(configured)
     restored = _specs(restores)
-    assert "ktable/shop/totals" in _upstream(restored["restore/shop/shop-totals-changelog"])
-    assert "ktable/shop/totals" not in _upstream(restored["restore/shop/orders.eu"])
+    assert "shop/ktable/totals" in _upstream(restored["shop/restore/shop-totals-changelog"])
+    assert "shop/ktable/totals" not in _upstream(restored["shop/restore/orders.eu"])
     backups = _specs(build_backup_assets(configured))
-    columns = backups["backup/shop/orders.eu"].metadata["dagster/column_schema"].columns
+    columns = backups["shop/backup/orders.eu"].metadata["dagster/column_schema"].columns
     assert [(c.name, c.description) for c in columns][-1] == (
         "value.id",
         "Declared: totals.count, totals.last.id is computed from it; not decoded here",

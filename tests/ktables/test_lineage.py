@@ -19,7 +19,7 @@ from kstreams_assets.orchestration.ktables import (
 )
 from tests.ktables.samples import TOPICS, TOTALS, settings
 
-LOG = "backup/shop/shop-totals-changelog"
+LOG = "shop/backup/shop-totals-changelog"
 
 
 def _lineage(store: TableStore, root: Path) -> dict[str, list[str]]:
@@ -39,9 +39,9 @@ def test_decoded_columns_come_from_key_and_value_and_from_what_is_declared(tmp_p
     found = _lineage(TableStore("totals", "shop-totals-changelog", TOTALS), tmp_path)
     assert found["decoded_key"] == [f"{LOG}:key"]
     assert found["decoded_value"] == [f"{LOG}:value"]
-    assert found["decoded_value.count"] == ["backup/shop/orders.eu:value.id", f"{LOG}:value"]
+    assert found["decoded_value.count"] == ["shop/backup/orders.eu:value.id", f"{LOG}:value"]
     assert found["decoded_value.last"] == [f"{LOG}:value"]
-    assert found["decoded_value.last.id"] == ["backup/shop/orders.eu:value.id", f"{LOG}:value"]
+    assert found["decoded_value.last.id"] == ["shop/backup/orders.eu:value.id", f"{LOG}:value"]
     assert found["timestamp_ms"] == [f"{LOG}:timestamp_ms"]
     assert found["decode_error"] == [f"{LOG}:key", f"{LOG}:value"]
 
@@ -66,8 +66,11 @@ def test_a_topic_without_a_backup_is_its_own_source(tmp_path: Path) -> None:
     without = settings(tmp_path, topics=TOPICS[1:])
     object.__setattr__(without, "application", configured.application)
     found = column_lineage(TableStore("totals", "shop-totals-changelog", TOTALS), without)
-    last = found.deps_by_column["decoded_value.count"][-1]
-    assert (last.asset_key.to_user_string(), last.column_name) == ("kafka/orders.eu", "value.id")
+    sources = [
+        (source.asset_key.to_user_string(), source.column_name)
+        for source in found.deps_by_column["decoded_value.count"]
+    ]
+    assert ("kafka/orders.eu", "value.id") in sources
 
 
 def test_a_source_that_no_topic_has_is_refused(tmp_path: Path) -> None:

@@ -169,7 +169,7 @@ def _failure(done: dg.ExecuteInProcessResult) -> str:
     return data.user_failure_data.description or ""
 
 
-GROUP_OFFSETS_STEP = "restore__shop__group_offsets"
+GROUP_OFFSETS_STEP = "shop__restore__group_offsets"
 
 
 class TestDryRun:
@@ -475,15 +475,15 @@ def test_keys_edges_and_pool(settings: ApplicationSettings) -> None:
     deps = {
         key: {dep.asset_key.to_user_string() for dep in spec.deps} for key, spec in specs.items()
     }
-    points = "recovery_points/shop"
+    points = "shop/recovery_points"
     assert deps == {
-        f"restore/shop/{ORDERS}": {f"backup/shop/{ORDERS}", points},
-        f"restore/shop/{TOTALS}": {f"backup/shop/{TOTALS}", points},
-        f"restore/shop/{BETWEEN}": {points},
-        "restore/shop/group_offsets": {f"restore/shop/{name}" for name in NAMES},
+        f"shop/restore/{ORDERS}": {f"shop/backup/{ORDERS}", points},
+        f"shop/restore/{TOTALS}": {f"shop/backup/{TOTALS}", points},
+        f"shop/restore/{BETWEEN}": {points},
+        "shop/restore/group_offsets": {f"shop/restore/{name}" for name in NAMES},
     }
     assert {spec.group_name for spec in specs.values()} == {"shop/restore"}
-    assert all(spec.kinds == {"kafka"} for spec in specs.values())
+    assert all(spec.kinds == {"kafka", "restore"} for spec in specs.values())
     assert all(spec.partitions_def is None for spec in specs.values())
     assert {topics.op.pool, offsets.op.pool} == {"kstreams_restore_shop"}
     assert topics.op.name == "restore_shop"

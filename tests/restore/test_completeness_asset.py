@@ -36,7 +36,7 @@ from tests.restore.outcomes import BETWEEN, ORDERS, TOTALS
 
 NAMES = (ORDERS, BETWEEN, TOTALS)
 LOST, TOLD = "nothing_lost", "told_only"
-STEPS = ["restore_shop", "restore__shop__completeness", "restore__shop__group_offsets"]
+STEPS = ["restore_shop", "shop__restore__restored_completeness", "shop__restore__group_offsets"]
 
 
 @dataclass
@@ -275,10 +275,10 @@ def test_keys_edges_and_checks(settings: ApplicationSettings) -> None:
     assert rules.key == restore_completeness_key("shop")
     assert rules.op.pool == "kstreams_restore_shop"
     (spec,) = rules.specs
-    restored = {f"restore/shop/{name}" for name in NAMES}
+    restored = {f"shop/restore/{name}" for name in NAMES}
     assert {dep.asset_key.to_user_string() for dep in spec.deps} == restored
     above = {dep.asset_key.to_user_string() for spec in offsets.specs for dep in spec.deps}
-    assert above == {*restored, "restore/shop/completeness"}
+    assert above == {*restored, "shop/restore/restored_completeness"}
     assert {check.name: check.blocking for check in rules.check_specs} == {LOST: True, TOLD: False}
     assert topics.op.name == "restore_shop"
 
@@ -289,9 +289,9 @@ def test_without_rules_on_restores_there_is_no_asset(settings: ApplicationSettin
 
 
 def test_a_topic_with_the_name_of_the_rules(settings: ApplicationSettings) -> None:
-    topic = AppTopic("completeness", frozenset({TopicRole.INPUT}))
+    topic = AppTopic("restored_completeness", frozenset({TopicRole.INPUT}))
     application = replace(settings.application, topics=(topic,))
     named = replace(settings, application=application, topics=(topic,))
-    with pytest.raises(CollidingNamesError, match="'completeness'"):
+    with pytest.raises(CollidingNamesError, match="'restored_completeness'"):
         assets.build_restore_assets(named)
     assert len(assets.build_restore_assets(replace(named, completeness=()))) == 2
