@@ -19,12 +19,16 @@ from kstreams_assets.errors import (
     TopicNotFoundError,
 )
 from kstreams_assets.kafka.clients import LIBRDKAFKA_LOGGER, LibrdkafkaConfig, tame_client_logs
-from kstreams_assets.kafka.topics import ABSENT
 from kstreams_assets.offsets import TopicPartitionId
 
 Client = TypeVar("Client")
 
-__all__ = ["ABSENT", "connected"]
+ABSENT: Final = {
+    KafkaError.UNKNOWN_TOPIC_OR_PART,
+    KafkaError._UNKNOWN_TOPIC,  # noqa: SLF001 (librdkafka's local errors are all named like this)
+    KafkaError._UNKNOWN_PARTITION,  # noqa: SLF001
+}
+"""What librdkafka says of a topic or partition that is not there."""
 
 
 def connected(kind: Callable[..., Client], settings: dict[str, Any]) -> Client:

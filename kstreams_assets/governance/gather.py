@@ -18,7 +18,7 @@ from kstreams_assets.governance.facts import (
     TopicState,
 )
 from kstreams_assets.kafka.cluster import KafkaCluster
-from kstreams_assets.kafka.metadata import Replicas
+from kstreams_assets.kafka.topics import Replicas
 from kstreams_assets.ktables.snapshots_table import SnapshotsTable
 from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.settings import ApplicationSettings

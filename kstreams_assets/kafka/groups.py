@@ -1,13 +1,11 @@
 """Consumer groups: their state, their committed offsets, and committing for them."""
 
 import time
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 import kafka.errors as client_errors
-from confluent_kafka.admin import AclOperation  # pyright: ignore[reportPrivateImportUsage]
 from kafka.protocol.admin import DescribeGroupsRequest, ListGroupsRequest
 from kafka.protocol.consumer import OffsetCommitRequest, OffsetFetchRequest
 from kafka.protocol.consumer.group import OffsetDeleteRequest
@@ -20,51 +18,24 @@ from kstreams_assets.errors import (
     OffsetsRefusedError,
     UnstableGroupOffsetsError,
 )
-from kstreams_assets.kafka.wire import COORDINATOR_BUSY, Coordinated, WireClient
+from kstreams_assets.kafka.leaders import Requests, by_topic
+from kstreams_assets.kafka.topics import operation_names
+from kstreams_assets.kafka.wire import (
+    COORDINATOR_BUSY,
+    TOPIC_NOT_ALLOWED,
+    Coordinated,
+    topics_not_allowed,
+)
 from kstreams_assets.offsets import CommittedOffset, TopicPartitionId
 
 GROUP_ID_NOT_FOUND: Final = client_errors.GroupIdNotFoundError.errno
 GROUP_NOT_ALLOWED: Final = client_errors.GroupAuthorizationFailedError.errno
-TOPIC_NOT_ALLOWED: Final = client_errors.TopicAuthorizationFailedError.errno
 
 _BUSY_RETRY_S = 0.1
 _LONGEST_RETRY_S = 0.5
 
 
-def ask_coordinator(
-    wire: WireClient,
-    group: str,
-    make: Callable[[], Any],
-    codes_of: Callable[[Any], Iterable[int]],
-    operation: str,
-) -> Any:  # noqa: ANN401
-    """The answer of the group's coordinator, asked again while there is none that is ready.
-
-    `codes_of` gives the answer's error codes. A coordinator that is gone is looked for anew:
-    another broker takes its place. Raises ClusterUnavailableError, AuthorizationFailedError.
-    """
-    deadline = time.monotonic() + wire.timeout_s
-    while True:
-        try:
-            node = wire.coordinator(Coordinated.GROUP, group, operation=operation)
-            remaining_s = max(_BUSY_RETRY_S, deadline - time.monotonic())
-            response = wire.request(
-                make, operation=operation, node=node, timeout_s=remaining_s, retry=False
-            )
-        except ClusterUnavailableError as error:
-            reason = error.reason
-        else:
-            busy = next((code for code in codes_of(response) if code in COORDINATOR_BUSY), None)
-            if busy is None:
-                return response
-            reason = client_errors.for_code(busy).__name__
-        wire.forget_coordinator(Coordinated.GROUP, group)
-        if time.monotonic() + _LONGEST_RETRY_S > deadline:
-            raise wire.unavailable(operation, wire.timeout_s, reason)
-        time.sleep(_BUSY_RETRY_S)
-
-
-def group_refused(
+def _group_refused(
     operation: str, group: str, code: int, *, needed: str = "DESCRIBE"
 ) -> AuthorizationFailedError | KafkaRequestError:
     """The error for a code that concerns the group as a whole; `needed` is the right it takes."""
@@ -73,14 +44,6 @@ def group_refused(
         return AuthorizationFailedError(operation=operation, resource=resource, needed=needed)
     name = client_errors.for_code(code).__name__
     return KafkaRequestError(operation=operation, resource=resource, reason=name)
-
-
-def by_topic(partitions: Iterable[TopicPartitionId]) -> dict[str, list[int]]:
-    """The partitions' numbers by topic, both in order."""
-    topics: dict[str, list[int]] = {}
-    for partition in sorted(partitions):
-        topics.setdefault(partition.topic, []).append(partition.partition)
-    return topics
 
 
 # An orphaned transaction is aborted after Streams' transaction.timeout.ms of 10 s plus up to 10 s
@@ -116,135 +79,6 @@ class GroupState:
         return self.state in ("Empty", "Dead")
 
 
-def group_offsets(
-    wire: WireClient,
-    group: str,
-    *,
-    partitions: Iterable[TopicPartitionId] | None = None,
-    before_retry: Callable[[], None] | None = None,
-) -> dict[TopicPartitionId, CommittedOffset]:
-    """What the group has committed, by partition; partitions without an offset are absent.
-
-    Offsets of transactions still undecided make the coordinator refuse (`require_stable`); it is
-    asked again for up to 25 s, and `before_retry` is called each time before that. Without
-    `partitions` it answers for all that have an offset, and then does not mention one whose very
-    first offset is still undecided. Partitions of topics this user may not describe are left out by
-    Kafka without a word, or refused when asked for by name. Raises UnstableGroupOffsetsError,
-    AuthorizationFailedError, ClusterUnavailableError.
-    """
-    wanted = None if partitions is None else by_topic(partitions)
-    started = time.monotonic()
-    retry_s = _FIRST_RETRY_S
-    while True:
-        answer = _fetch_offsets(wire, group, wanted)
-        if answer.error_code == GROUP_ID_NOT_FOUND:
-            return {}
-        if answer.error_code:
-            raise group_refused(_OFFSET_FETCH, group, answer.error_code)
-        unstable = _unstable_partitions(answer)
-        if not unstable:
-            return _committed(answer, group)
-        waited_s = time.monotonic() - started
-        if waited_s + retry_s > UNSTABLE_LIMIT_S:
-            raise UnstableGroupOffsetsError(
-                group=group, partitions=map(str, unstable), waited_s=waited_s
-            )
-        time.sleep(retry_s)
-        retry_s = min(2 * retry_s, _LONGEST_RETRY_S)
-        if before_retry is not None:
-            before_retry()
-
-
-def group_state(wire: WireClient, group: str) -> GroupState | None:
-    """State of a group, None when the cluster has none of that name.
-
-    Raises AuthorizationFailedError (DESCRIBE), ClusterUnavailableError, KafkaRequestError.
-    """
-    listed = ask_coordinator(
-        wire, group, ListGroupsRequest, lambda response: [response.error_code], _DESCRIBE
-    )
-    if listed.error_code:
-        raise group_refused(_DESCRIBE, group, listed.error_code)
-    entry = next((entry for entry in listed.groups if entry.group_id == group), None)
-    if entry is None:
-        return None
-    kind = (entry.group_type or "classic").lower()
-    empty = entry.group_state in ("Empty", "Dead")
-    if kind != "classic":
-        return GroupState(group, kind, entry.group_state, 0 if empty else None)
-    described = ask_coordinator(
-        wire,
-        group,
-        lambda: DescribeGroupsRequest(groups=[group]),
-        lambda response: [response.groups[0].error_code],
-        _DESCRIBE,
-    )
-    answer = described.groups[0]
-    if answer.error_code == GROUP_ID_NOT_FOUND:
-        return None
-    if answer.error_code:
-        raise group_refused(_DESCRIBE, group, answer.error_code)
-    return GroupState(group, kind, answer.group_state, len(answer.members))
-
-
-def group_operations(wire: WireClient, group: str) -> frozenset[str]:
-    """What this user may do with a group, there or not: `READ`, `DESCRIBE`, `DELETE` ...
-
-    Raises AuthorizationFailedError without DESCRIBE, ClusterUnavailableError, KafkaRequestError.
-    """
-    described = ask_coordinator(
-        wire,
-        group,
-        lambda: DescribeGroupsRequest(
-            groups=[group],
-            include_authorized_operations=True,
-            min_version=3,
-            max_version=_DESCRIBE_ANY_VERSION,
-        ),
-        lambda response: [response.groups[0].error_code],
-        _OPERATIONS,
-    )
-    answer = described.groups[0]
-    if answer.error_code:
-        raise group_refused(_OPERATIONS, group, answer.error_code)
-    codes = answer.authorized_operations  # kafka-python has read the bits already
-    return frozenset(operation.name for operation in AclOperation if operation.value in codes)
-
-
-def group_ids(wire: WireClient) -> frozenset[str]:
-    """Every group of the cluster that this user may describe, of whatever type.
-
-    Raises ClusterUnavailableError.
-    """
-    found: set[str] = set()
-    for broker in wire.broker_ids(operation=_DESCRIBE):
-        listed = wire.request(ListGroupsRequest, operation=_DESCRIBE, node=broker)
-        found |= {entry.group_id for entry in listed.groups}
-    return frozenset(found)
-
-
-def _fetch_offsets(wire: WireClient, group: str, topics: dict[str, list[int]] | None) -> Any:  # noqa: ANN401
-    entry = OffsetFetchRequest.OffsetFetchRequestGroup
-    named = entry.OffsetFetchRequestTopics
-    wanted = entry(
-        group_id=group,
-        topics=None
-        if topics is None
-        else [named(name=name, partition_indexes=indexes) for name, indexes in topics.items()],
-    )
-    response = ask_coordinator(
-        wire,
-        group,
-        # version 10 names topics by id only
-        lambda: OffsetFetchRequest(
-            groups=[wanted], require_stable=True, min_version=8, max_version=9
-        ),
-        lambda response: [response.groups[0].error_code],
-        _OFFSET_FETCH,
-    )
-    return response.groups[0]
-
-
 def _unstable_partitions(answer: Any) -> list[TopicPartitionId]:  # noqa: ANN401
     return [
         TopicPartitionId(topic.name, partition.partition_index)
@@ -259,11 +93,9 @@ def _committed(answer: Any, group: str) -> dict[TopicPartitionId, CommittedOffse
     for topic in answer.topics:
         for partition in topic.partitions:
             if partition.error_code == TOPIC_NOT_ALLOWED:
-                raise AuthorizationFailedError(
-                    operation=_OFFSET_FETCH, resource=f"topic {topic.name}", needed="DESCRIBE"
-                )
+                raise topics_not_allowed(_OFFSET_FETCH, [topic.name], "DESCRIBE")
             if partition.error_code:
-                raise group_refused(_OFFSET_FETCH, group, partition.error_code)
+                raise _group_refused(_OFFSET_FETCH, group, partition.error_code)
             if partition.committed_offset == _NO_OFFSET:
                 continue
             epoch = partition.committed_leader_epoch
@@ -300,57 +132,9 @@ _IN_USE = {
 }
 
 
-def commit_group_offsets(
-    wire: WireClient, group: str, offsets: Mapping[TopicPartitionId, CommittedOffset]
-) -> None:
-    """Set what a group without members has committed; a group that is not there is created.
-
-    Metadata byte for byte, always without a leader epoch. Partitions not named keep theirs. The
-    broker takes each partition by itself, so after an error some may be set; setting them again
-    does no harm. Needs READ on the group and the topics. Raises GroupNotEmptyError,
-    OffsetsRefusedError (names every refused partition), AuthorizationFailedError,
-    ClusterUnavailableError.
-    """
-    codes: dict[TopicPartitionId, int] = {}
-    for batch in _batches(group, offsets):
-        response = ask_coordinator(
-            wire,
-            group,
-            lambda batch=batch: _commit_request(group, batch),
-            lambda response: _codes(response).values(),
-            _COMMIT,
-        )
-        codes |= _codes(response)
-    lengths = {partition: len(offset.metadata) for partition, offset in offsets.items()}
-    _raise_refusals(wire, group, codes, _COMMIT, lengths)
-
-
-def delete_group_offsets(
-    wire: WireClient, group: str, partitions: Iterable[TopicPartitionId]
-) -> None:
-    """Delete what a group without members has committed; where there is nothing, nothing is done.
-
-    Needs DELETE on the group and READ on the topics. Raises GroupNotEmptyError,
-    OffsetsRefusedError, AuthorizationFailedError, ClusterUnavailableError, KafkaRequestError.
-    """
-    topics = by_topic(partitions)
-    if not topics:
-        return
-    response = ask_coordinator(
-        wire,
-        group,
-        lambda: _delete_request(group, topics),
-        lambda response: [response.error_code, *_codes(response).values()],
-        _DELETE,
-    )
-    if response.error_code == GROUP_ID_NOT_FOUND:
-        return
-    if response.error_code in _IN_USE:
-        raise _in_use(wire, group, _DELETE)
-    if response.error_code:
-        raise group_refused(_DELETE, group, response.error_code, needed="DELETE")
-    answers = {p: 0 if code == _ABSENT else code for p, code in _codes(response).items()}
-    _raise_refusals(wire, group, answers, _DELETE, {})
+def _numbers(partitions: Iterable[TopicPartitionId]) -> dict[str, list[int]]:
+    """The partitions' numbers by topic, both in order."""
+    return by_topic((partition, partition.partition) for partition in sorted(partitions))
 
 
 def _batches(
@@ -374,16 +158,18 @@ def _commit_request(
     group: str, offsets: Mapping[TopicPartitionId, CommittedOffset]
 ) -> OffsetCommitRequest:
     topic = OffsetCommitRequest.OffsetCommitRequestTopic
-    entries: defaultdict[str, list[Any]] = defaultdict(list)
-    for partition, offset in offsets.items():
-        entries[partition.topic].append(
+    entries = by_topic(
+        (
+            partition,
             topic.OffsetCommitRequestPartition(
                 partition_index=partition.partition,
                 committed_offset=offset.offset,
                 committed_leader_epoch=_NO_LEADER_EPOCH,
                 committed_metadata=offset.metadata,
-            )
+            ),
         )
+        for partition, offset in offsets.items()
+    )
     return OffsetCommitRequest(
         group_id=group,
         generation_id_or_member_epoch=_NO_GENERATION,
@@ -415,35 +201,6 @@ def _codes(response: Any) -> dict[TopicPartitionId, int]:  # noqa: ANN401
     }
 
 
-def _raise_refusals(
-    wire: WireClient,
-    group: str,
-    codes: Mapping[TopicPartitionId, int],
-    operation: str,
-    metadata_lengths: Mapping[TopicPartitionId, int],
-) -> None:
-    refused = {partition: code for partition, code in sorted(codes.items()) if code}
-    if not refused:
-        return
-    if _IN_USE & set(refused.values()):
-        raise _in_use(wire, group, operation)
-    if GROUP_NOT_ALLOWED in refused.values():
-        raise group_refused(operation, group, GROUP_NOT_ALLOWED, needed="READ")
-    denied = {partition.topic for partition, code in refused.items() if code == TOPIC_NOT_ALLOWED}
-    if denied:
-        resource = f"topic{'s' if len(denied) > 1 else ''} {', '.join(sorted(denied))}"
-        raise AuthorizationFailedError(operation=operation, resource=resource, needed="READ")
-    raise OffsetsRefusedError(
-        operation=operation,
-        group=group,
-        refused={
-            str(partition): _reason(code, metadata_lengths.get(partition))
-            for partition, code in refused.items()
-        },
-        accepted=[str(partition) for partition in sorted(set(codes) - set(refused))],
-    )
-
-
 def _reason(code: int, metadata_length: int | None) -> str:
     name = client_errors.for_code(code).__name__
     if code == _METADATA_TOO_LARGE:
@@ -453,11 +210,236 @@ def _reason(code: int, metadata_length: int | None) -> str:
     return name
 
 
-def _in_use(wire: WireClient, group: str, operation: str) -> GroupNotEmptyError:
-    state = group_state(wire, group)
-    return GroupNotEmptyError(
-        operation=operation,
-        group=group,
-        group_type=None if state is None else state.type,
-        state=None if state is None else state.state,
-    )
+class GroupRequests(Requests):
+    """The part of `KafkaCluster` that concerns consumer groups."""
+
+    def group_offsets(
+        self,
+        group: str,
+        *,
+        partitions: Iterable[TopicPartitionId] | None = None,
+        before_retry: Callable[[], None] | None = None,
+    ) -> dict[TopicPartitionId, CommittedOffset]:
+        """What the group has committed, by partition; partitions without an offset are absent.
+
+        With metadata, and only once no open transaction may still change them: until then the
+        coordinator refuses (`require_stable`) and is asked again, for up to 25 s, with a call of
+        `before_retry` each time before that. Without `partitions` it answers for all that have an
+        offset, and then does not mention one whose very first offset is still undecided. Partitions
+        of topics this user may not describe are left out by Kafka without a word, or refused when
+        asked for by name. Needs DESCRIBE on the group and its topics. Raises
+        UnstableGroupOffsetsError.
+        """
+        wanted = None if partitions is None else _numbers(partitions)
+        started = time.monotonic()
+        retry_s = _FIRST_RETRY_S
+        while True:
+            answer = self._fetch_offsets(group, wanted)
+            if answer.error_code == GROUP_ID_NOT_FOUND:
+                return {}
+            if answer.error_code:
+                raise _group_refused(_OFFSET_FETCH, group, answer.error_code)
+            unstable = _unstable_partitions(answer)
+            if not unstable:
+                return _committed(answer, group)
+            waited_s = time.monotonic() - started
+            if waited_s + retry_s > UNSTABLE_LIMIT_S:
+                raise UnstableGroupOffsetsError(
+                    group=group, partitions=map(str, unstable), waited_s=waited_s
+                )
+            time.sleep(retry_s)
+            retry_s = min(2 * retry_s, _LONGEST_RETRY_S)
+            if before_retry is not None:
+                before_retry()
+
+    def group_state(self, group: str) -> GroupState | None:
+        """State of a group, None when the cluster has none of that name.
+
+        Needs DESCRIBE.
+        """
+        listed = self._ask(
+            group, ListGroupsRequest, lambda response: [response.error_code], _DESCRIBE
+        )
+        if listed.error_code:
+            raise _group_refused(_DESCRIBE, group, listed.error_code)
+        entry = next((entry for entry in listed.groups if entry.group_id == group), None)
+        if entry is None:
+            return None
+        kind = (entry.group_type or "classic").lower()
+        empty = entry.group_state in ("Empty", "Dead")
+        if kind != "classic":
+            return GroupState(group, kind, entry.group_state, 0 if empty else None)
+        described = self._ask(
+            group,
+            lambda: DescribeGroupsRequest(groups=[group]),
+            lambda response: [response.groups[0].error_code],
+            _DESCRIBE,
+        )
+        answer = described.groups[0]
+        if answer.error_code == GROUP_ID_NOT_FOUND:
+            return None
+        if answer.error_code:
+            raise _group_refused(_DESCRIBE, group, answer.error_code)
+        return GroupState(group, kind, answer.group_state, len(answer.members))
+
+    def group_operations(self, group: str) -> frozenset[str]:
+        """What this user may do with a group, there or not: READ, DELETE ... Needs DESCRIBE."""
+        described = self._ask(
+            group,
+            lambda: DescribeGroupsRequest(
+                groups=[group],
+                include_authorized_operations=True,
+                min_version=3,
+                max_version=_DESCRIBE_ANY_VERSION,
+            ),
+            lambda response: [response.groups[0].error_code],
+            _OPERATIONS,
+        )
+        answer = described.groups[0]
+        if answer.error_code:
+            raise _group_refused(_OPERATIONS, group, answer.error_code)
+        return operation_names(answer.authorized_operations)
+
+    def group_ids(self) -> frozenset[str]:
+        """Every group this user may describe, of whatever type."""
+        found: set[str] = set()
+        for broker in self._wire.broker_ids(operation=_DESCRIBE):
+            listed = self._wire.request(ListGroupsRequest, operation=_DESCRIBE, node=broker)
+            found |= {entry.group_id for entry in listed.groups}
+        return frozenset(found)
+
+    def commit_group_offsets(
+        self, group: str, offsets: Mapping[TopicPartitionId, CommittedOffset]
+    ) -> None:
+        """Set what a group without members has committed; a group that is not there is created.
+
+        Metadata byte for byte, always without a leader epoch. Partitions not named keep theirs. The
+        broker takes each partition by itself, so after an error some may be set; setting them again
+        does no harm. Needs READ on the group and its topics. Raises GroupNotEmptyError,
+        OffsetsRefusedError (names every refused partition).
+        """
+        codes: dict[TopicPartitionId, int] = {}
+        for batch in _batches(group, offsets):
+            response = self._ask(
+                group,
+                lambda batch=batch: _commit_request(group, batch),
+                lambda response: _codes(response).values(),
+                _COMMIT,
+            )
+            codes |= _codes(response)
+        lengths = {partition: len(offset.metadata) for partition, offset in offsets.items()}
+        self._raise_refusals(group, codes, _COMMIT, lengths)
+
+    def delete_group_offsets(self, group: str, partitions: Iterable[TopicPartitionId]) -> None:
+        """Delete committed offsets of a group without members; absent ones are fine.
+
+        Needs DELETE on the group and READ on its topics. Raises GroupNotEmptyError,
+        OffsetsRefusedError.
+        """
+        topics = _numbers(partitions)
+        if not topics:
+            return
+        response = self._ask(
+            group,
+            lambda: _delete_request(group, topics),
+            lambda response: [response.error_code, *_codes(response).values()],
+            _DELETE,
+        )
+        if response.error_code == GROUP_ID_NOT_FOUND:
+            return
+        if response.error_code in _IN_USE:
+            raise self._in_use(group, _DELETE)
+        if response.error_code:
+            raise _group_refused(_DELETE, group, response.error_code, needed="DELETE")
+        answers = {p: 0 if code == _ABSENT else code for p, code in _codes(response).items()}
+        self._raise_refusals(group, answers, _DELETE, {})
+
+    def _fetch_offsets(self, group: str, topics: dict[str, list[int]] | None) -> Any:  # noqa: ANN401
+        entry = OffsetFetchRequest.OffsetFetchRequestGroup
+        named = entry.OffsetFetchRequestTopics
+        wanted = entry(
+            group_id=group,
+            topics=None
+            if topics is None
+            else [named(name=name, partition_indexes=indexes) for name, indexes in topics.items()],
+        )
+        response = self._ask(
+            group,
+            # version 10 names topics by id only
+            lambda: OffsetFetchRequest(
+                groups=[wanted], require_stable=True, min_version=8, max_version=9
+            ),
+            lambda response: [response.groups[0].error_code],
+            _OFFSET_FETCH,
+        )
+        return response.groups[0]
+
+    def _raise_refusals(
+        self,
+        group: str,
+        codes: Mapping[TopicPartitionId, int],
+        operation: str,
+        metadata_lengths: Mapping[TopicPartitionId, int],
+    ) -> None:
+        refused = {partition: code for partition, code in sorted(codes.items()) if code}
+        if not refused:
+            return
+        if _IN_USE & set(refused.values()):
+            raise self._in_use(group, operation)
+        if GROUP_NOT_ALLOWED in refused.values():
+            raise _group_refused(operation, group, GROUP_NOT_ALLOWED, needed="READ")
+        denied = {
+            partition.topic for partition, code in refused.items() if code == TOPIC_NOT_ALLOWED
+        }
+        if denied:
+            raise topics_not_allowed(operation, denied, "READ")
+        raise OffsetsRefusedError(
+            operation=operation,
+            group=group,
+            refused={
+                str(partition): _reason(code, metadata_lengths.get(partition))
+                for partition, code in refused.items()
+            },
+            accepted=[str(partition) for partition in sorted(set(codes) - set(refused))],
+        )
+
+    def _in_use(self, group: str, operation: str) -> GroupNotEmptyError:
+        state = self.group_state(group)
+        return GroupNotEmptyError(
+            operation=operation,
+            group=group,
+            group_type=None if state is None else state.type,
+            state=None if state is None else state.state,
+        )
+
+    def _ask(
+        self,
+        group: str,
+        make: Callable[[], Any],
+        codes_of: Callable[[Any], Iterable[int]],
+        operation: str,
+    ) -> Any:  # noqa: ANN401
+        """The answer of the group's coordinator, asked again while there is none that is ready.
+
+        `codes_of` gives the answer's error codes. A coordinator that is gone is looked for anew:
+        another broker takes its place. Raises ClusterUnavailableError, AuthorizationFailedError.
+        """
+        deadline = time.monotonic() + self._wire.timeout_s
+        while True:
+            try:
+                node = self._wire.coordinator(Coordinated.GROUP, group, operation=operation)
+                remaining_s = max(_BUSY_RETRY_S, deadline - time.monotonic())
+                response = self._wire.request(
+                    make, operation=operation, node=node, timeout_s=remaining_s, retry=False
+                )
+            except ClusterUnavailableError as error:
+                reason = error.reason
+            else:
+                busy = next((code for code in codes_of(response) if code in COORDINATOR_BUSY), None)
+                if busy is None:
+                    return response
+                reason = client_errors.for_code(busy).__name__
+            self._wire.forget_coordinator(Coordinated.GROUP, group)
+            if time.monotonic() + _LONGEST_RETRY_S > deadline:
+                raise self._wire.unavailable(operation, self._wire.timeout_s, reason)
+            time.sleep(_BUSY_RETRY_S)

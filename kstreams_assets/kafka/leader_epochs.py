@@ -1,94 +1,98 @@
 """Leader epochs: they count the elections of a partition's leader, and tell old leaders apart."""
 
 import time
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from kafka.protocol.consumer import OffsetForLeaderEpochRequest
-from kafka.protocol.metadata import MetadataRequest
 from kafka.protocol.metadata.find_coordinator import FindCoordinatorRequest
 
 from kstreams_assets.errors import ClusterUnavailableError
 from kstreams_assets.kafka.coordinator_log import CONSUMER_OFFSETS
-from kstreams_assets.kafka.leaders import PartitionLeaders, ask_leaders
+from kstreams_assets.kafka.leaders import PartitionLeaders, Requests, ask_leaders, by_topic
 from kstreams_assets.kafka.wire import Coordinated, WireClient
 from kstreams_assets.offsets import TopicPartitionId
 
 _OPERATION = "leader_epochs"
-_WITH_EPOCHS = 7
-# From version 10 on topics may go by id.
-_METADATA_VERSION = 9
 _ENDS_VERSION = 4
 _CONSUMER = -1
 _ONE_BROKER_S = 3.0
 _RETRY_S = 0.2
 
 
-def leader_epochs(wire: WireClient, topics: Iterable[str]) -> dict[TopicPartitionId, int]:
-    """The epoch of every partition of these topics, as one broker knows it.
+class EpochRequests(Requests):
+    """The part of `KafkaCluster` that tells old leaders and coordinators from present ones."""
 
-    Topics that are not there or not shown to this user are absent. Raises ClusterUnavailableError.
-    """
-    names = sorted(set(topics))
-    if not names:
-        return {}
-    response = wire.request(lambda: _metadata(names), operation=_OPERATION)
-    return {partition: entry.leader_epoch for partition, entry in _partitions(response).items()}
+    def leader_epochs(self, topics: Iterable[str]) -> Mapping[TopicPartitionId, int]:
+        """The epoch of every partition of these topics, as one broker knows it.
 
+        Topics that are not there or not shown to this user are absent.
+        """
+        names = sorted(set(topics))
+        if not names:
+            return {}
+        response = self._wire.metadata(names, operation=_OPERATION)
+        return {partition: entry.leader_epoch for partition, entry in _partitions(response).items()}
 
-def epoch_ends(
-    wire: WireClient, leaders: PartitionLeaders, epochs: Mapping[TopicPartitionId, int]
-) -> dict[TopicPartitionId, int]:
-    """Where each log stops being the one that the leader of an epoch wrote; -1 if unknown.
+    def epoch_ends(self, epochs: Mapping[TopicPartitionId, int]) -> Mapping[TopicPartitionId, int]:
+        """Where each log stops being the one that the leader of an epoch wrote; -1 if unknown.
 
-    An offset that lay below an end in that epoch and is not below this one was truncated (KIP-101,
-    KIP-320). Only leaders of the newest epoch that was seen are asked: one that was deposed or has
-    taken over since refuses (FENCED or UNKNOWN_LEADER_EPOCH), and its epoch is learned anew.
-    Raises what `ask_leaders` raises.
-    """
-    answers = ask_leaders(
-        wire,
-        leaders,
-        epochs,
-        lambda asked: _ends_request(asked, leaders),
-        _end_answers,
-        operation=_OPERATION,
-    )
-    return {partition: answer.end_offset for partition, answer in answers.items()}
+        An offset that lay below an end in that epoch and is not below this one was truncated
+        (KIP-101, KIP-320). Only leaders of the newest epoch that was seen are asked: one that was
+        deposed or has taken over since refuses (FENCED or UNKNOWN_LEADER_EPOCH), and its epoch is
+        learned anew. Needs DESCRIBE.
+        """
+        answers = ask_leaders(
+            self._wire,
+            self._leaders,
+            epochs,
+            lambda asked: _ends_request(asked, self._leaders),
+            _end_answers,
+            operation=_OPERATION,
+        )
+        return {partition: answer.end_offset for partition, answer in answers.items()}
 
+    def watch_leaders(self) -> None:
+        """Begin to note which leaders report ends of logs, and which coordinators are asked."""
+        self._leaders.answered.clear()
+        self._wire.asked_coordinators.clear()
 
-def leader_doubt(wire: WireClient, leaders: PartitionLeaders, group: str, *, wait_s: float) -> str:
-    """Why what leaders and the group's coordinator reported may be old; empty if it is not.
+    def reported_epoch(self, partition: TopicPartitionId) -> int | None:
+        """The epoch of the leader that reported ends since `watch_leaders`, None if not one."""
+        epochs = self._leaders.answered.get(partition, set())
+        return next(iter(epochs)) if len(epochs) == 1 else None
 
-    A leader that was paused or cut off does not know that it was deposed, and reports the high
-    watermark of its time; a coordinator the offsets of its time. Its successor knows, so all
-    brokers are asked for the newest leader epochs: every answer since the notes were last cleared
-    must have come from a leader of that epoch. A broker that does not answer may be the successor
-    if it has a replica; waits up to `wait_s` until it answers or the others leave it out. What is
-    newer is remembered, so that the next question goes to the right broker.
-    Raises AuthenticationFailedError, ClusterUnavailableError.
-    """
-    deadline = time.monotonic() + wait_s
-    while True:
-        views = _views(wire, {partition.topic for partition in leaders.answered})
-        old = [*_old_leaders(views, leaders), *_old_coordinator(views, wire, leaders, group)]
-        if old:
-            return old[0]
-        unknown = views.silent & views.replicas(leaders.answered)
-        if not any(p.topic == CONSUMER_OFFSETS for p in leaders.answered):
-            unknown = views.silent  # any of them may be the coordinator
+    def leader_doubt(self, group: str, *, wait_s: float) -> str:
+        """Why what was reported since `watch_leaders` may be old; empty if it is not.
+
+        A leader that was paused or cut off does not know that it was deposed, and reports the high
+        watermark of its time; a coordinator the offsets of its time. Its successor knows, so all
+        brokers are asked for the newest leader epochs: every answer must have come from a leader of
+        that epoch. A broker that does not answer may be the successor if it has a replica; waits up
+        to `wait_s` until it answers or the others leave it out. What is newer is remembered, so
+        that the next question goes to the right broker.
+        """
+        wire, leaders = self._wire, self._leaders
+        deadline = time.monotonic() + wait_s
+        while True:
+            views = _views(wire, {partition.topic for partition in leaders.answered})
+            old = [*_old_leaders(views, leaders), *_old_coordinator(views, wire, leaders, group)]
+            if old:
+                return old[0]
+            unknown = views.silent & views.replicas(leaders.answered)
+            if not any(p.topic == CONSUMER_OFFSETS for p in leaders.answered):
+                unknown = views.silent  # any of them may be the coordinator
+                if not unknown:
+                    return _disagreement(wire, views, group)
             if not unknown:
-                return _disagreement(wire, views, group)
-        if not unknown:
-            return ""
-        if time.monotonic() + _RETRY_S > deadline:
-            return (
-                f"broker {min(unknown)} did not answer, and may have become the leader of a"
-                " partition without the others knowing yet"
-            )
-        time.sleep(_RETRY_S)
+                return ""
+            if time.monotonic() + _RETRY_S > deadline:
+                return (
+                    f"broker {min(unknown)} did not answer, and may have become the leader of a"
+                    " partition without the others knowing yet"
+                )
+            time.sleep(_RETRY_S)
 
 
 @dataclass(slots=True)
@@ -122,8 +126,8 @@ def _views(wire: WireClient, topics: Iterable[str]) -> _Views:
     while unasked:
         broker = unasked.pop()
         try:
-            view = wire.request(
-                lambda: _metadata(names),
+            view = wire.metadata(
+                names,
                 operation=_OPERATION,
                 node=broker,
                 timeout_s=min(_ONE_BROKER_S, wire.timeout_s),
@@ -200,15 +204,17 @@ def _ends_request(
     epochs: Mapping[TopicPartitionId, int], leaders: PartitionLeaders
 ) -> OffsetForLeaderEpochRequest:
     topic = OffsetForLeaderEpochRequest.OffsetForLeaderTopic
-    asked: defaultdict[str, list[Any]] = defaultdict(list)
-    for partition, epoch in epochs.items():
-        asked[partition.topic].append(
+    asked = by_topic(
+        (
+            partition,
             topic.OffsetForLeaderPartition(
                 partition=partition.partition,
                 current_leader_epoch=leaders.newest_epoch(partition),
                 leader_epoch=epoch,
-            )
+            ),
         )
+        for partition, epoch in epochs.items()
+    )
     return OffsetForLeaderEpochRequest(
         replica_id=_CONSUMER,
         topics=[topic(topic=name, partitions=entries) for name, entries in asked.items()],
@@ -221,15 +227,6 @@ def _end_answers(response: Any) -> Iterator[tuple[TopicPartitionId, Any]]:  # no
     for topic in response.topics:
         for answer in topic.partitions:
             yield TopicPartitionId(topic.topic, answer.partition), answer
-
-
-def _metadata(topics: Sequence[str]) -> MetadataRequest:
-    return MetadataRequest(
-        topics=[MetadataRequest.MetadataRequestTopic(name=name) for name in topics],
-        allow_auto_topic_creation=False,
-        min_version=_WITH_EPOCHS,
-        max_version=_METADATA_VERSION,
-    )
 
 
 def _partitions(response: Any) -> dict[TopicPartitionId, Any]:  # noqa: ANN401

@@ -4,24 +4,22 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import IntEnum
-from typing import Any
+from typing import Any, TypeVar
 
 import kafka.errors as client_errors
-from confluent_kafka import KafkaException, TopicPartition
+from kafka.protocol.admin import DeleteRecordsRequest
 from kafka.protocol.api_message import ApiMessage
 from kafka.protocol.consumer import ListOffsetsRequest
-from kafka.protocol.metadata import MetadataRequest
 
 from kstreams_assets.errors import (
-    AuthorizationFailedError,
     ClusterUnavailableError,
     KafkaRequestError,
     TopicNotFoundError,
 )
-from kstreams_assets.kafka.admin import LibrdkafkaAdmin
-from kstreams_assets.kafka.topics import granted
-from kstreams_assets.kafka.wire import WireClient
+from kstreams_assets.kafka.wire import TOPIC_NOT_ALLOWED, WireClient, topics_not_allowed
 from kstreams_assets.offsets import TopicPartitionId
+
+T = TypeVar("T")
 
 MOVED = {
     client_errors.UnknownTopicOrPartitionError.errno,
@@ -34,11 +32,8 @@ MOVED = {
     client_errors.OffsetNotAvailableError.errno,
 }
 """Errors of a partition that pass: forget its leader, and ask again."""
-TOPIC_NOT_ALLOWED = client_errors.TopicAuthorizationFailedError.errno
 
 _UNKNOWN_TOPIC = client_errors.UnknownTopicOrPartitionError.errno
-# From version 10 on topics may go by id.
-_METADATA_VERSION = 9
 _MORE_ATTEMPTS = 3
 _RETRY_S = 0.1
 _MOVED_RETRY_S = 0.05
@@ -47,9 +42,8 @@ _MOVED_RETRY_S = 0.05
 class PartitionLeaders:
     """The leaders of partitions of one cluster, as its brokers tell them."""
 
-    def __init__(self, wire: WireClient, *, cluster: str) -> None:
+    def __init__(self, wire: WireClient) -> None:
         self._wire = wire
-        self._cluster = cluster
         self._leaders: dict[TopicPartitionId, int] = {}
         self.answered: dict[TopicPartitionId, set[int]] = {}
         """The leader epochs in which ends of logs were reported, since this was last cleared."""
@@ -73,7 +67,7 @@ class PartitionLeaders:
             if not absent:
                 break
         if absent:
-            raise TopicNotFoundError(topics=absent, cluster=self._cluster)
+            raise TopicNotFoundError(topics=absent, cluster=self._wire.bootstrap_servers)
         return {p: self._leaders[p] for p in wanted if p in self._leaders}
 
     def forget(self, partition: TopicPartitionId) -> None:
@@ -92,33 +86,22 @@ class PartitionLeaders:
         self, names: list[str], wanted: list[TopicPartitionId], operation: str, timeout_s: float
     ) -> list[str]:
         """Remember the leaders of these topics; the names of what does not exist."""
-        topics = [MetadataRequest.MetadataRequestTopic(name=name) for name in names]
-        request = MetadataRequest(
-            topics=topics, allow_auto_topic_creation=False, max_version=_METADATA_VERSION
-        )
-        response = self._wire.request(
-            lambda: request, operation=operation, timeout_s=timeout_s, retry=False
-        )
-        answers = {topic.name: topic for topic in response.topics}
-        denied = [n for n in names if answers[n].error_code == TOPIC_NOT_ALLOWED]
+        response = self._wire.metadata(names, operation=operation, timeout_s=timeout_s, retry=False)
+        denied = [t.name for t in response.topics if t.error_code == TOPIC_NOT_ALLOWED]
         if denied:
-            resource = f"topic{'s' if len(denied) > 1 else ''} {', '.join(denied)}"
-            raise AuthorizationFailedError(
-                operation=operation, resource=resource, needed="DESCRIBE"
-            )
-        absent = [n for n in names if answers[n].error_code == _UNKNOWN_TOPIC]
-        for name in names:
-            known = {entry.partition_index for entry in answers[name].partitions}
-            for entry in answers[name].partitions:
+            raise topics_not_allowed(operation, denied, "DESCRIBE")
+        absent = [t.name for t in response.topics if t.error_code == _UNKNOWN_TOPIC]
+        for topic in response.topics:
+            known = {entry.partition_index for entry in topic.partitions}
+            for entry in topic.partitions:
                 if entry.leader_id >= 0:
-                    partition = TopicPartitionId(name, entry.partition_index)
-                    self._leaders[partition] = entry.leader_id
-                    self._epochs[partition] = entry.leader_epoch
-            if answers[name].error_code == 0:
+                    partition = TopicPartitionId(topic.name, entry.partition_index)
+                    self.remember(partition, entry.leader_id, entry.leader_epoch)
+            if topic.error_code == 0:
                 absent += (
-                    f"{name} (partition {p.partition})"
+                    f"{topic.name} (partition {p.partition})"
                     for p in wanted
-                    if p.topic == name and p.partition not in known
+                    if p.topic == topic.name and p.partition not in known
                 )
         return absent
 
@@ -132,12 +115,13 @@ def ask_leaders(
     *,
     operation: str,
     timeout_s: float | None = None,
+    needed: str = "DESCRIBE",
 ) -> dict[TopicPartitionId, Any]:
     """What its leader answers for each partition; one request per leader.
 
     Asked again while leaders change. `make` gives the request for some partitions, `answers_in`
-    what a response says of each, with its `error_code`. Raises TopicNotFoundError,
-    AuthorizationFailedError (DESCRIBE), ClusterUnavailableError, KafkaRequestError.
+    what a response says of each, with its `error_code`; `needed` is the right it takes. Raises
+    TopicNotFoundError, AuthorizationFailedError, ClusterUnavailableError, KafkaRequestError.
     """
     limit_s = wire.timeout_s if timeout_s is None else timeout_s
     deadline = time.monotonic() + limit_s
@@ -170,7 +154,7 @@ def ask_leaders(
                         found[partition] = answer
                         continue
                     leaders.forget(partition)
-                    reason = _passing(answer.error_code, partition, operation)
+                    reason = _passing(answer.error_code, partition, operation, needed)
         except ClusterUnavailableError as error:
             reason = error.reason
         if len(found) == len(wanted):
@@ -182,23 +166,28 @@ def ask_leaders(
     return dict(sorted(found.items()))
 
 
-def _passing(code: int, partition: TopicPartitionId, operation: str) -> str:
+def _passing(code: int, partition: TopicPartitionId, operation: str, needed: str) -> str:
     """The name of an error that passes; raises the others."""
     if code == TOPIC_NOT_ALLOWED:
-        raise AuthorizationFailedError(
-            operation=operation, resource=f"topic {partition.topic}", needed="DESCRIBE"
-        )
+        raise topics_not_allowed(operation, [partition.topic], needed)
     error = client_errors.for_code(code).__name__
     if code not in MOVED:
         raise KafkaRequestError(operation=operation, resource=str(partition), reason=error)
     return error
 
 
+def by_topic(entries: Iterable[tuple[TopicPartitionId, T]]) -> dict[str, list[T]]:
+    """What belongs to partitions, as Kafka's requests have it: by topic."""
+    topics: defaultdict[str, list[T]] = defaultdict(list)
+    for partition, entry in entries:
+        topics[partition.topic].append(entry)
+    return topics
+
+
 EARLIEST = -2
 LATEST = -1
 
 _NONE = -1
-_OPERATION = "list_offsets"
 _LIST_OFFSETS_VERSION = 7
 
 
@@ -219,16 +208,30 @@ def list_offsets(
 ) -> dict[TopicPartitionId, int]:
     """The offset for EARLIEST, LATEST or a timestamp in ms of each partition; -1 for none.
 
-    One request per leader, asked again while leaders change. Raises TopicNotFoundError,
-    AuthorizationFailedError (DESCRIBE), ClusterUnavailableError, KafkaRequestError.
+    By requests of our own: librdkafka's list_offsets waits for a dead leader until its timeout,
+    and then gives the offset -1001 without any error. Raises what `ask_leaders` raises.
     """
+    topic = ListOffsetsRequest.ListOffsetsTopic
+
+    def request(asked: Mapping[TopicPartitionId, int]) -> ListOffsetsRequest:
+        entries = by_topic(
+            (p, topic.ListOffsetsPartition(partition_index=p.partition, timestamp=timestamp))
+            for p, timestamp in asked.items()
+        )
+        return ListOffsetsRequest(
+            isolation_level=isolation.value,
+            topics=[topic(name=name, partitions=of_topic) for name, of_topic in entries.items()],
+            min_version=2,
+            max_version=_LIST_OFFSETS_VERSION,
+        )
+
     answers = ask_leaders(
         wire,
         leaders,
         wanted,
-        lambda asked: _request(asked, isolation),
+        request,
         _answers,
-        operation=_OPERATION,
+        operation="list_offsets",
         timeout_s=timeout_s,
     )
     for partition, answer in answers.items():
@@ -237,59 +240,73 @@ def list_offsets(
     return {partition: answer.offset for partition, answer in answers.items()}
 
 
-def offsets_for_times(
-    wire: WireClient, leaders: PartitionLeaders, timestamps_ms: Mapping[TopicPartitionId, int]
-) -> dict[TopicPartitionId, int | None]:
-    """The first offset whose record has that timestamp or a later one, None when there is none."""
-    found = list_offsets(wire, leaders, timestamps_ms)
-    return {p: None if offset == _NONE else offset for p, offset in found.items()}
-
-
-def delete_records(
-    admin: LibrdkafkaAdmin, before: Mapping[TopicPartitionId, int], *, cluster: str
-) -> dict[TopicPartitionId, int]:
-    """Delete the records below the given offsets; the new log start of each partition.
-
-    Raises TopicNotFoundError, AuthorizationFailedError (DELETE), KafkaRequestError.
-    """
-    if not before:
-        return {}
-    targets = [
-        TopicPartition(partition.topic, partition.partition, offset)
-        for partition, offset in before.items()
-    ]
-    results = admin.call(
-        "delete_records",
-        lambda client: client.delete_records(
-            targets, request_timeout=admin.timeout_s, operation_timeout=admin.timeout_s
-        ),
-    )
-    refused = {p.topic: r for p, r in results.items() if isinstance(r, KafkaException)}
-    granted(refused, operation="delete_records", needed="DELETE", cluster=cluster)
-    return {
-        TopicPartitionId(p.topic, p.partition): result.low_watermark
-        for p, result in results.items()
-        if not isinstance(result, KafkaException)
-    }
-
-
 def _answers(response: Any) -> Iterator[tuple[TopicPartitionId, Any]]:  # noqa: ANN401
     for topic in response.topics:
         for answer in topic.partitions:
             yield TopicPartitionId(topic.name, answer.partition_index), answer
 
 
-def _request(asked: Mapping[TopicPartitionId, int], isolation: Isolation) -> ListOffsetsRequest:
-    topic = ListOffsetsRequest.ListOffsetsTopic
-    by_topic: defaultdict[str, list[ListOffsetsRequest.ListOffsetsTopic.ListOffsetsPartition]]
-    by_topic = defaultdict(list)
-    for partition, timestamp in asked.items():
-        by_topic[partition.topic].append(
-            topic.ListOffsetsPartition(partition_index=partition.partition, timestamp=timestamp)
+class Requests:
+    """What the parts of `KafkaCluster` ask with: one wire client, and the leaders it learned of."""
+
+    def __init__(self, wire: WireClient) -> None:
+        self._wire = wire
+        self._leaders = PartitionLeaders(wire)
+
+
+class LogRequests(Requests):
+    """The part of `KafkaCluster` that concerns the ends of logs."""
+
+    def log_start_offsets(
+        self, partitions: Iterable[TopicPartitionId]
+    ) -> Mapping[TopicPartitionId, int]:
+        """The first offset each log still holds. Needs DESCRIBE."""
+        return list_offsets(self._wire, self._leaders, dict.fromkeys(partitions, EARLIEST))
+
+    def high_watermarks(
+        self, partitions: Iterable[TopicPartitionId]
+    ) -> Mapping[TopicPartitionId, int]:
+        """The end (exclusive) of what is replicated, open transactions included. Needs DESCRIBE."""
+        return list_offsets(self._wire, self._leaders, dict.fromkeys(partitions, LATEST))
+
+    def last_stable_offsets(
+        self, partitions: Iterable[TopicPartitionId]
+    ) -> Mapping[TopicPartitionId, int]:
+        """The end (exclusive) of what is decided by transactions. Needs DESCRIBE."""
+        wanted = dict.fromkeys(partitions, LATEST)
+        isolation = Isolation.READ_COMMITTED
+        return list_offsets(self._wire, self._leaders, wanted, isolation=isolation)
+
+    def offsets_for_times(
+        self, timestamps_ms: Mapping[TopicPartitionId, int]
+    ) -> Mapping[TopicPartitionId, int | None]:
+        """The first offset with that timestamp or a later one, None without. Needs DESCRIBE."""
+        found = list_offsets(self._wire, self._leaders, timestamps_ms)
+        return {p: None if offset == _NONE else offset for p, offset in found.items()}
+
+    def delete_records(
+        self, before: Mapping[TopicPartitionId, int]
+    ) -> Mapping[TopicPartitionId, int]:
+        """Delete records below the given offsets; the new log start. Needs DELETE."""
+        topic = DeleteRecordsRequest.DeleteRecordsTopic
+
+        def request(asked: Mapping[TopicPartitionId, int]) -> DeleteRecordsRequest:
+            entries = by_topic(
+                (p, topic.DeleteRecordsPartition(partition_index=p.partition, offset=offset))
+                for p, offset in asked.items()
+            )
+            return DeleteRecordsRequest(
+                topics=[topic(name=name, partitions=of_it) for name, of_it in entries.items()],
+                timeout_ms=round(1000 * self._wire.timeout_s),
+            )
+
+        answers = ask_leaders(
+            self._wire,
+            self._leaders,
+            before,
+            request,
+            _answers,
+            operation="delete_records",
+            needed="DELETE",
         )
-    return ListOffsetsRequest(
-        isolation_level=isolation.value,
-        topics=[topic(name=name, partitions=entries) for name, entries in by_topic.items()],
-        min_version=2,
-        max_version=_LIST_OFFSETS_VERSION,
-    )
+        return {partition: answer.low_watermark for partition, answer in answers.items()}

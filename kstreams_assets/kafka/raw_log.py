@@ -12,7 +12,6 @@ from kafka.protocol.consumer import FetchRequest
 
 from kstreams_assets.closing import Closing
 from kstreams_assets.errors import (
-    AuthorizationFailedError,
     ClusterUnavailableError,
     KafkaRequestError,
     OffsetOutOfRangeError,
@@ -24,13 +23,12 @@ from kstreams_assets.kafka.leaders import (
     EARLIEST,
     LATEST,
     MOVED,
-    TOPIC_NOT_ALLOWED,
     Isolation,
     PartitionLeaders,
     list_offsets,
 )
 from kstreams_assets.kafka.raw_batch import RawBatch, RawRecord, decode_records, parse_with_bytes
-from kstreams_assets.kafka.wire import WireClient
+from kstreams_assets.kafka.wire import TOPIC_NOT_ALLOWED, WireClient, topics_not_allowed
 from kstreams_assets.offsets import OffsetRange, TopicPartitionId
 
 
@@ -146,9 +144,7 @@ def raise_lasting(
                 partition=str(partition), offset=wanted.position, log_start=low, log_end=high
             )
     elif code == TOPIC_NOT_ALLOWED:
-        raise AuthorizationFailedError(
-            operation="fetch", resource=f"topic {partition.topic}", needed="READ"
-        )
+        raise topics_not_allowed("fetch", [partition.topic], "READ")
     elif code not in MOVED and code:
         raise KafkaRequestError(operation="fetch", resource=str(partition), reason=error_name(code))
 
@@ -429,7 +425,7 @@ class RawLogReader(Closing):
         self._owns_wire = shared is None
         if shared is None:
             wire = WireClient(connection, timeout_s=connection.request_timeout_seconds)
-            shared = wire, PartitionLeaders(wire, cluster=connection.bootstrap_servers)
+            shared = wire, PartitionLeaders(wire)
         self._wire, self._leaders = shared
 
     def close(self) -> None:

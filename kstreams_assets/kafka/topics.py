@@ -1,51 +1,84 @@
-"""Topics of a cluster: names, ids, partitions, configs; creating, altering and deleting them."""
+"""Topics and brokers: what a cluster has, and creating, altering and deleting topics.
 
+By requests of our own: librdkafka's admin client may wait for a dead broker until its timeout while
+others could answer.
+"""
+
+import base64
+import contextlib
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
-from typing import TypeVar
+from typing import Any, Final
+from uuid import UUID
 
-from confluent_kafka import KafkaError as ConfluentError
-from confluent_kafka import KafkaException, TopicCollection
-from confluent_kafka.admin import (
-    AlterConfigOpType,  # pyright: ignore[reportPrivateImportUsage]
-    ConfigEntry,  # pyright: ignore[reportPrivateImportUsage]
-    ConfigResource,  # pyright: ignore[reportPrivateImportUsage]
-    ConfigSource,  # pyright: ignore[reportPrivateImportUsage]
-    NewTopic,  # pyright: ignore[reportPrivateImportUsage]
-    ResourceType,  # pyright: ignore[reportPrivateImportUsage]
+import kafka.errors as client_errors
+from kafka.admin import ACLOperation
+from kafka.protocol.admin import (
+    CreateTopicsRequest,
+    DeleteTopicsRequest,
+    DescribeConfigsRequest,
+    IncrementalAlterConfigsRequest,  # pyright: ignore[reportAttributeAccessIssue]
 )
-from confluent_kafka.admin import (
-    TopicDescription as ConfluentTopicDescription,  # pyright: ignore[reportPrivateImportUsage]
-)
+from kafka.protocol.api_message import ApiMessage
 
 from kstreams_assets.errors import (
     AuthorizationFailedError,
     ClusterUnavailableError,
-    KafkaError,
     KafkaRequestError,
     KStreamsAssetsError,
     TopicNotFoundError,
 )
-from kstreams_assets.kafka.admin import LibrdkafkaAdmin
+from kstreams_assets.kafka.leaders import Requests
+from kstreams_assets.kafka.wire import TOPIC_NOT_ALLOWED, WireClient, topics_not_allowed
+from kstreams_assets.offsets import TopicPartitionId
 
-V = TypeVar("V")
-
-_RETRY_S = 0.05
-_CREATE = "create_topics"
-
-_NOT_ALLOWED = {
-    ConfluentError.TOPIC_AUTHORIZATION_FAILED,
-    ConfluentError.CLUSTER_AUTHORIZATION_FAILED,
-    ConfluentError.GROUP_AUTHORIZATION_FAILED,
+_RETRY_S: Final = 0.1
+_ONE_BROKER_S: Final = 3.0
+_MORE_ATTEMPTS: Final = 3
+_CREATE: Final = "create_topics"
+_TOPIC: Final = 2
+_BROKER: Final = 4
+_SET: Final = 0
+_DELETE: Final = 1
+_SET_ON_THE_TOPIC: Final = 1
+_ABSENT: Final = client_errors.UnknownTopicOrPartitionError.errno
+_NOT_CONTROLLER: Final = client_errors.NotControllerError.errno
+_NOT_ALLOWED: Final = {
+    TOPIC_NOT_ALLOWED,
+    client_errors.ClusterAuthorizationFailedError.errno,
 }
-ABSENT = {
-    ConfluentError.UNKNOWN_TOPIC_OR_PART,
-    ConfluentError._UNKNOWN_TOPIC,  # noqa: SLF001 (librdkafka's local errors are all named like this)
-    ConfluentError._UNKNOWN_PARTITION,  # noqa: SLF001
+# The first that is set holds; a broker's hours always are.
+_RETENTION: Final = {
+    "log.retention.ms": 1,
+    "log.retention.minutes": 60_000,
+    "log.retention.hours": 3_600_000,
 }
-"""What librdkafka says of a topic or partition that is not there."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicIdentity:
+    """A topic: its id in Kafka's own notation (22 characters) and its number of partitions."""
+
+    name: str
+    topic_id: str
+    partitions: int
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterMetadata:
+    """The id the cluster was formatted with, and every topic this user may describe, by name."""
+
+    cluster_id: str
+    topics: Mapping[str, TopicIdentity]
+
+
+@dataclass(frozen=True, slots=True)
+class Replicas:
+    """The brokers (ids) that keep a partition, and those of them that are in sync."""
+
+    brokers: tuple[int, ...]
+    in_sync: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,223 +109,355 @@ class TopicSpec:
     configs: Mapping[str, str] = field(default_factory=dict)
 
 
-def describe_topics(
-    admin: LibrdkafkaAdmin, names: Iterable[str], *, cluster: str
-) -> dict[str, TopicDescription]:
-    """Descriptions by name.
+class TopicRequests(Requests):
+    """The part of `KafkaCluster` that concerns topics and brokers.
 
-    Raises TopicNotFoundError with all that are missing, AuthorizationFailedError (DESCRIBE,
-    DESCRIBE_CONFIGS).
+    Where one topic of several is refused, the error names every topic with the same refusal.
     """
-    wanted = sorted(set(names))
-    if not wanted:
-        return {}
-    described = admin.call(
-        "describe_topics",
-        lambda client: client.describe_topics(
-            TopicCollection(wanted),
-            include_authorized_operations=True,
-            request_timeout=admin.timeout_s,
-        ),
-    )
-    topics = granted(described, operation="describe_topics", needed="DESCRIBE", cluster=cluster)
-    resources = {name: ConfigResource(ResourceType.TOPIC, name) for name in wanted}
-    answers = admin.call(
-        "describe_configs",
-        lambda client: client.describe_configs(
-            list(resources.values()), request_timeout=admin.timeout_s
-        ),
-    )
-    configs = granted(
-        {resource.name: answer for resource, answer in answers.items()},
-        operation="describe_configs",
-        needed="DESCRIBE_CONFIGS",
-        cluster=cluster,
-    )
-    descriptions = {}
-    for name in wanted:
-        topic = topics[name]
-        entries = {key: entry for key, entry in configs[name].items() if entry.value is not None}
-        descriptions[name] = TopicDescription(
-            name=name,
-            # librdkafka writes it with the other two characters of base64
-            topic_id=str(topic.topic_id).replace("+", "-").replace("/", "_"),
-            partitions=len(topic.partitions),
-            replication_factor=min(len(part.replicas) for part in topic.partitions),
-            explicit_configs={
-                key: entry.value
-                for key, entry in sorted(entries.items())
-                if ConfigSource(entry.source) is ConfigSource.DYNAMIC_TOPIC_CONFIG
-            },
-            effective_configs={key: entry.value for key, entry in sorted(entries.items())},
-            authorized_operations=frozenset(
-                operation.name for operation in topic.authorized_operations or ()
-            ),
-        )
-    return descriptions
 
+    _cluster_id: str | None = None
 
-def create_topics(admin: LibrdkafkaAdmin, specs: Iterable[TopicSpec], *, cluster: str) -> None:
-    """Create topics and wait until the cluster knows them and their leaders.
+    def cluster_id(self) -> str:
+        """The id the cluster was formatted with; asked once."""
+        return self._cluster_id or self.metadata().cluster_id
 
-    Raises AuthorizationFailedError (CREATE), KafkaRequestError (when one exists),
-    ClusterUnavailableError when a topic is not there in time.
-    """
-    new = _new_topics(specs)
-    if new:
-        results = admin.call(
-            _CREATE,
-            lambda client: client.create_topics(
-                new, operation_timeout=admin.timeout_s, request_timeout=admin.timeout_s
-            ),
-        )
-        granted(results, operation=_CREATE, needed="CREATE", cluster=cluster)
-        _await_leaders(admin, [topic.topic for topic in new], cluster)
+    def metadata(self) -> ClusterMetadata:
+        """Ids and partitions of every topic this user may describe; asked of any live broker."""
+        response = self._wire.metadata(None, operation="metadata")
+        topics = {
+            topic.name: TopicIdentity(topic.name, _notation(topic.topic_id), len(topic.partitions))
+            for topic in sorted(response.topics, key=lambda topic: topic.name)
+            if topic.partitions
+        }
+        self._cluster_id = str(response.cluster_id)
+        return ClusterMetadata(self._cluster_id, topics)
 
+    def topics(self) -> Mapping[str, int]:
+        """Number of partitions of every topic this user may describe, internal ones too."""
+        return {name: topic.partitions for name, topic in self.metadata().topics.items()}
 
-def validate_topics(
-    admin: LibrdkafkaAdmin, specs: Iterable[TopicSpec], *, cluster: str
-) -> dict[str, KStreamsAssetsError]:
-    """Why the cluster would not create these topics, by name; empty when it would create all.
+    def hidden_topics(self, names: Iterable[str]) -> frozenset[str]:
+        """Those of these topics that this user may not describe, whether they exist or not.
 
-    It creates nothing. Told are a missing right to CREATE, unknown configs and values, more
-    replicas than brokers, names it does not take, topics that are there already, and what the
-    cluster's own policy forbids. Raises ClusterUnavailableError, AuthenticationFailedError.
-    """
-    new = _new_topics(specs)
-    if not new:
-        return {}
-    results = admin.call(
-        _CREATE,
-        lambda client: client.create_topics(
-            new, validate_only=True, request_timeout=admin.timeout_s
-        ),
-    )
-    problems: dict[str, KStreamsAssetsError] = {}
-    for name, result in results.items():
-        try:
-            granted({name: result}, operation=_CREATE, needed="CREATE", cluster=cluster)
-        except KafkaError as problem:
-            problems[name] = problem
-    return problems
+        Left out of a list of all topics they look absent; asked for by name, the broker says that
+        it does not say (`KafkaApis.handleTopicMetadataRequest`).
+        """
+        wanted = sorted(set(names))
+        if not wanted:
+            return frozenset()
+        response = self._wire.metadata(wanted, operation="metadata")
+        return frozenset(t.name for t in response.topics if t.error_code == TOPIC_NOT_ALLOWED)
 
+    def broker_ids(self) -> tuple[int, ...]:
+        """The ids of the brokers that are alive now, in order."""
+        response = self._wire.metadata([], operation="metadata")
+        return tuple(sorted(broker.node_id for broker in response.brokers))
 
-def _new_topics(specs: Iterable[TopicSpec]) -> list[NewTopic]:
-    return [
-        NewTopic(
-            spec.name,
-            num_partitions=spec.partitions,
-            replication_factor=spec.replication_factor,
-            config=dict(spec.configs),
-        )
-        for spec in specs
-    ]
+    def replicas(self, topics: Iterable[str]) -> Mapping[TopicPartitionId, Replicas]:
+        """Which brokers keep each partition of these topics; absent topics left out.
 
-
-def _await_leaders(admin: LibrdkafkaAdmin, names: list[str], cluster: str) -> None:
-    deadline = time.monotonic() + admin.timeout_s
-    while True:
-        answers = admin.call(
-            _CREATE,
-            lambda client: client.describe_topics(
-                TopicCollection(names), request_timeout=admin.timeout_s
-            ),
-        )
-        absent = [name for name, answer in answers.items() if not _is_led(answer)]
-        if not absent:
-            return
-        if time.monotonic() + _RETRY_S > deadline:
-            raise ClusterUnavailableError(
-                bootstrap_servers=cluster,
-                operation=_CREATE,
-                timeout_s=admin.timeout_s,
-                reason=f"no leader yet for {', '.join(absent)}",
+        Needs DESCRIBE on the topics.
+        """
+        operation, wanted = "replicas", sorted(set(topics))
+        if not wanted:
+            return {}
+        response = self._wire.metadata(wanted, operation=operation)
+        denied = [t.name for t in response.topics if t.error_code == TOPIC_NOT_ALLOWED]
+        if denied:
+            raise topics_not_allowed(operation, denied, "DESCRIBE")
+        return {
+            TopicPartitionId(topic.name, entry.partition_index): Replicas(
+                tuple(sorted(entry.replica_nodes)), tuple(sorted(entry.isr_nodes))
             )
-        time.sleep(_RETRY_S)
+            for topic in response.topics
+            for entry in topic.partitions
+        }
+
+    def topic_configs(self, topics: Iterable[str]) -> Mapping[str, Mapping[str, str]]:
+        """Every config that holds for these topics; absent ones left out. Asked of any live broker.
+
+        Needs DESCRIBE_CONFIGS on the topics.
+        """
+        found = _topic_configs(self._wire, sorted(set(topics)))
+        return {topic: _values(entries) for topic, entries in found.items()}
+
+    def broker_retention_ms(self) -> int | None:
+        """The brokers' default of `retention.ms`, -1 for without end; None if not told.
+
+        Needs DESCRIBE_CONFIGS on the cluster.
+        """
+        for broker in self._wire.broker_ids(operation="describe_configs"):
+            with contextlib.suppress(ClusterUnavailableError):  # another one tells the same
+                (result,) = _configs(self._wire, _BROKER, [str(broker)], _RETENTION, node=broker)
+                told = _values(result.configs or ())
+                for name, unit_ms in _RETENTION.items():
+                    if told.get(name):
+                        return max(-1, int(told[name]) * unit_ms)
+                return None
+        return None
+
+    def describe_topics(self, names: Iterable[str]) -> Mapping[str, TopicDescription]:
+        """Ids, partitions, configs and this user's rights; one TopicNotFoundError for all missing.
+
+        Needs DESCRIBE and DESCRIBE_CONFIGS on the topics.
+        """
+        operation, wanted = "describe_topics", sorted(set(names))
+        if not wanted:
+            return {}
+        answers = self._described(wanted, operation)
+        self._require_granted(answers, operation, "DESCRIBE")
+        configs = _topic_configs(self._wire, wanted)
+        if absent := set(wanted) - configs.keys():
+            raise TopicNotFoundError(topics=absent, cluster=self._wire.bootstrap_servers)
+        return {
+            topic.name: TopicDescription(
+                name=topic.name,
+                topic_id=_notation(topic.topic_id),
+                partitions=len(topic.partitions),
+                replication_factor=min(len(entry.replica_nodes) for entry in topic.partitions),
+                explicit_configs=_values(
+                    entry
+                    for entry in configs[topic.name]
+                    if entry.config_source == _SET_ON_THE_TOPIC
+                ),
+                effective_configs=_values(configs[topic.name]),
+                authorized_operations=operation_names(topic.authorized_operations),
+            )
+            for topic in answers
+        }
+
+    def _described(self, names: Sequence[str], operation: str) -> Sequence[Any]:
+        """The answers by name; a broker may not have heard yet of a topic just created."""
+        more_attempts = _MORE_ATTEMPTS
+        while True:
+            topics = self._wire.metadata(names, operation=operation, with_rights=True).topics
+            if not more_attempts or all(topic.error_code != _ABSENT for topic in topics):
+                return sorted(topics, key=lambda topic: topic.name)
+            more_attempts -= 1
+            time.sleep(_RETRY_S)
+
+    def require_read(self, names: Iterable[str]) -> None:
+        """Raise AuthorizationFailedError with every topic this user may not READ."""
+        denied = [
+            name
+            for name, topic in self.describe_topics(names).items()
+            if not topic.authorized_operations & {"READ", "ALL"}
+        ]
+        if denied:
+            raise topics_not_allowed("fetch", denied, "READ")
+
+    def create_topics(self, specs: Iterable[TopicSpec]) -> None:
+        """Create topics and wait until the cluster knows them and their leaders.
+
+        Needs CREATE; raises KafkaRequestError when one exists.
+        """
+        wanted = list(specs)
+        if not wanted:
+            return
+        response = self._change(_CREATE, self._creation(wanted), lambda answer: answer.topics)
+        self._require_granted(response.topics, _CREATE, "CREATE")
+        names = [spec.name for spec in wanted]
+        deadline = time.monotonic() + self._wire.timeout_s
+        while True:
+            described = self._wire.metadata(names, operation=_CREATE).topics
+            absent = [topic.name for topic in described if not _is_led(topic)]
+            if not absent:
+                return
+            if time.monotonic() + _RETRY_S > deadline:
+                reason = f"no leader yet for {', '.join(absent)}"
+                raise self._wire.unavailable(_CREATE, self._wire.timeout_s, reason)
+            time.sleep(_RETRY_S)
+
+    def validate_topics(self, specs: Iterable[TopicSpec]) -> Mapping[str, KStreamsAssetsError]:
+        """Why the cluster would not create these topics, by name; creates nothing.
+
+        Rights, configs, replication factor, names, the cluster's policy, topics that exist already.
+        """
+        wanted = list(specs)
+        if not wanted:
+            return {}
+        request = self._creation(wanted, validate_only=True)
+        response = self._change(_CREATE, request, lambda answer: answer.topics)
+        return {
+            topic.name: self._refusal([topic], _CREATE, "CREATE")
+            for topic in response.topics
+            if topic.error_code
+        }
+
+    def _creation(
+        self, specs: Iterable[TopicSpec], *, validate_only: bool = False
+    ) -> CreateTopicsRequest:
+        topic = CreateTopicsRequest.CreatableTopic
+        return CreateTopicsRequest(
+            topics=[
+                topic(
+                    name=spec.name,
+                    num_partitions=spec.partitions,
+                    replication_factor=spec.replication_factor,
+                    assignments=[],
+                    configs=[
+                        topic.CreatableTopicConfig(name=name, value=value)
+                        for name, value in spec.configs.items()
+                    ],
+                )
+                for spec in specs
+            ],
+            timeout_ms=round(1000 * self._wire.timeout_s),
+            validate_only=validate_only,
+        )
+
+    def alter_topic_configs(self, changes: Mapping[str, Mapping[str, str | None]]) -> None:
+        """Set configs of topics, or remove (None) their own values; configs not named stay.
+
+        Each topic's changes are taken together or not at all, and hold a moment later. Needs
+        ALTER_CONFIGS. Raises KafkaRequestError for values the cluster does not take.
+        """
+        operation = "alter_topic_configs"
+        resource = IncrementalAlterConfigsRequest.AlterConfigsResource
+        resources = [
+            resource(
+                resource_type=_TOPIC,
+                resource_name=topic,
+                configs=[
+                    resource.AlterableConfig(
+                        name=name, config_operation=_DELETE if value is None else _SET, value=value
+                    )
+                    for name, value in configs.items()
+                ],
+            )
+            for topic, configs in changes.items()
+            if configs
+        ]
+        if resources:
+            request = IncrementalAlterConfigsRequest(resources=resources, validate_only=False)
+            response = self._change(operation, request, lambda answer: answer.responses)
+            self._require_granted(response.responses, operation, "ALTER_CONFIGS")
+
+    def delete_topics(self, names: Iterable[str]) -> None:
+        """Delete topics; they vanish a moment later. Needs DELETE."""
+        operation, wanted = "delete_topics", sorted(set(names))
+        if wanted:
+            request = DeleteTopicsRequest(
+                topics=[DeleteTopicsRequest.DeleteTopicState(name=name) for name in wanted],
+                topic_names=wanted,
+                timeout_ms=round(1000 * self._wire.timeout_s),
+            )
+            response = self._change(operation, request, lambda answer: answer.responses)
+            self._require_granted(response.responses, operation, "DELETE")
+
+    def _change(
+        self, operation: str, request: ApiMessage, results: Callable[[Any], Iterable[Any]]
+    ) -> Any:  # noqa: ANN401 (kafka-python builds its response classes at run time)
+        """The controller's answer to a request that is sent once, as it may not be done twice.
+
+        Only to a broker that answers at this moment; asked again of another one where the answer
+        is that it is not the controller. Raises ClusterUnavailableError.
+        """
+        limit_s = self._wire.timeout_s
+        deadline = time.monotonic() + limit_s
+        while True:
+            reason = "the controller moves"
+            node = self._wire.metadata([], operation=operation, timeout_s=limit_s).controller_id
+            try:
+                answers_s = min(_ONE_BROKER_S, limit_s)
+                self._wire.metadata(
+                    [], operation=operation, node=node, timeout_s=answers_s, retry=False
+                )
+            except ClusterUnavailableError as error:
+                reason = error.reason
+            else:
+                response = self._wire.request(
+                    lambda: request,
+                    operation=operation,
+                    node=node,
+                    timeout_s=max(_RETRY_S, deadline - time.monotonic()),
+                    retry=False,
+                )
+                if all(result.error_code != _NOT_CONTROLLER for result in results(response)):
+                    return response
+            if time.monotonic() + _RETRY_S > deadline:
+                raise self._wire.unavailable(operation, self._wire.timeout_s, reason)
+            time.sleep(_RETRY_S)
+            limit_s = max(_RETRY_S, deadline - time.monotonic())
+
+    def _require_granted(self, results: Iterable[Any], operation: str, needed: str) -> None:
+        refused = [result for result in results if result.error_code]
+        if refused:
+            raise self._refusal(refused, operation, needed)
+
+    def _refusal(
+        self, refused: Sequence[Any], operation: str, needed: str
+    ) -> AuthorizationFailedError | TopicNotFoundError | KafkaRequestError:
+        """One error that names every topic that was refused for the same reason."""
+        if denied := [_name(one) for one in refused if one.error_code in _NOT_ALLOWED]:
+            return topics_not_allowed(operation, denied, needed)
+        if absent := [_name(one) for one in refused if one.error_code == _ABSENT]:
+            return TopicNotFoundError(topics=absent, cluster=self._wire.bootstrap_servers)
+        return _failed(refused[0], operation)
 
 
-def _is_led(answer: ConfluentTopicDescription | KafkaException) -> bool:
-    return not isinstance(answer, KafkaException) and all(
-        partition.leader is not None and partition.leader.id >= 0 for partition in answer.partitions
+def operation_names(codes: Iterable[int]) -> frozenset[str]:
+    """What Kafka calls these operations: READ, DESCRIBE ...; kafka-python has read the bits."""
+    return frozenset(operation.name for operation in ACLOperation if operation.value in codes)
+
+
+def _topic_configs(wire: WireClient, topics: Sequence[str]) -> dict[str, Sequence[Any]]:
+    """The entries of each topic that is there, defaults included."""
+    if not topics:
+        return {}
+    results = _configs(wire, _TOPIC, topics, None)
+    denied = [r.resource_name for r in results if r.error_code == TOPIC_NOT_ALLOWED]
+    if denied:
+        raise topics_not_allowed("describe_configs", denied, "DESCRIBE_CONFIGS")
+    for result in results:
+        if result.error_code not in (0, _ABSENT):
+            raise _failed(result, "describe_configs")
+    return {result.resource_name: result.configs for result in results if not result.error_code}
+
+
+def _configs(
+    wire: WireClient,
+    kind: int,
+    names: Iterable[str],
+    keys: Iterable[str] | None,
+    *,
+    node: int | None = None,
+) -> Sequence[Any]:
+    resource = DescribeConfigsRequest.DescribeConfigsResource
+    wanted = None if keys is None else list(keys)
+    request = DescribeConfigsRequest(
+        resources=[
+            resource(resource_type=kind, resource_name=name, configuration_keys=wanted)
+            for name in names
+        ],
+        include_synonyms=False,
+        include_documentation=False,
+    )
+    return wire.request(lambda: request, operation="describe_configs", node=node).results
+
+
+def _values(entries: Iterable[Any]) -> dict[str, str]:
+    found = {entry.name: entry.value for entry in entries if entry.value is not None}
+    return dict(sorted(found.items()))
+
+
+def _failed(result: Any, operation: str) -> KafkaRequestError:  # noqa: ANN401
+    # not every answer has room for the broker's own words
+    told = getattr(result, "error_message", None)
+    reason = told or client_errors.for_code(result.error_code).__name__
+    return KafkaRequestError(
+        operation=operation, resource=f"topic {_name(result)}", reason=reason.rstrip(".")
     )
 
 
-def alter_topic_configs(
-    admin: LibrdkafkaAdmin,
-    changes: Mapping[str, Mapping[str, str | None]],
-    *,
-    cluster: str,
-) -> None:
-    """Set configs of topics, or remove (None) their own values; configs not named stay.
-
-    Each topic's changes are taken together or not at all, and hold a moment later. Raises
-    TopicNotFoundError, AuthorizationFailedError (ALTER_CONFIGS), KafkaRequestError.
-    """
-    resources = [
-        ConfigResource(
-            ResourceType.TOPIC,
-            name,
-            incremental_configs=[_config_change(key, value) for key, value in configs.items()],
-        )
-        for name, configs in changes.items()
-        if configs
-    ]
-    if resources:
-        results = admin.call(
-            "alter_topic_configs",
-            lambda client: client.incremental_alter_configs(
-                resources, request_timeout=admin.timeout_s
-            ),
-        )
-        granted(
-            {resource.name: result for resource, result in results.items()},
-            operation="alter_topic_configs",
-            needed="ALTER_CONFIGS",
-            cluster=cluster,
-        )
+def _name(result: Any) -> str:  # noqa: ANN401
+    return result.resource_name if hasattr(result, "resource_name") else result.name
 
 
-def _config_change(name: str, value: str | None) -> ConfigEntry:
-    change = AlterConfigOpType.DELETE if value is None else AlterConfigOpType.SET
-    return ConfigEntry(name, value, incremental_operation=change)
+def _is_led(topic: Any) -> bool:  # noqa: ANN401
+    return not topic.error_code and all(entry.leader_id >= 0 for entry in topic.partitions)
 
 
-def delete_topics(admin: LibrdkafkaAdmin, names: Iterable[str], *, cluster: str) -> None:
-    """Delete topics; TopicNotFoundError, AuthorizationFailedError (DELETE)."""
-    wanted = sorted(set(names))
-    if wanted:
-        results = admin.call(
-            "delete_topics",
-            lambda client: client.delete_topics(
-                wanted, operation_timeout=admin.timeout_s, request_timeout=admin.timeout_s
-            ),
-        )
-        granted(results, operation="delete_topics", needed="DELETE", cluster=cluster)
-
-
-def granted(
-    results: Mapping[str, V | KafkaException], *, operation: str, needed: str, cluster: str
-) -> dict[str, V]:
-    """The results by topic, or one error that names every topic that failed for the same reason."""
-    refused: dict[str, ConfluentError] = {
-        name: result.args[0]
-        for name, result in results.items()
-        if isinstance(result, KafkaException)
-    }
-    pick: Callable[[set[int]], list[str]] = partial(_with_code, refused)
-    if denied := pick(_NOT_ALLOWED):
-        names = ", ".join(denied)
-        resource = f"topic{'s' if len(denied) > 1 else ''} {names}"
-        raise AuthorizationFailedError(operation=operation, resource=resource, needed=needed)
-    if absent := pick(ABSENT):
-        raise TopicNotFoundError(topics=absent, cluster=cluster)
-    for name, error in refused.items():
-        reason = error.str().rstrip(".")
-        raise KafkaRequestError(operation=operation, resource=f"topic {name}", reason=reason)
-    return {
-        name: result for name, result in results.items() if not isinstance(result, KafkaException)
-    }
-
-
-def _with_code(refused: Mapping[str, ConfluentError], codes: set[int]) -> list[str]:
-    return sorted(name for name, error in refused.items() if error.code() in codes)
+def _notation(topic_id: UUID) -> str:
+    """A topic id as Kafka's own `Uuid` writes it."""
+    return base64.urlsafe_b64encode(topic_id.bytes).decode().rstrip("=")

@@ -19,6 +19,7 @@ from kstreams_assets.errors import (
     KafkaRequestError,
 )
 from kstreams_assets.kafka.coordinator_log import CONSUMER_OFFSETS
+from kstreams_assets.kafka.leaders import Requests
 from kstreams_assets.kafka.wire import COORDINATOR_BUSY, Coordinated, WireClient
 
 _OPERATION = "transactional_topics"
@@ -66,65 +67,6 @@ def transactional_id_pattern(application_id: str) -> re.Pattern[str]:
     mere prefix would take `orders-eu` for `orders`.
     """
     return re.compile(rf"{re.escape(application_id)}-(?:{_UUID}-\d+|\d+_\d+)")
-
-
-def transactional_ids(wire: WireClient, application_id: str) -> tuple[TransactionalId, ...]:
-    """The transactional ids of an application with their producer ids, by name.
-
-    Those of stopped instances too, until they expire (`transactional.id.expiration.ms`, 7 days).
-    **An empty answer proves nothing:** brokers leave out ids that this user may not DESCRIBE, and
-    do not say so. Asked again, for as long as a request may take, while coordinators move or
-    load. Raises ClusterUnavailableError, AuthenticationFailedError, KafkaRequestError.
-    """
-    deadline = time.monotonic() + wire.timeout_s
-    while True:
-        try:
-            return _listed(wire, application_id, _LIST, retry=False)
-        except _CoordinatorBusyError as error:
-            reason = error.reason
-        except ClusterUnavailableError as error:
-            reason = error.reason  # a broker that is gone is not asked again
-        if time.monotonic() + _RETRY_S > deadline:
-            raise wire.unavailable(_LIST, wire.timeout_s, reason)
-        time.sleep(_RETRY_S)
-
-
-def ongoing_producers(
-    wire: WireClient, transactional_ids: Iterable[str]
-) -> frozenset[tuple[int, int]]:
-    """Producer id and epoch of those of these transactional ids whose transaction is open.
-
-    One whose coordinator moves or loads at the moment is left out, like one that is gone. Raises
-    AuthorizationFailedError, ClusterUnavailableError, KafkaRequestError.
-    """
-    return frozenset(
-        (entry.producer_id, entry.producer_epoch)
-        for entry in _described(wire, transactional_ids, _DESCRIBE)
-        if entry.transaction_state == ONGOING
-    )
-
-
-def transactional_topics(wire: WireClient, application_id: str) -> TransactionalTopics:
-    """Topics that open transactions of this application write at the moment.
-
-    Empty with a reason when this user may not see them. Raises ClusterUnavailableError,
-    AuthenticationFailedError.
-    """
-    try:
-        ids = [known.name for known in _listed(wire, application_id, _OPERATION, retry=True)]
-    except KafkaRequestError as error:
-        return _unseen(error.reason)
-    if not ids:
-        return _unseen(
-            f"no transactional id of {application_id} is visible (none in use, or the right"
-            f" DESCRIBE on transactional ids {application_id}-* is missing)"
-        )
-    try:
-        found = {t.topic for entry in _described(wire, ids, _OPERATION) for t in entry.topics}
-    except AuthorizationFailedError as error:
-        return TransactionalTopics(frozenset(), tuple(sorted(ids)), str(error))
-    topics = frozenset(found - {CONSUMER_OFFSETS})
-    return TransactionalTopics(topics, tuple(sorted(ids)))
 
 
 class _CoordinatorBusyError(KafkaRequestError):
@@ -194,3 +136,64 @@ def _refused(name: str, code: int, operation: str) -> AuthorizationFailedError |
 
 def _unseen(reason: str) -> TransactionalTopics:
     return TransactionalTopics(frozenset(), (), reason)
+
+
+class TransactionRequests(Requests):
+    """The part of `KafkaCluster` that concerns transactions."""
+
+    def transactional_ids(self, application_id: str) -> tuple[TransactionalId, ...]:
+        """The transactional ids of an application with their producer ids, by name.
+
+        Those of stopped instances too, until they expire (`transactional.id.expiration.ms`, 7
+        days). **An empty answer proves nothing:** brokers leave out ids that this user may not
+        DESCRIBE, and do not say so. Asked again, for as long as a request may take, while
+        coordinators move or load. Raises KafkaRequestError.
+        """
+        deadline = time.monotonic() + self._wire.timeout_s
+        while True:
+            try:
+                return _listed(self._wire, application_id, _LIST, retry=False)
+            except _CoordinatorBusyError as error:
+                reason = error.reason
+            except ClusterUnavailableError as error:
+                reason = error.reason  # a broker that is gone is not asked again
+            if time.monotonic() + _RETRY_S > deadline:
+                raise self._wire.unavailable(_LIST, self._wire.timeout_s, reason)
+            time.sleep(_RETRY_S)
+
+    def ongoing_producers(self, transactional_ids: Iterable[str]) -> frozenset[tuple[int, int]]:
+        """Producer id and epoch of those of these transactional ids whose transaction is open.
+
+        One whose coordinator moves or loads at the moment is left out, like one that is gone. Needs
+        DESCRIBE on them. Raises KafkaRequestError.
+        """
+        return frozenset(
+            (entry.producer_id, entry.producer_epoch)
+            for entry in _described(self._wire, transactional_ids, _DESCRIBE)
+            if entry.transaction_state == ONGOING
+        )
+
+    def transactional_topics(self, application_id: str) -> TransactionalTopics:
+        """Topics that open transactions of this application write at the moment.
+
+        Empty with a reason when this user may not see them.
+        """
+        try:
+            ids = [
+                known.name for known in _listed(self._wire, application_id, _OPERATION, retry=True)
+            ]
+        except KafkaRequestError as error:
+            return _unseen(error.reason)
+        if not ids:
+            return _unseen(
+                f"no transactional id of {application_id} is visible (none in use, or the right"
+                f" DESCRIBE on transactional ids {application_id}-* is missing)"
+            )
+        try:
+            found = {
+                t.topic for entry in _described(self._wire, ids, _OPERATION) for t in entry.topics
+            }
+        except AuthorizationFailedError as error:
+            return TransactionalTopics(frozenset(), tuple(sorted(ids)), str(error))
+        topics = frozenset(found - {CONSUMER_OFFSETS})
+        return TransactionalTopics(topics, tuple(sorted(ids)))

@@ -13,7 +13,7 @@ import time
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from enum import IntEnum
 from functools import partial
 from pathlib import Path
@@ -24,6 +24,7 @@ from kafka.net.manager import KafkaConnectionManager
 from kafka.net.sasl.oauth import AbstractTokenProvider
 from kafka.net.selector import NetworkSelector
 from kafka.protocol.api_message import ApiMessage
+from kafka.protocol.metadata import MetadataRequest
 from kafka.protocol.metadata.find_coordinator import FindCoordinatorRequest
 
 from kstreams_assets.errors import (
@@ -191,6 +192,10 @@ _SASL_REFUSALS = (
     SecretNotFoundError,
 )
 _BROKEN_OFF = (ssl.SSLEOFError, ssl.SSLZeroReturnError)
+# From version 13 on the answer has a top-level error that older brokers do not know.
+_METADATA_WITH_TOPIC_IDS = 10
+_METADATA_VERSION = 12
+TOPIC_NOT_ALLOWED = client_errors.TopicAuthorizationFailedError.errno
 COORDINATOR_BUSY = {14, 15, 16}
 """COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR: ask again."""
 
@@ -239,6 +244,7 @@ class WireClient:
 
     def __init__(self, connection: KafkaConnection, *, timeout_s: float) -> None:
         self._connection = connection
+        self.bootstrap_servers = connection.bootstrap_servers
         self.timeout_s = timeout_s
         self._lock = threading.RLock()
         self._manager: _Manager | None = None
@@ -279,6 +285,35 @@ class WireClient:
                 if not retry:
                     raise self.unavailable(operation, limit_s, str(error)) from None
             time.sleep(_RETRY_S)
+
+    def metadata(
+        self,
+        topics: Iterable[str] | None,
+        *,
+        operation: str,
+        node: int | None = None,
+        timeout_s: float | None = None,
+        retry: bool = True,
+        with_rights: bool = False,
+    ) -> Any:  # noqa: ANN401
+        """What broker `node` (None: any) knows of these topics (None: all) and of the brokers.
+
+        Topics that are not there, or not shown to this user, have an error code. Raises what
+        `request` raises.
+        """
+        named = None
+        if topics is not None:
+            named = [MetadataRequest.MetadataRequestTopic(name=name) for name in topics]
+        request = MetadataRequest(
+            topics=named,
+            allow_auto_topic_creation=False,
+            include_topic_authorized_operations=with_rights,
+            min_version=_METADATA_WITH_TOPIC_IDS,
+            max_version=_METADATA_VERSION,
+        )
+        return self.request(
+            lambda: request, operation=operation, node=node, timeout_s=timeout_s, retry=retry
+        )
 
     def broker_ids(self, *, operation: str) -> list[int]:
         """The ids of all brokers."""
@@ -333,7 +368,7 @@ class WireClient:
     def unavailable(self, operation: str, timeout_s: float, reason: str) -> ClusterUnavailableError:
         """The error for a call that got no usable answer in time."""
         return ClusterUnavailableError(
-            bootstrap_servers=self._connection.bootstrap_servers,
+            bootstrap_servers=self.bootstrap_servers,
             operation=operation,
             timeout_s=timeout_s,
             reason=self._connection.scrub(reason).rstrip("."),
@@ -389,12 +424,21 @@ class WireClient:
                 return failure
             if reason is not None:
                 return AuthenticationFailedError(
-                    bootstrap_servers=self._connection.bootstrap_servers,
+                    bootstrap_servers=self.bootstrap_servers,
                     mechanism=self._connection.mechanism,
                     reason=self._connection.scrub(reason).rstrip("."),
                 )
         timed_out = isinstance(error, client_errors.KafkaTimeoutError) and remembered is not None
         return self.unavailable(operation, timeout_s, str(remembered if timed_out else error))
+
+
+def topics_not_allowed(
+    operation: str, topics: Iterable[str], needed: str
+) -> AuthorizationFailedError:
+    """The error for topics on which a right is missing; names them all."""
+    names = sorted(set(topics))
+    resource = f"topic{'s' if len(names) > 1 else ''} {', '.join(names)}"
+    return AuthorizationFailedError(operation=operation, resource=resource, needed=needed)
 
 
 def _data_before_end(

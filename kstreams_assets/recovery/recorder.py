@@ -10,8 +10,8 @@ from kstreams_assets.app.model import StreamsApplication
 from kstreams_assets.errors import KafkaError, TopicNotFoundError
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.coordinator_log import CONSUMER_OFFSETS, coordinator_partition
-from kstreams_assets.kafka.metadata import TopicIdentity
 from kstreams_assets.kafka.raw_log import RawLogReader
+from kstreams_assets.kafka.topics import TopicIdentity
 from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.recovery.completion import Completed, Completion, HeldPosition, Safe
 from kstreams_assets.recovery.maintenance import Retention, maintain_if_due

@@ -6,7 +6,7 @@ from functools import cached_property
 
 from kstreams_assets.app.model import StreamsApplication, TopicRole
 from kstreams_assets.kafka.cluster import KafkaCluster
-from kstreams_assets.kafka.metadata import TopicIdentity
+from kstreams_assets.kafka.topics import TopicIdentity
 from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.recovery.cut import Written
 from kstreams_assets.warehouse.point import PartitionCut, topic_id_of, truncated_incarnation

@@ -17,7 +17,7 @@ from kstreams_assets.errors import (
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.kafka.coordinator_log import CONSUMER_OFFSETS, group_commits
-from kstreams_assets.kafka.groups import GroupState, commit_group_offsets
+from kstreams_assets.kafka.groups import GroupRequests, GroupState
 from kstreams_assets.kafka.topics import TopicSpec
 from kstreams_assets.kafka.wire import Coordinated, WireClient
 from kstreams_assets.local.cluster import LocalCluster
@@ -218,7 +218,7 @@ OFFSETS = {TopicPartitionId("t", number): CommittedOffset(1, "") for number in r
 
 def test_a_coordinator_that_loads_or_moves_is_asked_again() -> None:
     wire = FakeWire(14, 15, 16, 0)
-    commit_group_offsets(cast("WireClient", wire), "g", OFFSETS)
+    GroupRequests(cast("WireClient", wire)).commit_group_offsets("g", OFFSETS)
     assert (wire.asked, wire.forgotten) == (4, 3)
 
 
@@ -226,6 +226,6 @@ def test_asking_again_is_bounded() -> None:
     wire = FakeWire(14, timeout_s=0.8)
     started = time.monotonic()
     with pytest.raises(ClusterUnavailableError, match="CoordinatorLoadInProgressError"):
-        commit_group_offsets(cast("WireClient", wire), "g", OFFSETS)
+        GroupRequests(cast("WireClient", wire)).commit_group_offsets("g", OFFSETS)
     assert time.monotonic() - started < 2
     assert wire.asked > 1

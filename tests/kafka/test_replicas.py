@@ -6,8 +6,7 @@ import pytest
 
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
-from kstreams_assets.kafka.metadata import Replicas
-from kstreams_assets.kafka.topics import TopicSpec
+from kstreams_assets.kafka.topics import Replicas, TopicSpec
 from kstreams_assets.local.cluster import LocalCluster
 from kstreams_assets.offsets import TopicPartitionId
 from tests.streams.cluster import unique_name

@@ -12,7 +12,7 @@ from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.kafka.raw_log import RawLogReader
 from kstreams_assets.kafka.topics import TopicSpec
-from kstreams_assets.kafka.transactions import TransactionalId, transactional_ids
+from kstreams_assets.kafka.transactions import TransactionalId, TransactionRequests
 from kstreams_assets.kafka.wire import WireClient
 from kstreams_assets.local.cluster import LocalCluster
 from kstreams_assets.offsets import OffsetRange, TopicPartitionId
@@ -61,7 +61,7 @@ class FakeWire:
 
 
 def _ids(wire: FakeWire) -> tuple[TransactionalId, ...]:
-    return transactional_ids(cast(WireClient, wire), "orders")
+    return TransactionRequests(cast(WireClient, wire)).transactional_ids("orders")
 
 
 class TestBrokersInMemory:

@@ -50,7 +50,7 @@ class Bench:
 
     def __post_init__(self) -> None:
         def take(recorder: Recorder) -> RecoveryPoint:
-            self.timeouts.append(recorder.cluster._admin._timeout_s)
+            self.timeouts.append(recorder.cluster._wire.timeout_s)
             taken = replace(
                 point(self.now_ms, cut(0, 5), cut(0, 5, topic="u")),
                 guarantee=self.guarantee,

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from kstreams_assets.app.model import AppTopic, StreamsApplication, TopicRole
-from kstreams_assets.kafka.metadata import TopicIdentity
+from kstreams_assets.kafka.topics import TopicIdentity
 from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.recovery.cut import Written
 from kstreams_assets.recovery.standing import Standing
