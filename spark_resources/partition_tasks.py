@@ -13,13 +13,11 @@ from pathlib import Path
 from typing import TypeVar, cast
 
 import pyarrow as pa
-from py4j.protocol import Py4JError
 from pyspark import cloudpickle
-from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from kstreams_assets.errors import KStreamsAssetsError
-from spark_resources.spans import SparkJobError
+from spark_resources.failures import SPARK_FAILURES, SparkJobError
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -72,7 +70,7 @@ def run_partition_tasks(spark: SparkSession, items: Sequence[T], task: Callable[
         Path(signals.lock).touch()
         try:
             outcomes = _run(spark, [cloudpickle.dumps(item) for item in items], task, signals)
-        except (PySparkException, Py4JError) as error:
+        except SPARK_FAILURES as error:
             _stop(signals)
             raise SparkJobError(_innermost(str(error))) from None
         except BaseException:

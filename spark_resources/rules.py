@@ -8,9 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from py4j.protocol import Py4JError
 from pyspark import StorageLevel
-from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
@@ -27,6 +25,7 @@ from kstreams_assets.completeness.result import Sample
 from kstreams_assets.completeness.view import View, ViewKind, key_parts_of, value_columns
 from kstreams_assets.ktables.as_text import as_text
 from kstreams_assets.ktables.plan import SnapshotWork
+from spark_resources.failures import SPARK_FAILURES, SparkJobError, spark_failures
 from spark_resources.ktable_columns import with_decoded_columns, with_decoded_record
 from spark_resources.ktable_rows import (
     Newest,
@@ -36,7 +35,6 @@ from spark_resources.ktable_rows import (
     numbered,
     rows_inside,
 )
-from spark_resources.spans import SparkJobError, innermost_cause
 
 if TYPE_CHECKING:
     from kstreams_assets.ktables.schemas import RegisteredSchema
@@ -310,7 +308,7 @@ def define_view(
     Raises:
         SparkJobError: It cannot be read.
     """
-    with _told():
+    with spark_failures():
         views.define(name, asked, content, is_shared=is_shared)
 
 
@@ -320,7 +318,7 @@ def run_number(session: SparkSession, sql: str, timeout_s: float) -> int:
     Raises:
         SparkJobError: As `run_rule`.
     """
-    with _told(), _limited(session, timeout_s):
+    with spark_failures(), _limited(session, timeout_s):
         return int(session.sql(sql).take(1)[0][0] or 0)
 
 
@@ -330,7 +328,7 @@ def run_rule(session: SparkSession, sql: str, timeout_s: float) -> ReturnedRows:
     Raises:
         SparkJobError: Spark refused it, it failed on the way, or it took too long.
     """
-    with _told(), _limited(session, timeout_s):
+    with spark_failures(), _limited(session, timeout_s):
         rows = session.sql(sql)
         found = rows.take(SAMPLE_ROWS + 1)
         count = len(found) if len(found) <= SAMPLE_ROWS else rows.count()
@@ -358,7 +356,7 @@ def _limited(session: SparkSession, timeout_s: float) -> Iterator[None]:
     watch.start()
     try:
         yield
-    except (PySparkException, Py4JError) as error:
+    except SPARK_FAILURES as error:
         if over.is_set():
             raise SparkJobError(
                 f"its query took longer than {timeout_s:g} s (timeout_seconds of the rule) and was"
@@ -369,15 +367,6 @@ def _limited(session: SparkSession, timeout_s: float) -> Iterator[None]:
         ended.set()
         watch.join()
         context.setLocalProperty("spark.jobGroup.id", None)  # pyright: ignore[reportArgumentType]
-
-
-@contextmanager
-def _told() -> Iterator[None]:
-    """What Spark raises, without its Java stack."""
-    try:
-        yield
-    except (PySparkException, Py4JError) as error:
-        raise SparkJobError(innermost_cause(str(error))) from error
 
 
 def _sample(rows: DataFrame, found: Sequence[Row]) -> Sample:

@@ -3,13 +3,11 @@
 from pathlib import Path
 from typing import Final
 
-from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
+from spark_resources.failures import SPARK_FAILURES, SparkJobError
 from spark_resources.partition_records import SCHEMA
-from spark_resources.spans import SparkJobError
 
 _OPTIONS: Final = {
     # A dictionary of payloads does not pay, and hides from readers how large a row group is.
@@ -49,7 +47,7 @@ def stage_snapshot(
             .options(**_OPTIONS)
             .parquet(str(folder))
         )
-    except (PySparkException, Py4JError) as error:
+    except SPARK_FAILURES as error:
         raise SparkJobError(str(error).strip().splitlines()[0]) from None
     return {
         int(path.parent.name.removeprefix("partition=")): path

@@ -1,24 +1,25 @@
 """Spark jobs that read spans of Kafka partitions, committed records only, and write their files."""
 
 import json
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import reduce
 from pathlib import Path
 from typing import Final
 
-from py4j.protocol import Py4JError
+import pyarrow as pa
 from pyspark import StorageLevel
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from kstreams_assets.backup.plan import ReadRange
 from kstreams_assets.offsets import TopicPartitionId
-from kstreams_assets.warehouse.records import NewFile, SpanId
+from kstreams_assets.warehouse.committer import NewFile
 from kstreams_assets.warehouse.spans import SpanPlan
-from spark_resources.span_files import WRITTEN_DDL, SpanEdges, SpanFiles
+from spark_resources.data_files import WRITTEN_DDL, NewFolder, SpanEdges, SpanFiles
+from spark_resources.failures import spark_failures
+
+ArrowTask = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 RECORD_COLUMNS = (
     "window STRING NOT NULL, topic STRING NOT NULL, partition INT NOT NULL, "
@@ -96,20 +97,6 @@ def read_stretches(
 _BATCH_RECORDS: Final = 2_000
 _BATCH_SETTING: Final = "spark.sql.execution.arrow.maxRecordsPerBatch"
 
-_CAUSE = re.compile(r"^\s*Caused by: (.+)$", re.MULTILINE)
-_FIRST = re.compile(
-    r"^(?:: |.*Lost task .*?\): )((?:[\w$]+\.)+\w*(?:Exception|Error): .+)$", re.MULTILINE
-)
-"""What py4j, or the driver, names before its causes."""
-_EXCEPTION = re.compile(r"^\s*((?:[\w$]+\.)+\w*(?:Exception|Error): .+)$", re.MULTILINE)
-_PYTHON = "Traceback (most recent call last):"
-_PYTHON_ERROR = re.compile(r"^((?:\w+\.)*\w*(?:Exception|Error): .+)$", re.MULTILINE)
-_TELLING = ("org.apache.kafka.", "org.apache.spark.sql.kafka010.", "org.apache.spark.sql.delta.")
-
-
-class SparkJobError(RuntimeError):
-    """A Spark job failed; the text is its innermost cause, without the Java stack."""
-
 
 def write_span_files(
     spark: SparkSession,
@@ -125,37 +112,31 @@ def write_span_files(
 ) -> list[NewFile]:
     """Read the stretches, and write the records of each span as files into a folder.
 
-    `folder` is one below the table, which refers to none of its files yet; what tasks wrote that
-    Spark did twice is removed. The driver and the tasks must see the same folder.
+    `folder` is one below the table, which refers to none of its files yet.
 
     Raises:
         SparkJobError: Reading or writing failed.
     """
-    task = SpanFiles(str(folder), _edges(spans), compression, compression_level)
-    try:
+    task = SpanFiles(NewFolder(str(folder), compression, compression_level), _edges(spans))
+    with spark_failures():
         set_properties(spark, system_properties)
         frames = [read_stretches(spark, kafka_options, read, group_id_prefix) for read in reads]
-        records = reduce(DataFrame.unionAll, frames)
-        with _batches_of(spark, _BATCH_RECORDS):
-            rows = records.mapInArrow(task.write, WRITTEN_DDL).collect()
-    except (PySparkException, Py4JError) as error:
-        raise SparkJobError(innermost_cause(str(error))) from error
-    names = {row["name"] for row in rows}
+        return write_files(reduce(DataFrame.unionAll, frames), task.write, folder)
+
+
+def write_files(rows: DataFrame, write: ArrowTask, folder: Path) -> list[NewFile]:
+    """Let tasks write rows as files into a folder; what Spark did twice is removed.
+
+    The driver and the tasks must see the same folder.
+    """
+    with _batches_of(rows.sparkSession, _BATCH_RECORDS):
+        told = rows.mapInArrow(write, WRITTEN_DDL).collect()
+    files = [NewFile.told(folder, row.asDict()) for row in told]
+    wanted = {file.path for file in files}
     for file in folder.glob("*.parquet"):
-        if file.name not in names:
+        if f"{folder.name}/{file.name}" not in wanted:
             file.unlink()
-    return [
-        NewFile(
-            span=SpanId(row["window"], TopicPartitionId(row["topic"], row["partition"])),
-            path=f"{folder.name}/{row['name']}",
-            size=row["size"],
-            digest=row["digest"],
-            stats=json.loads(row["stats"]),
-            payload_bytes=row["payload_bytes"],
-            odd_timestamps=row["odd_timestamps"],
-        )
-        for row in rows
-    ]
+    return files
 
 
 def _edges(spans: Sequence[SpanPlan]) -> dict[tuple[str, int], SpanEdges]:
@@ -192,21 +173,6 @@ def set_properties(spark: SparkSession, properties: Mapping[str, str]) -> None:
             jvm.java.lang.System.setProperty(name, value)
 
 
-def innermost_cause(text: str) -> str:
-    """The innermost cause that Kafka, Spark's Kafka source or Delta names, else the innermost.
-
-    Below those lie Java's own (`ArithmeticException: long overflow`), which say less.
-    """
-    causes = [*_FIRST.findall(text), *_CAUSE.findall(text)] or _EXCEPTION.findall(text)
-    if causes and causes[-1].endswith(_PYTHON):
-        causes = _PYTHON_ERROR.findall(text) or causes
-    if not causes:
-        return text.strip().splitlines()[0]
-    telling = [cause for cause in causes if cause.startswith(_TELLING)]
-    package_and_class, _, message = (telling or causes)[-1].strip().partition(":")
-    return f"{package_and_class.rpartition('.')[2]}:{message}" if message else package_and_class
-
-
 def cluster_records(
     spark: SparkSession,
     stretches: Sequence[ReadRange],
@@ -223,7 +189,7 @@ def cluster_records(
     Raises:
         SparkJobError: Spark refused the read.
     """
-    try:
+    with spark_failures():
         set_properties(spark, system_properties)
         if stretches:
             rows = read_stretches(spark, kafka_options, stretches, group_id_prefix)
@@ -231,5 +197,3 @@ def cluster_records(
         else:
             rows = no_records(spark)
         return rows.persist(StorageLevel.MEMORY_AND_DISK)
-    except (PySparkException, Py4JError) as error:
-        raise SparkJobError(innermost_cause(str(error))) from error

@@ -29,6 +29,7 @@ from kstreams_assets.ktables.schemas import try_to_save_schemas
 from kstreams_assets.recovery.maintenance import retention_of
 from kstreams_assets.recovery.recorder import Recorder
 from kstreams_assets.settings import ApplicationSettings, BackupSettings, RecoveryPointSettings
+from kstreams_assets.warehouse.committer import NewFile, commit, sweep, uncommitted
 from kstreams_assets.warehouse.coverage import held_positions
 from kstreams_assets.warehouse.judge import unproven_points
 from kstreams_assets.warehouse.layout import (
@@ -40,18 +41,9 @@ from kstreams_assets.warehouse.layout import (
 from kstreams_assets.warehouse.ledger import Ledger, TopicFactsTable
 from kstreams_assets.warehouse.point import RecoveryPoint, in_force
 from kstreams_assets.warehouse.points import RecoveryPointTable
-from kstreams_assets.warehouse.records import (
-    NewFile,
-    SpanId,
-    abandon_increment,
-    begin_increment,
-    commit,
-    contents_of,
-    open_records,
-    sweep,
-)
+from kstreams_assets.warehouse.records import SpanId, contents_of, ensure_records, open_records
 from kstreams_assets.warehouse.spans import SpanContent, SpanPlan, SpanResult, Window
-from kstreams_assets.warehouse.table import WindowTopic, make_warehouse, refuse_newer_tables
+from kstreams_assets.warehouse.table import make_warehouse, refuse_newer_tables
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -187,9 +179,9 @@ class BackupRun:
             wait_s=self.settings.lock_wait_s,
         ) as lock:
             # A newer layout is refused before anything is touched.
-            open_records(self._records)
+            records = open_records(self._records)
             refuse_newer_tables(self.warehouse)
-            sweep(self._records)
+            sweep(self._records, records)
             self._check_what_is_needed()
             if newest_closed in windows and newest_closed is not None:
                 self._points.ensure_closing(newest_closed, [topic.name for topic in self.topics])
@@ -319,12 +311,9 @@ class BackupRun:
         if not reads:
             yield []
             return
-        folder = begin_increment(self._records)
-        try:
+        ensure_records(self._records)
+        with uncommitted(self._records) as folder:
             yield self._write(folder, spans, reads, windows, lock)
-        except BaseException:
-            abandon_increment(folder)
-            raise
 
     def _write(
         self,
@@ -339,7 +328,8 @@ class BackupRun:
         _log.info(
             "Reading %d offsets of %d topics for %s.", offsets, len(topics), range_of(windows)
         )
-        from spark_resources.spans import SparkJobError, write_span_files
+        from spark_resources.failures import SparkJobError
+        from spark_resources.spans import write_span_files
 
         lock.note_writer(self.spark.jvm_pid())
         try:
@@ -362,10 +352,14 @@ class BackupRun:
         self, files: Sequence[NewFile], plans: Sequence[TopicPlan], windows: Sequence[Window]
     ) -> int | None:
         """Replace what the table holds of these topics and windows; None when there is nothing."""
+        table = open_records(self._records)
+        if table is None:
+            return None
         return commit(
             self._records,
+            table,
             files,
-            replaces=[WindowTopic(topic.window.key, topic.topic.name) for topic in plans],
+            replaces=[{"window": t.window.key, "topic": t.topic.name} for t in plans],
             provenance={
                 "run_id": self.run_id,
                 "application_id": self.application.application_id,

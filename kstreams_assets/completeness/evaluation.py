@@ -87,7 +87,7 @@ class Evaluation:
         shared: set[ViewPart],
         defined: dict[ViewPart, Content],
     ) -> RuleResult:
-        from spark_resources.spans import SparkJobError
+        from spark_resources.failures import SparkJobError
 
         began = time.monotonic()
         violations, sample = 0, Sample()

@@ -5,7 +5,8 @@ from pathlib import Path
 
 from kstreams_assets.completeness.content import SnapshotRows
 from kstreams_assets.ktables.snapshot import Snapshot, TableStore
-from kstreams_assets.ktables.snapshots_table import SnapshotsTable, open_table, window_files
+from kstreams_assets.ktables.snapshots_table import SnapshotsTable
+from kstreams_assets.ktables.table import open_table, window_files
 from kstreams_assets.settings import ApplicationSettings
 
 

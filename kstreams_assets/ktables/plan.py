@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from kstreams_assets.app.model import TopicRole
-from kstreams_assets.ktables.snapshot import RowProblem, Snapshot, SnapshotPartition, TableStore
+from kstreams_assets.ktables.snapshot import Snapshot, SnapshotPartition, TableStore
 from kstreams_assets.ktables.store_format import StoreFormat, StoreKind
 from kstreams_assets.offsets import OffsetRange, TopicPartitionId, outside
 from kstreams_assets.warehouse.point import PartitionCut, RecoveryPoint
@@ -233,25 +233,6 @@ class SnapshotWork:
     stream_times: Mapping[int, int] = field(default_factory=dict)
     records: int = 0
     record_bytes: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionContent:
-    """What a snapshot holds of one partition (see `SnapshotPartition`)."""
-
-    rows: int = 0
-    bytes: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class SnapshotContent:
-    """A snapshot as it was written."""
-
-    delta_version: int
-    partitions: Mapping[int, PartitionContent]
-    stream_times: Mapping[int, int]
-    problem_rows: int
-    problems: tuple[RowProblem, ...]
 
 
 def work_of(

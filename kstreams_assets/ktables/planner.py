@@ -14,7 +14,8 @@ from kstreams_assets.ktables.plan import (
     with_saved,
 )
 from kstreams_assets.ktables.snapshot import Snapshot, TableStore
-from kstreams_assets.ktables.snapshots_table import SnapshotsTable, open_table, window_files
+from kstreams_assets.ktables.snapshots_table import SnapshotsTable
+from kstreams_assets.ktables.table import open_table, window_files
 from kstreams_assets.offsets import OffsetRange, outside
 from kstreams_assets.restore.inventory import Inventory
 from kstreams_assets.restore.selection import WantedPartition, WantedTopic

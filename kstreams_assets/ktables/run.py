@@ -15,8 +15,6 @@ from kstreams_assets.app.model import StreamsApplication, TopicRole
 from kstreams_assets.backup.run import Spark
 from kstreams_assets.errors import KTableJobError, StoredDataError, UnknownStoreError
 from kstreams_assets.ktables.plan import (
-    PartitionContent,
-    SnapshotContent,
     SnapshotPlan,
     SnapshotWork,
     saved_cuts,
@@ -24,16 +22,18 @@ from kstreams_assets.ktables.plan import (
 )
 from kstreams_assets.ktables.planner import SnapshotPlanner
 from kstreams_assets.ktables.schemas import RegisteredSchema, schemas_of, try_to_save_schemas
-from kstreams_assets.ktables.snapshot import Snapshot, SnapshotPartition, TableStore
-from kstreams_assets.ktables.snapshots_table import (
-    SnapshotsTable,
-    open_table,
-    require_snapshot,
-    snapshot_written,
-    window_files,
-)
+from kstreams_assets.ktables.snapshot import RowProblem, Snapshot, SnapshotPartition, TableStore
+from kstreams_assets.ktables.snapshots_table import SnapshotsTable, require_snapshot
 from kstreams_assets.ktables.store_format import format_of
+from kstreams_assets.ktables.table import open_table, prepare_table, window_files
 from kstreams_assets.settings import ApplicationSettings, BackupSettings
+from kstreams_assets.warehouse.committer import (
+    NewFile,
+    commit,
+    require_written,
+    sweep,
+    uncommitted,
+)
 from kstreams_assets.warehouse.layout import LockHandle, Warehouse, first_changed, warehouse_lock
 from kstreams_assets.warehouse.points import SavedRecordsTable
 from kstreams_assets.warehouse.records import open_records
@@ -74,7 +74,8 @@ def _write(warehouse: Warehouse, plan: SnapshotPlan, path: Path) -> tuple[Path |
 
 
 _log = logging.getLogger(__name__)
-_NOTHING = PartitionContent()
+_FEW_PROBLEMS = 20
+"""How many of the rows with a problem are named."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,12 +118,13 @@ class KTableRun:
             return _Execution(self, lock).make(plans)
 
     def _refuse_newer(self, stores: Sequence[TableStore]) -> None:
-        """A newer layout is refused before anything is touched."""
+        """A newer layout is refused before anything is touched; then leftovers go."""
         name = self.application.application_id
         open_records(self.warehouse.records(name))
         refuse_newer_tables(self.warehouse)
-        for store in stores:
-            open_table(self.warehouse.ktable(name, store.store))
+        tables = [self.warehouse.ktable(name, store.store) for store in stores]
+        for path, table in [(path, open_table(path)) for path in tables]:
+            sweep(path, table)
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,18 +154,18 @@ class _Execution:
         with staged_saved_records(self.run.warehouse, name, plan) as (saved, count):
             saved_file = str(saved) if saved else None
             work = work_of(plan, base, self._base_files(base), saved_file, count)
-            content = self._write(plan, work)
+            made = self._write(plan, work)
         promised = plan.promised(name)
         return replace(
             promised,
-            partitions=tuple(_filled(part, content) for part in promised.partitions),
+            partitions=tuple(made.filled(part) for part in promised.partitions),
             records=plan.records + count,
-            problem_rows=content.problem_rows,
-            problems=content.problems,
-            delta_version=content.delta_version,
+            problem_rows=sum(file.about["problem_rows"] for file in made.files),
+            problems=made.problems(),
+            delta_version=made.delta_version,
             took_ms=round(1000 * (time.monotonic() - began)),
             run_id=self.run.run_id,
-            written=snapshot_written(self._table(plan.store.store), plan.window.key),
+            written=tuple(file.written for file in made.files),
         )
 
     def _require_records(self, plan: SnapshotPlan) -> None:
@@ -196,41 +198,71 @@ class _Execution:
         files = window_files(open_table(path), path)
         return [str(file) for file, _ in files.get(base.window.key, [])]
 
-    def _write(self, plan: SnapshotPlan, work: SnapshotWork) -> SnapshotContent:
-        from spark_resources.ktable_job import write_snapshot
-        from spark_resources.spans import SparkJobError
+    def _write(self, plan: SnapshotPlan, work: SnapshotWork) -> "_Made":
+        """Write the files, look, and put them in place of what the table holds for the window."""
+        from spark_resources.failures import SparkJobError
+        from spark_resources.ktable_job import snapshot_rows
 
         run, name = self.run, self.run.application.application_id
+        path = self._table(plan.store.store)
         self.lock.note_writer(run.spark.jvm_pid())
         try:
-            return write_snapshot(
-                run.spark.spark_session,
-                run.warehouse.ktable(name, plan.store.store),
-                work,
-                schemas=run.schemas,
-                provenance={
-                    "run_id": run.run_id,
-                    "application_id": name,
-                    "recovery_point_id": plan.point.id,
-                    "fingerprint": plan.store.format.fingerprint,
-                },
-                compression=run.settings.compression,
-                compression_level=run.settings.compression_level,
-            )
+            with snapshot_rows(run.spark.spark_session, work, run.schemas) as rows:
+                table = prepare_table(path, rows.schema_json)
+                with uncommitted(path) as folder:
+                    files = rows.write(
+                        folder,
+                        compression=run.settings.compression,
+                        compression_level=run.settings.compression_level,
+                        most_problems=_FEW_PROBLEMS,
+                    )
+                    require_written(path, files)
         except SparkJobError as error:
             raise KTableJobError(
                 store=plan.store.store, window=plan.window.key, reason=str(error).rstrip(".")
             ) from error
+        version = commit(
+            path,
+            table,
+            files,
+            replaces=[{"window": plan.window.key}],
+            provenance={
+                "run_id": run.run_id,
+                "application_id": name,
+                "recovery_point_id": plan.point.id,
+                "fingerprint": plan.store.format.fingerprint,
+            },
+        )
+        return _Made(files, table.version() if version is None else version, rows.stream_times)
 
 
-def _filled(part: SnapshotPartition, content: SnapshotContent) -> SnapshotPartition:
-    found = content.partitions.get(part.partition, _NOTHING)
-    return replace(
-        part,
-        rows=found.rows,
-        bytes=found.bytes,
-        stream_time_ms=content.stream_times.get(part.partition),
-    )
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """A snapshot as it was written."""
+
+    files: Sequence[NewFile]
+    delta_version: int
+    stream_times: Mapping[int, int]
+
+    def filled(self, part: SnapshotPartition) -> SnapshotPartition:
+        """The partition with its rows; the bytes of a file are shared out by rows."""
+        number = str(part.partition)
+        rows = [file.about["rows"].get(number, 0) for file in self.files]
+        sizes = [
+            count * file.payload_bytes / file.records
+            for count, file in zip(rows, self.files, strict=True)
+        ]
+        return replace(
+            part,
+            rows=sum(rows),
+            bytes=round(sum(sizes)),
+            stream_time_ms=self.stream_times.get(part.partition),
+        )
+
+    def problems(self) -> tuple[RowProblem, ...]:
+        """The first rows with a problem."""
+        found = sorted(tuple(row) for file in self.files for row in file.about["problems"])
+        return tuple(RowProblem(*row) for row in found[:_FEW_PROBLEMS])
 
 
 def _progress(snapshot: Snapshot, number: int, total: int) -> str:

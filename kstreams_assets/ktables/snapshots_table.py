@@ -1,57 +1,19 @@
 """The table of snapshots, and the files that hold them."""
 
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 from urllib.parse import quote, unquote
 
-import numpy as np
-import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
-from deltalake import DeltaTable
 
 from kstreams_assets.errors import StoredDataError
-from kstreams_assets.ktables.plan import PartitionContent
-from kstreams_assets.ktables.snapshot import RowProblem, Snapshot
+from kstreams_assets.ktables.snapshot import Snapshot
+from kstreams_assets.ktables.table import WindowFiles, open_table, window_files
 from kstreams_assets.warehouse.layout import Warehouse, file_digest, file_problem, written_files
 from kstreams_assets.warehouse.spans import WrittenFile
-from kstreams_assets.warehouse.table import Table, one_of, open_delta, sql_string, storage_failures
-
-FEW_PROBLEMS = 20
-"""How many of the rows with a problem are named."""
-
-_PAYLOAD_COLUMNS = ("key", "value", "headers")
-
-
-WindowFiles = dict[str, list[tuple[Path, int]]]
-"""By window, the files of a KTable and how many rows they have."""
-
-
-def open_table(path: Path) -> DeltaTable | None:
-    """The table of a store as deltalake reads it, None while nothing was written.
-
-    Raises:
-        NewerLayoutError: A newer release wrote it.
-        WarehouseError: It cannot be read.
-    """
-    return open_delta(path, f"ktables/{path.parent.name}/{path.name}")
-
-
-def window_files(table: DeltaTable | None, path: Path) -> WindowFiles:
-    """The files of each window, with how many rows they have."""
-    if table is None:
-        return {}
-    added = pa.table(table.get_add_actions(flatten=True))
-    found: WindowFiles = {}
-    if added.num_rows == 0:
-        return found
-    columns = added.select(["partition.window", "path", "num_records"]).to_pylist()
-    for row in sorted(columns, key=lambda r: r["path"]):
-        file = (path / unquote(row["path"]), row["num_records"])
-        found.setdefault(row["partition.window"], []).append(file)
-    return found
+from kstreams_assets.warehouse.table import Table, one_of, sql_string
 
 
 def snapshot_written(path: Path, window: str) -> tuple[WrittenFile, ...]:
@@ -105,58 +67,6 @@ def snapshot_error(store: str, window: str, problem: str) -> StoredDataError:
         problem=problem,
         remedy=f"Make it again from the backups (kstreams-assets ktables make --window {window}),"
         " or bring the file back from a copy of the warehouse.",
-    )
-
-
-def rows_by_partition(files: list[Path]) -> Mapping[int, PartitionContent]:
-    """How many rows of how many bytes some files hold; of the payload only footers are read.
-
-    The bytes of a row group (keys, values, headers) are shared out by rows.
-    """
-    rows: dict[int, int] = {}
-    sizes: dict[int, float] = {}
-    for path in files:
-        with storage_failures(path), pq.ParquetFile(path, page_checksum_verification=True) as file:
-            for number in range(file.num_row_groups):
-                group = file.metadata.row_group(number)
-                partitions = file.read_row_group(number, columns=["partition"])["partition"]
-                mean = _payload_bytes(group) / max(group.num_rows, 1)
-                values, counts = np.unique(partitions.to_numpy(), return_counts=True)
-                for value, count in zip(values.tolist(), counts.tolist(), strict=True):
-                    rows[value] = rows.get(value, 0) + count
-                    sizes[value] = sizes.get(value, 0.0) + mean * count
-    return {number: PartitionContent(rows[number], round(sizes[number])) for number in rows}
-
-
-def problems_in(files: list[Path]) -> tuple[int, tuple[RowProblem, ...]]:
-    """How many rows have a problem, and the first of them by partition and offset."""
-    count = 0
-    found: list[RowProblem] = []
-    for path in files:
-        with storage_failures(path), pq.ParquetFile(path, page_checksum_verification=True) as file:
-            for number in range(file.num_row_groups):
-                errors = file.read_row_group(number, columns=["decode_error"])["decode_error"]
-                if errors.null_count == len(errors):
-                    continue
-                bad = pc.is_valid(errors)  # pyright: ignore[reportAttributeAccessIssue]
-                rows = file.read_row_group(number, columns=["partition", "offset", "decode_error"])
-                rows = rows.filter(bad)
-                count += rows.num_rows
-                rows = rows.sort_by([("partition", "ascending"), ("offset", "ascending")])
-                found += [
-                    RowProblem(row["partition"], row["offset"], row["decode_error"])
-                    for row in rows.slice(0, FEW_PROBLEMS).to_pylist()
-                ]
-    found.sort(key=lambda p: (p.partition, p.offset))
-    return count, tuple(found[:FEW_PROBLEMS])
-
-
-def _payload_bytes(group: pq.RowGroupMetaData) -> int:
-    chunks = (group.column(index) for index in range(group.num_columns))
-    return sum(
-        chunk.total_uncompressed_size
-        for chunk in chunks
-        if chunk.path_in_schema.split(".")[0] in _PAYLOAD_COLUMNS
     )
 
 

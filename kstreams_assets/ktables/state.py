@@ -20,13 +20,9 @@ from kstreams_assets.errors import (
 )
 from kstreams_assets.ktables.as_text import as_text
 from kstreams_assets.ktables.snapshot import Snapshot
-from kstreams_assets.ktables.snapshots_table import (
-    SnapshotsTable,
-    open_table,
-    require_snapshot,
-    window_files,
-)
+from kstreams_assets.ktables.snapshots_table import SnapshotsTable, require_snapshot
 from kstreams_assets.ktables.store_format import StoreKind, format_of
+from kstreams_assets.ktables.table import open_table, window_files
 from kstreams_assets.settings import ApplicationSettings
 from kstreams_assets.warehouse.point import iso_time
 from kstreams_assets.warehouse.points import RecoveryPointTable

@@ -76,8 +76,8 @@ def stage_snapshots(
         for one in noted:
             if (one.store, one.window.key) == (snapshot.store, snapshot.window):
                 require_snapshot(warehouse.ktable(plan.application_id, one.store), one)
+        from spark_resources.failures import SparkJobError
         from spark_resources.snapshot_staging import stage_snapshot
-        from spark_resources.spans import SparkJobError
 
         try:
             by_number = stage_snapshot(

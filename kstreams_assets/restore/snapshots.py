@@ -15,8 +15,9 @@ import pyarrow.parquet as pq
 from kstreams_assets.app.model import TopicRole
 from kstreams_assets.ktables.run import table_stores
 from kstreams_assets.ktables.snapshot import Snapshot, SnapshotPartition, TableStore
-from kstreams_assets.ktables.snapshots_table import SnapshotsTable, open_table, snapshot_problem
+from kstreams_assets.ktables.snapshots_table import SnapshotsTable, snapshot_problem
 from kstreams_assets.ktables.store_format import StoreKind
+from kstreams_assets.ktables.table import open_table
 from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.restore.plan import Refusal, SnapshotSource, TopicPlan
 from kstreams_assets.restore.planning import Findings

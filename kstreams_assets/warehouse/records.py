@@ -1,15 +1,10 @@
-"""The records of an application: their files, commits, and what does not match the ledger."""
+"""The records of an application: their files, and what does not match the ledger (no JVM)."""
 
-import json
 import math
-import shutil
 import time
-import uuid
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote
@@ -17,14 +12,13 @@ from urllib.parse import unquote
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import CommitProperties, DeltaTable
-from deltalake.transaction import AddAction, RemoveAction
+from deltalake import DeltaTable
 
-from kstreams_assets.errors import WarehouseError
 from kstreams_assets.offsets import OffsetRange, TopicPartitionId
+from kstreams_assets.warehouse.committer import NewFile, require_written
 from kstreams_assets.warehouse.layout import LAYOUT_PROPERTY, LAYOUT_VERSION, file_problem
 from kstreams_assets.warehouse.spans import SpanContent, WrittenFile
-from kstreams_assets.warehouse.table import WindowTopic, one_of, open_delta, storage_failures
+from kstreams_assets.warehouse.table import one_of, open_delta, storage_failures
 
 RECORDS: Final = pa.schema(
     [
@@ -42,8 +36,6 @@ RECORDS: Final = pa.schema(
 """A record of a backup; `timestamp_ms` is epoch milliseconds exactly as Kafka stored it."""
 
 PARTITIONED_BY: Final = ("window", "topic")
-_UNCOMMITTED: Final = "_uncommitted"
-"""A file in the folder of an increment until a commit refers to the others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,26 +60,10 @@ class SpanFile:
     written: WrittenFile | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class NewFile:
-    """A file of one span that no commit refers to yet; `path` is relative to the table.
-
-    `digest` is the SHA-256 in hex, `stats` what Delta's log will say of it, `payload_bytes` the
-    uncompressed size of keys, values and headers.
-    """
-
-    span: SpanId
-    path: str
-    size: int
-    digest: str
-    stats: Mapping[str, Any]
-    payload_bytes: int
-    odd_timestamps: int
-
-    @property
-    def records(self) -> int:
-        """How many records it holds."""
-        return self.stats["numRecords"]
+def span_of(file: NewFile) -> SpanId:
+    """The span whose records a new file holds."""
+    partition = TopicPartitionId(file.values["topic"], file.about["partition"])
+    return SpanId(file.values["window"], partition)
 
 
 def open_records(path: Path) -> DeltaTable | None:
@@ -178,52 +154,26 @@ def _actions(path: Path, windows: Collection[str]) -> Iterable[dict[str, Any]]:
     return actions.filter(pc.field("partition.window").isin(list(windows))).to_pylist()
 
 
-def begin_increment(path: Path) -> Path:
-    """A new folder for files of an increment; the table is created unless it exists.
+def ensure_records(path: Path) -> DeltaTable:
+    """The records table; it is created unless it exists.
 
     Raises:
         NewerLayoutError: A newer release wrote the table.
-        WarehouseError: The folder cannot be made.
+        WarehouseError: It cannot be made.
     """
+    table = open_records(path)
+    if table is not None:
+        return table
     with storage_failures(path):
-        if open_records(path) is None:
-            path.mkdir(parents=True, exist_ok=True)
-            DeltaTable.create(
-                path,
-                schema=RECORDS,
-                partition_by=[*PARTITIONED_BY],
-                configuration={LAYOUT_PROPERTY: str(LAYOUT_VERSION)},
-                mode="ignore",
-                raise_if_key_not_exists=False,
-            )
-        now = datetime.now(UTC).strftime("%Y%m%dT%H%M%S")  # for people who look at the folder
-        folder = path / f"{now}-{uuid.uuid4().hex[:8]}"
-        folder.mkdir()
-        (folder / _UNCOMMITTED).touch()
-    return folder
-
-
-def abandon_increment(folder: Path) -> None:
-    """Delete the files of an increment that is not committed, as far as they can be deleted."""
-    shutil.rmtree(folder, ignore_errors=True)
-
-
-def sweep(path: Path) -> None:
-    """Delete what runs left that were killed before their commit; the caller holds the lock.
-
-    Raises:
-        WarehouseError: The table or its folder cannot be read.
-    """
-    with storage_failures(path):
-        left = [mark.parent for mark in path.glob(f"*/{_UNCOMMITTED}")]
-    if not left:
-        return
-    committed = {Path(file).parts[0] for file in file_actions(path)["path"].to_pylist()}
-    for folder in left:
-        if folder.name in committed:
-            (folder / _UNCOMMITTED).unlink(missing_ok=True)
-        else:
-            abandon_increment(folder)
+        path.mkdir(parents=True, exist_ok=True)
+        return DeltaTable.create(
+            path,
+            schema=RECORDS,
+            partition_by=[*PARTITIONED_BY],
+            configuration={LAYOUT_PROPERTY: str(LAYOUT_VERSION)},
+            mode="ignore",
+            raise_if_key_not_exists=False,
+        )
 
 
 def contents_of(path: Path, files: Sequence[NewFile]) -> dict[SpanId, SpanContent]:
@@ -232,80 +182,11 @@ def contents_of(path: Path, files: Sequence[NewFile]) -> dict[SpanId, SpanConten
     Raises:
         WarehouseError: A file is missing or has another size than its task wrote.
     """
+    require_written(path, files)
     by_span: dict[SpanId, list[NewFile]] = defaultdict(list)
     for file in sorted(files, key=lambda file: file.stats["minValues"]["offset"]):
-        problem = file_problem(path / file.path, file.size)
-        if problem:
-            raise WarehouseError(
-                path=path,
-                reason=f"{problem}, although Spark has just written it",
-                remedy="Let Spark's executors and this process use the same folder as warehouse.",
-            )
-        by_span[file.span].append(file)
+        by_span[span_of(file)].append(file)
     return {span: _content(of_it) for span, of_it in by_span.items()}
-
-
-def commit(
-    path: Path,
-    files: Sequence[NewFile],
-    *,
-    replaces: Collection[WindowTopic],
-    provenance: Mapping[str, object],
-) -> int | None:
-    """Put new files in place of what the table holds for these windows and topics, in one commit.
-
-    Returns:
-        The version that holds them; None when there is nothing to put and nothing to replace.
-
-    Raises:
-        WarehouseError: The table cannot be written, or somebody else has written it meanwhile.
-    """
-    table = open_records(path)
-    if table is None:
-        return None
-    now_ms = time.time_ns() // 1_000_000
-    pairs = {(pair.window, pair.topic) for pair in replaces}
-    stale = [
-        row for row in file_actions(path).to_pylist() if (row["window"], row["topic"]) in pairs
-    ]
-    if not files and not stale:
-        return None
-    actions: list[AddAction | RemoveAction] = [
-        AddAction(
-            file.path,
-            file.size,
-            {"window": file.span.window, "topic": file.span.partition.topic},
-            now_ms,
-            True,
-            json.dumps(file.stats),
-        )
-        for file in files
-    ]
-    actions += [
-        RemoveAction(
-            row["path"],
-            True,
-            now_ms,
-            row["size_bytes"],
-            {"window": row["window"], "topic": row["topic"]},
-        )
-        for row in stale
-    ]
-    with storage_failures(path):
-        table.create_write_transaction(
-            actions,
-            "append",
-            table.schema(),
-            [*PARTITIONED_BY],
-            commit_properties=CommitProperties(
-                custom_metadata={"userMetadata": json.dumps(provenance, sort_keys=True)},
-                max_commit_retries=0,
-            ),
-        )
-        for folder in {Path(file.path).parts[0] for file in files}:
-            with suppress(OSError):  # The next run's sweep takes it away.
-                (path / folder / _UNCOMMITTED).unlink()
-        return DeltaTable(path).version()
 
 
 def _content(files: Sequence[NewFile]) -> SpanContent:
@@ -319,12 +200,12 @@ def _content(files: Sequence[NewFile]) -> SpanContent:
         files=len(files),
         tombstones=sum(s["nullCount"]["value"] for s in stats),
         null_keys=sum(s["nullCount"]["key"] for s in stats),
-        odd_timestamps=sum(file.odd_timestamps for file in files),
+        odd_timestamps=sum(file.about["odd_timestamps"] for file in files),
         first_offset=min(s["minValues"]["offset"] for s in stats),
         last_offset=max(s["maxValues"]["offset"] for s in stats),
         min_timestamp_ms=min(earliest, default=None),
         max_timestamp_ms=max(latest, default=None),
-        written=tuple(WrittenFile(f.path, f.size, f.records, f.digest) for f in files),
+        written=tuple(file.written for file in files),
     )
 
 

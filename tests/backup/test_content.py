@@ -1,32 +1,27 @@
 """An increment: tasks write files, they are looked at, and one commit refers to them."""
 
-import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 
 from kstreams_assets.errors import WarehouseError
 from kstreams_assets.offsets import TopicPartitionId
+from kstreams_assets.warehouse.committer import NewFile, commit, sweep, uncommitted
 from kstreams_assets.warehouse.layout import LAYOUT_PROPERTY, NewerLayoutError, file_digest
 from kstreams_assets.warehouse.records import (
-    NewFile,
     SpanId,
-    abandon_increment,
-    begin_increment,
-    commit,
     contents_of,
+    ensure_records,
     file_actions,
     open_records,
     span_files,
-    sweep,
 )
-from kstreams_assets.warehouse.table import WindowTopic
-from spark_resources.span_files import FILE, SpanEdges, SpanFiles
+from spark_resources.data_files import FILE, NewFolder, SpanEdges, SpanFiles
 
 KEY_WITH_COLON = "2026-11-21-13:30"
 BATCH = pa.schema([("topic", pa.string()), *FILE])
@@ -59,31 +54,27 @@ SPANS = {
 
 def _written(path: Path, *tasks: Sequence[Sequence[dict[str, Any]]]) -> list[NewFile]:
     """What each task writes of its batches, in one increment."""
-    folder = begin_increment(path)
-    task = SpanFiles(str(folder), SPANS, "zstd", 1)
-    rows = [
-        row
+    ensure_records(path)
+    with uncommitted(path) as folder:
+        pass
+    task = SpanFiles(NewFolder(str(folder), "zstd", 1), SPANS)
+    return [
+        NewFile.told(folder, row)
         for batches in tasks
         for made in task.write(pa.RecordBatch.from_pylist([*b], schema=BATCH) for b in batches)
         for row in made.to_pylist()
     ]
-    return [
-        NewFile(
-            SpanId(row["window"], TopicPartitionId(row["topic"], row["partition"])),
-            f"{folder.name}/{row['name']}",
-            row["size"],
-            row["digest"],
-            json.loads(row["stats"]),
-            row["payload_bytes"],
-            row["odd_timestamps"],
-        )
-        for row in rows
-    ]
 
 
 def _committed(path: Path, files: Sequence[NewFile]) -> int | None:
-    pairs = {WindowTopic(file.span.window, file.span.partition.topic) for file in files}
-    return commit(path, files, replaces=pairs, provenance={"run_id": "r"})
+    return _commit(path, files, [file.values for file in files])
+
+
+def _commit(
+    path: Path, files: Sequence[NewFile], replaces: Sequence[Mapping[str, str]]
+) -> int | None:
+    table = ensure_records(path)
+    return commit(path, table, files, replaces=replaces, provenance={"run_id": "r"})
 
 
 def _span(window: str = "w", topic: str = "t", partition: int = 0) -> SpanId:
@@ -107,8 +98,8 @@ def path(tmp_path: Path) -> Path:
 def test_nothing_is_there_before_the_first_backup(path: Path) -> None:
     assert open_records(path) is None
     assert span_files(path, _span()) == []
-    sweep(path)
-    assert commit(path, [], replaces=[WindowTopic("w", "t")], provenance={}) is None
+    sweep(path, open_records(path))
+    assert _commit(path, [], [{"window": "w", "topic": "t"}]) is None
 
 
 def test_batches_are_cut_into_spans(path: Path) -> None:
@@ -185,9 +176,19 @@ def test_a_window_that_is_read_again_is_replaced_in_one_commit(path: Path) -> No
     assert _committed(path, again) == 2
     assert _offsets(path, _span()) == [0, 1, 2, 3, 4]
     assert _offsets(path, _span("x")) == [*range(10, 20)]
-    assert commit(path, [], replaces=[WindowTopic("x", "t")], provenance={}) == 3
+    assert _commit(path, [], [{"window": "x", "topic": "t"}]) == 3
     assert _offsets(path, _span("x")) == []
-    assert commit(path, [], replaces=[WindowTopic("x", "t")], provenance={}) is None
+    assert _commit(path, [], [{"window": "x", "topic": "t"}]) is None
+
+
+def test_a_window_that_an_earlier_release_wrote_is_replaced(path: Path) -> None:
+    ensure_records(path)
+    rows = [{**_record(n, topic="u"), "window": KEY_WITH_COLON} for n in range(3)]
+    earlier = pa.Table.from_pylist(rows, schema=pa.schema([("window", pa.string()), *BATCH]))
+    write_deltalake(path, earlier, mode="append")
+    assert _offsets(path, _span(KEY_WITH_COLON, "u")) == [0, 1, 2]
+    _committed(path, _written(path, [[_record(5, topic="u")]]))
+    assert _offsets(path, _span(KEY_WITH_COLON, "u")) == [5]
 
 
 def test_what_was_not_committed_is_swept_and_what_was_stays(path: Path) -> None:
@@ -198,16 +199,23 @@ def test_what_was_not_committed_is_swept_and_what_was_stays(path: Path) -> None:
     mark.touch()
     left = _written(path, [[_record(n) for n in range(5)]])
 
-    sweep(path)
+    sweep(path, open_records(path))
 
     assert not (path / left[0].path).parent.exists()
     assert not mark.exists()
     assert _offsets(path, _span()) == [*range(10)]
 
 
-def test_an_abandoned_increment_leaves_nothing(path: Path) -> None:
-    (file,) = _written(path, [[_record(1)]])
-    abandon_increment((path / file.path).parent)
+def test_a_failure_before_the_commit_leaves_nothing(path: Path) -> None:
+    ensure_records(path)
+
+    def refused() -> None:
+        with uncommitted(path) as folder:
+            (folder / "a.parquet").touch()
+            raise ValueError("refused")
+
+    with pytest.raises(ValueError, match="refused"):
+        refused()
     assert [entry.name for entry in path.iterdir()] == ["_delta_log"]
 
 
@@ -221,6 +229,6 @@ def test_a_file_that_cannot_be_seen_is_an_error_before_the_commit(path: Path) ->
 def test_a_newer_layout_is_refused(path: Path) -> None:
     _committed(path, _written(path, [[_record(0)]]))
     DeltaTable(path).alter.set_table_properties({LAYOUT_PROPERTY: "2"}, raise_if_not_exists=False)
-    for use in (lambda: begin_increment(path), lambda: file_actions(path)):
+    for use in (lambda: ensure_records(path), lambda: file_actions(path)):
         with pytest.raises(NewerLayoutError, match=r"records/shop has layout version 2"):
             use()

@@ -20,9 +20,9 @@ from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.restore import produce as produce_module
 from kstreams_assets.restore.produce import produce
 from kstreams_assets.settings import RestoreSettings
+from spark_resources.failures import SparkJobError
 from spark_resources.partition_records import PartitionWork
 from spark_resources.resource import SparkSessionResource
-from spark_resources.spans import SparkJobError
 from tests.backup.reading import consume
 from tests.restore.span_files import Stored, span_file, work_of
 from tests.streams.cluster import unique_name

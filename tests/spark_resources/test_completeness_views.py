@@ -23,9 +23,9 @@ from kstreams_assets.completeness.view import COMMON_COLUMNS, View, views_of
 from kstreams_assets.ktables.store_format import Encoding, Format, StoreFormat
 from kstreams_assets.offsets import OffsetRange
 from kstreams_assets.warehouse.layout import Warehouse
+from spark_resources.failures import SparkJobError
 from spark_resources.resource import SparkSessionResource
 from spark_resources.rules import Views, define_view, run_rule
-from spark_resources.spans import SparkJobError
 from tests.completeness.stored_topics import ORDERS, TOTALS, StoredTopics
 
 pytestmark = pytest.mark.spark

@@ -2,21 +2,27 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
+from decimal import Decimal
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
+from pyspark.sql import functions as F
 
-from kstreams_assets.ktables.plan import SnapshotContent, SnapshotWork
-from kstreams_assets.ktables.snapshot import RowProblem
-from kstreams_assets.ktables.snapshots_table import open_table, window_files
+from kstreams_assets.ktables.plan import SnapshotWork
 from kstreams_assets.ktables.store_format import Encoding, Format, StoreFormat, StoreKind
+from kstreams_assets.ktables.table import open_table, prepare_table, window_files
 from kstreams_assets.offsets import OffsetRange
+from kstreams_assets.warehouse.committer import NewFile, commit, uncommitted
 from kstreams_assets.warehouse.layout import LAYOUT_PROPERTY
 from spark_resources import ktable_rows as ktable_newest
-from spark_resources.ktable_job import write_snapshot
+from spark_resources.data_files import NewFolder, SnapshotFile
+from spark_resources.failures import SparkJobError
+from spark_resources.ktable_job import snapshot_rows
 from spark_resources.resource import SparkSessionResource
-from spark_resources.spans import SparkJobError
+from spark_resources.spans import write_files
 from tests.ktables.stored_log import table_rows
 from tests.restore.span_files import Stored, span_file
 
@@ -49,10 +55,13 @@ def _work(
     )
 
 
-def _write(spark: SparkSessionResource, path: Path, work: SnapshotWork) -> SnapshotContent:
-    return write_snapshot(
-        spark.spark_session, path, work, schemas={}, provenance={"run_id": "test"}
-    )
+def _write(spark: SparkSessionResource, path: Path, work: SnapshotWork) -> list[NewFile]:
+    with snapshot_rows(spark.spark_session, work, {}) as rows:
+        table = prepare_table(path, rows.schema_json)
+        with uncommitted(path) as folder:
+            files = rows.write(folder, compression="zstd", compression_level=1, most_problems=20)
+    commit(path, table, files, replaces=[{"window": work.window}], provenance={"run_id": "test"})
+    return files
 
 
 def _key(number: int) -> bytes:
@@ -77,7 +86,7 @@ def test_rows_statistics_and_problems(spark: SparkSessionResource, tmp_path: Pat
         Stored(5, None, _key(8)),
     ]
     path = tmp_path / "table"
-    content = _write(spark, path, _work(span_file(tmp_path / "a.parquet", records)))
+    (file,) = _write(spark, path, _work(span_file(tmp_path / "a.parquet", records)))
     rows = table_rows(path, "w")
     assert list(rows[0]) == [
         "window", "partition", "offset", "timestamp_ms", "decoded_key", "decoded_value",
@@ -96,14 +105,13 @@ def test_rows_statistics_and_problems(spark: SparkSessionResource, tmp_path: Pat
         "value": b"new",
     }
     assert [row["offset"] for row in rows] == [1, 2, 3]
-    assert (content.partitions[0].rows, content.problem_rows) == (3, 2)
-    assert 30 < content.partitions[0].bytes < 600
-    assert content.problems == (
-        RowProblem(0, 2, "key: 7 bytes where a long has 8"),
-        RowProblem(0, 3, "null key"),
-    )
+    assert 30 < file.payload_bytes < 600
+    assert file.about == {
+        "rows": {"0": 3},
+        "problem_rows": 2,
+        "problems": [[0, 2, "key: 7 bytes where a long has 8"], [0, 3, "null key"]],
+    }
     table = DeltaTable(path)
-    assert table.version() == content.delta_version
     assert table.metadata().configuration[LAYOUT_PROPERTY] == "1"
     assert len(window_files(open_table(path), path)["w"]) == 1
 
@@ -115,8 +123,8 @@ def test_other_windows_stay_and_no_rows_are_a_window_too(
     work = _work(span_file(tmp_path / "a.parquet", _stored([0, 1])))
     _write(spark, path, work)
     _write(spark, path, replace(work, window="x"))
-    content = _write(spark, path, _work())
-    assert (content.partitions, _offsets(path), _offsets(path, "x")) == ({}, [], [0, 1])
+    files = _write(spark, path, _work())
+    assert (files, _offsets(path), _offsets(path, "x")) == ([], [], [0, 1])
 
 
 def test_of_files_at_the_edges_only_the_ranges_count(
@@ -144,8 +152,8 @@ def test_a_record_that_was_saved_too_counts_once(
     path = tmp_path / "table"
     file = span_file(tmp_path / "a.parquet", [Stored(0, b"v", _key(1)), Stored(1, b"v", _key(2))])
     saved = span_file(tmp_path / "s.parquet", [Stored(1, b"v", _key(2)), Stored(2, None, _key(1))])
-    content = _write(spark, path, _work(file, saved_file=saved))
-    assert (_offsets(path), content.partitions[0].rows) == ([1], 1)
+    (made,) = _write(spark, path, _work(file, saved_file=saved))
+    assert (_offsets(path), made.records) == ([1], 1)
     versioned = StoreFormat(StoreKind.VERSIONED, LONGS.key, TEXT, retention_ms=10)
     _write(spark, tmp_path / "versions", _work(file, saved_file=saved, store=versioned))
     assert _offsets(tmp_path / "versions") == [1, 2]
@@ -185,3 +193,55 @@ def test_files_of_a_reasonable_size(spark: SparkSessionResource, tmp_path: Path)
 def test_the_cause_of_a_failure_is_told(spark: SparkSessionResource, tmp_path: Path) -> None:
     with pytest.raises(SparkJobError, match=r"(?i)not.*exist|no such file"):
         _write(spark, tmp_path / "table", _work(str(tmp_path / "gone.parquet")))
+
+
+def test_a_window_that_an_earlier_release_wrote_with_spark_is_replaced(
+    spark: SparkSessionResource, tmp_path: Path
+) -> None:
+    path, window = tmp_path / "table", "2026-11-21-13:00"
+    work = replace(_work(span_file(tmp_path / "a.parquet", _stored(range(3)))), window=window)
+    with snapshot_rows(spark.spark_session, work, {}) as rows:
+        earlier = rows.rows.withColumn("window", F.lit(window))
+        earlier.write.format("delta").partitionBy("window").save(str(path))
+        earlier = earlier.withColumn("window", F.lit("x"))
+        earlier.write.format("delta").mode("append").save(str(path))
+    _write(spark, path, replace(_work(), window=window))
+    assert (_offsets(path, window), _offsets(path, "x")) == ([], [0, 1, 2])
+    _write(spark, path, work)
+    assert (_offsets(path, window), _offsets(path, "x")) == ([0, 1, 2], [0, 1, 2])
+    read = spark.spark_session.read.format("delta").load(str(path)).where(F.col("window") == window)
+    assert sorted(row["decoded_key"] for row in read.collect()) == [0, 1, 2]
+
+
+def test_every_type_that_decoding_gives_is_kept(
+    spark: SparkSessionResource, tmp_path: Path
+) -> None:
+    path = tmp_path / "table"
+    values = {
+        "first": "named_struct('n', 1, 's', 2S, 'd', 1.5D, 'f', 2.5F, 'b', true, 't', 'x')",
+        "second": "named_struct('n', 1, 'day', date'2026-11-21', 'at', timestamp'2026-11-21 10:00',"
+        " 'local', timestamp_ntz'2026-11-21 10:00', 'sum', 12.34BD,"
+        " 'map', map('k', named_struct('x', 1L)), 'list', array(named_struct('y', array(1))))",
+    }
+    for window, value in values.items():
+        rows = spark.spark_session.sql(
+            "SELECT 0 AS partition, 1L AS offset, -1L AS timestamp_ms, 'k' AS decoded_key,"
+            f" {value} AS decoded_value, cast(null AS string) AS decode_error,"
+            " array(named_struct('key', 'h', 'value', x'00')) AS headers, x'01' AS key,"
+            " x'02' AS value"
+        )
+        table = prepare_table(path, rows.schema.json())
+        with uncommitted(path) as folder:
+            task = SnapshotFile(NewFolder(str(folder), "zstd", 1), window, 20)
+            files = write_files(rows, task.write, folder)
+        commit(path, table, files, replaces=[{"window": window}], provenance={})
+    found = spark.spark_session.read.format("delta").load(str(path))
+    ours = {row["window"]: row["decoded_value"] for row in found.collect()}
+    assert (ours["first"]["s"], ours["first"]["f"], ours["first"]["map"]) == (2, 2.5, None)
+    assert ours["second"]["local"] == datetime(2026, 11, 21, 10)
+    assert (ours["second"]["sum"], ours["second"]["t"]) == (Decimal("12.34"), None)
+    assert (ours["second"]["map"]["k"]["x"], ours["second"]["list"][0]["y"]) == (1, [1])
+    (row,) = table_rows(path, "second")
+    assert row["decoded_value"]["at"] == datetime(2026, 11, 21, 10, tzinfo=UTC)
+    (action,) = pa.table(DeltaTable(path).get_add_actions(flatten=True)).slice(0, 1).to_pylist()
+    assert (action["min.offset"], action["max.timestamp_ms"]) == (1, -1)

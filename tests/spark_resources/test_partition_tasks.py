@@ -9,9 +9,9 @@ import pytest
 
 from kstreams_assets.errors import KafkaRequestError
 from kstreams_assets.offsets import TopicPartitionId
+from spark_resources.failures import SparkJobError
 from spark_resources.partition_tasks import check_stop, run_partition_tasks
 from spark_resources.resource import SparkSessionResource
-from spark_resources.spans import SparkJobError
 
 pytestmark = pytest.mark.spark
 

@@ -1,9 +1,9 @@
-"""Writes the records of spans as Parquet files, in Spark tasks; nothing refers to them yet."""
+"""Writes rows as Parquet files, in Spark tasks; nothing refers to them yet."""
 
-import hashlib
 import itertools
 import json
 import uuid
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +12,8 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+
+from kstreams_assets.warehouse.layout import file_digest
 
 FILE: Final = pa.schema(
     [
@@ -28,30 +30,38 @@ FILE: Final = pa.schema(
 
 WRITTEN: Final = pa.schema(
     [
-        ("window", pa.string()),
-        ("topic", pa.string()),
-        ("partition", pa.int32()),
         ("name", pa.string()),
         ("size", pa.int64()),
         ("digest", pa.string()),
         ("stats", pa.string()),
         ("payload_bytes", pa.int64()),
-        ("odd_timestamps", pa.int64()),
+        ("values", pa.string()),
+        ("about", pa.string()),
     ]
 )
-"""A row for each file: `name` in its folder, SHA-256, Delta's statistics as JSON."""
+"""A row for each file: its name in its folder, SHA-256, and as JSON Delta's statistics, the values
+of the columns by which the table is partitioned, and what else is to be noted."""
 WRITTEN_DDL: Final = (
-    "window STRING, topic STRING, partition INT, name STRING, size BIGINT, digest STRING,"
-    " stats STRING, payload_bytes BIGINT, odd_timestamps BIGINT"
+    "name STRING, size BIGINT, digest STRING, stats STRING, payload_bytes BIGINT, values STRING,"
+    " about STRING"
 )
 
 _ROW_GROUP_BYTES: Final = 32 * 1024**2
 _NUMBERS: Final = ("partition", "offset", "timestamp_ms", "timestamp_type")
 _PAYLOAD: Final = ("key", "value", "headers")
+_NEIGHBOURS_ALIKE: Final = ("offset", "timestamp_ms")
+"""Columns that are written as differences."""
 # A dictionary of payloads never pays, and the attempt costs a third of the write.
-_DICTIONARIES: Final = ["partition", "timestamp_type", "headers.list.element.key"]
-# Neighbours differ by little.
-_ENCODINGS: Final = dict.fromkeys(("offset", "timestamp_ms"), "DELTA_BINARY_PACKED")
+_WITHOUT_DICTIONARY: Final = frozenset(
+    {
+        *_NEIGHBOURS_ALIKE,
+        "key",
+        "value",
+        "headers.list.element.value",
+        "decoded_key",
+        "decoded_value",
+    }
+)
 _LEVELS: Final = frozenset({"zstd", "gzip"})
 _CODECS: Final = {"lz4_raw": "lz4"}
 
@@ -66,30 +76,37 @@ class SpanEdges:
 
 
 @dataclass(frozen=True, slots=True)
+class NewFolder:
+    """Where files go, and how they are compressed."""
+
+    path: str
+    compression: str
+    compression_level: int
+
+
+@dataclass(frozen=True, slots=True)
 class SpanFiles:
     """A task: cuts records into spans, and writes a file of each.
 
     `spans` are those of each topic and partition.
     """
 
-    folder: str
+    folder: NewFolder
     spans: Mapping[tuple[str, int], SpanEdges]
-    compression: str
-    compression_level: int
 
     def write(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """For `mapInArrow`: columns of `FILE` and `topic`, in order, to rows of `WRITTEN`.
 
         Raises ValueError for a record that was not asked for, or comes out of order.
         """
-        file: _File | None = None
+        file: _SpanFile | None = None
         for batch in batches:
             for topic, partition, records in _by_partition(batch):
                 for window, rows in self._by_window(topic, partition, records):
                     if file is None or file.span != (window, topic, partition):
                         if file is not None:
                             yield file.close()
-                        file = _File(self, (window, topic, partition))
+                        file = _SpanFile(self.folder, (window, topic, partition))
                     file.add(rows)
         if file is not None:
             yield file.close()
@@ -109,32 +126,15 @@ class SpanFiles:
             yield edges.windows[number], records.slice(start, end - start)
 
 
-class _File:
-    """One file of a span; records are gathered until they make a row group."""
+class _SpanFile:
+    """The file of a span, whose records come in order of offsets."""
 
-    def __init__(self, task: SpanFiles, span: tuple[str, str, int]) -> None:
+    def __init__(self, folder: NewFolder, span: tuple[str, str, int]) -> None:
         self.span = span
         _, topic, partition = span
-        self._name = f"{topic}-{partition}-{uuid.uuid4().hex[:12]}.parquet"
-        self._path = Path(task.folder, self._name)
-        level = task.compression_level if task.compression in _LEVELS else None
-        self._writer = pq.ParquetWriter(
-            self._path,
-            FILE,
-            compression=_CODECS.get(task.compression, task.compression),
-            compression_level=level,
-            use_dictionary=_DICTIONARIES,  # pyright: ignore[reportArgumentType]
-            column_encoding=_ENCODINGS,
-            write_page_checksum=True,
-        )
+        self._file = _File(folder, f"{topic}-{partition}", FILE)
         self._last = -1
-        self._records = 0
         self._odd = 0
-        self._nulls = dict.fromkeys(FILE.names, 0)
-        self._least: dict[str, int] = {}
-        self._greatest: dict[str, int] = {}
-        self._waiting: list[pa.RecordBatch] = []
-        self._bytes = 0
 
     def add(self, rows: pa.RecordBatch) -> None:
         """Append records. Raises ValueError when they are not in order of offsets."""
@@ -142,17 +142,86 @@ class _File:
         if offsets[0] <= self._last or (np.diff(offsets) <= 0).any():
             raise ValueError(f"records of {self.span} came out of order at offset {offsets[0]}")
         self._last = int(offsets[-1])
+        self._odd += int(np.count_nonzero(rows["timestamp_ms"].drop_null().to_numpy() <= 0))
+        self._file.add(rows)
+
+    def close(self) -> pa.RecordBatch:
+        window, topic, partition = self.span
+        about = {"partition": partition, "odd_timestamps": self._odd}
+        return self._file.close({"window": window, "topic": topic}, about)
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotFile:
+    """A task: writes rows of one window of a KTable as one file.
+
+    Notes how many rows each partition has, how many could not be decoded, and the first
+    `most_problems` of these.
+    """
+
+    folder: NewFolder
+    window: str
+    most_problems: int
+
+    def write(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """For `mapInArrow`: columns of the table but for `window` to a row of `WRITTEN`."""
+        file: _File | None = None
+        rows: Counter[int] = Counter()
+        problems: list[tuple[int, int, str]] = []
+        count = 0
+        for batch in batches:
+            if batch.num_rows == 0:
+                continue
+            if file is None:
+                file = _File(self.folder, "rows", batch.schema)
+            file.add(batch)
+            rows.update(batch["partition"].to_pylist())
+            found = batch.filter(batch["decode_error"].is_valid())
+            count += found.num_rows
+            columns = (found[name].to_pylist() for name in ("partition", "offset", "decode_error"))
+            problems = sorted([*problems, *zip(*columns, strict=True)])[: self.most_problems]
+        if file is not None:
+            about = {"rows": rows, "problem_rows": count, "problems": problems}
+            yield file.close({"window": self.window}, about)
+
+
+class _File:
+    """One file; rows are gathered until they make a row group."""
+
+    def __init__(self, folder: NewFolder, name: str, schema: pa.Schema) -> None:
+        self._name = f"{name}-{uuid.uuid4().hex[:12]}.parquet"
+        self._path = Path(folder.path, self._name)
+        level = folder.compression_level if folder.compression in _LEVELS else None
+        dictionaries = [leaf for leaf in _leaves(schema) if leaf not in _WITHOUT_DICTIONARY]
+        self._writer = pq.ParquetWriter(
+            self._path,
+            schema,
+            compression=_CODECS.get(folder.compression, folder.compression),
+            compression_level=level,
+            use_dictionary=dictionaries,  # pyright: ignore[reportArgumentType]
+            column_encoding=dict.fromkeys(_NEIGHBOURS_ALIKE, "DELTA_BINARY_PACKED"),
+            write_page_checksum=True,
+        )
+        self._records = 0
+        # Of fields in a structure Delta wants statistics one by one.
+        plain = [field.name for field in schema if not pa.types.is_struct(field.type)]
+        self._nulls = dict.fromkeys(plain, 0)
+        self._least: dict[str, int] = {}
+        self._greatest: dict[str, int] = {}
+        self._waiting: list[pa.RecordBatch] = []
+        self._bytes = 0
+
+    def add(self, rows: pa.RecordBatch) -> None:
+        """Append rows."""
         self._records += rows.num_rows
-        for name in FILE.names:
+        for name in self._nulls:
             self._nulls[name] += rows[name].null_count
-        for name in _NUMBERS:
+        for name in [name for name in _NUMBERS if name in self._nulls]:
             values = rows[name].drop_null().to_numpy()
             if len(values):
                 least, greatest = int(values.min()), int(values.max())
                 self._least[name] = min(least, self._least.get(name, least))
                 self._greatest[name] = max(greatest, self._greatest.get(name, greatest))
-            if name == "timestamp_ms":
-                self._odd += int(np.count_nonzero(values <= 0))
         self._waiting.append(rows)
         self._bytes += rows.nbytes
         if self._bytes >= _ROW_GROUP_BYTES:
@@ -163,7 +232,7 @@ class _File:
         self._writer.write_table(rows, row_group_size=rows.num_rows)
         self._waiting, self._bytes = [], 0
 
-    def close(self) -> pa.RecordBatch:
+    def close(self, values: Mapping[str, str], about: Mapping[str, Any]) -> pa.RecordBatch:
         """End the file, and say what is in it."""
         if self._waiting:
             self._write()
@@ -174,21 +243,24 @@ class _File:
             "maxValues": self._greatest,
             "nullCount": self._nulls,
         }
-        with self._path.open("rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
-        window, topic, partition = self.span
         row = {
-            "window": window,
-            "topic": topic,
-            "partition": partition,
             "name": self._name,
             "size": self._path.stat().st_size,
-            "digest": digest,
+            "digest": file_digest(self._path),
             "stats": json.dumps(stats),
             "payload_bytes": _payload_bytes(pq.read_metadata(self._path)),
-            "odd_timestamps": self._odd,
+            "values": json.dumps(values),
+            "about": json.dumps(about),
         }
         return pa.RecordBatch.from_pylist([row], schema=WRITTEN)
+
+
+def _leaves(schema: pa.Schema) -> list[str]:
+    """The columns of a Parquet file with this schema, as Parquet names them."""
+    sink = pa.BufferOutputStream()
+    pq.write_table(schema.empty_table(), sink)
+    columns = pq.read_metadata(pa.BufferReader(sink.getvalue())).schema
+    return [columns.column(index).path for index in range(len(columns))]
 
 
 def _by_partition(batch: pa.RecordBatch) -> Iterator[tuple[str, int, pa.RecordBatch]]:

@@ -1,0 +1,145 @@
+"""The table of one store: its files by window, and its columns. No JVM."""
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import unquote
+
+import pyarrow as pa
+from deltalake import DeltaTable, Schema, write_deltalake
+
+from kstreams_assets.errors import KTableColumnsError
+from kstreams_assets.warehouse.layout import LAYOUT_PROPERTY, LAYOUT_VERSION
+from kstreams_assets.warehouse.table import open_delta, storage_failures
+
+_WINDOW: Final = {"name": "window", "type": "string", "nullable": True, "metadata": {}}
+_PROPERTIES: Final = {
+    LAYOUT_PROPERTY: str(LAYOUT_VERSION),
+    # Keys and values lie in no order: their lowest and highest would skip no file.
+    "delta.dataSkippingStatsColumns": "partition,offset,timestamp_ms",
+}
+_IN_DDL: Final = {"long": "bigint", "integer": "int", "short": "smallint", "byte": "tinyint"}
+
+WindowFiles = dict[str, list[tuple[Path, int]]]
+"""By window, the files of a KTable and how many rows they have."""
+
+
+def open_table(path: Path) -> DeltaTable | None:
+    """The table of a store as deltalake reads it, None while nothing was written.
+
+    Raises:
+        NewerLayoutError: A newer release wrote it.
+        WarehouseError: It cannot be read.
+    """
+    return open_delta(path, f"ktables/{path.parent.name}/{path.name}")
+
+
+def window_files(table: DeltaTable | None, path: Path) -> WindowFiles:
+    """The files of each window, with how many rows they have."""
+    if table is None:
+        return {}
+    added = pa.table(table.get_add_actions(flatten=True))
+    found: WindowFiles = {}
+    if added.num_rows == 0:
+        return found
+    columns = added.select(["partition.window", "path", "num_records"]).to_pylist()
+    for row in sorted(columns, key=lambda r: r["path"]):
+        file = (path / unquote(row["path"]), row["num_records"])
+        found.setdefault(row["partition.window"], []).append(file)
+    return found
+
+
+def prepare_table(path: Path, schema_json: str) -> DeltaTable:
+    """The table with these columns: it is made if need be, columns and fields that are new added.
+
+    `schema_json` is that of a DataFrame, without `window`. Rows of other windows have nothing in
+    new columns.
+
+    Raises:
+        KTableColumnsError: A column has another type in the table; nothing was changed.
+        WarehouseError: The table cannot be written.
+    """
+    columns = json.loads(schema_json)
+    columns["fields"] = [_WINDOW, *({**field, "nullable": True} for field in columns["fields"])]
+    table = open_table(path)
+    with storage_failures(path):
+        schema = Schema.from_json(json.dumps(columns))
+        if table is None:
+            path.mkdir(parents=True, exist_ok=True)
+            return DeltaTable.create(
+                path,
+                schema=schema,
+                partition_by=["window"],
+                configuration=_PROPERTIES,
+                mode="ignore",
+                raise_if_key_not_exists=False,
+            )
+        there = json.loads(table.schema().to_json())
+        differing = dict(_differences("", there, columns))
+        if differing:
+            raise KTableColumnsError(store=path.name, table=path, columns=differing)
+        merged = _merged(there, columns)
+        if merged != there:
+            schema = Schema.from_json(json.dumps(merged))
+            nothing = pa.schema(schema.to_arrow()).empty_table()
+            write_deltalake(table, nothing, mode="append", schema_mode="merge")
+    return table
+
+
+def _merged(there: Any, wanted: Any) -> Any:  # noqa: ANN401 (types as Delta's JSON has them)
+    """A type with the columns and fields of both, those of `there` as they are spelled there."""
+    kind = _kind_of_both(there, wanted)
+    if kind == "array":
+        return {**there, "elementType": _merged(there["elementType"], wanted["elementType"])}
+    if kind != "struct":
+        return there
+    known, new = _fields(there), _fields(wanted)
+    fields = [
+        {**field, "type": _merged(field["type"], new[name]["type"])} if name in new else field
+        for name, field in known.items()
+    ]
+    fields += [field for name, field in new.items() if name not in known]
+    return {**there, "fields": fields}
+
+
+def _kind_of_both(there: Any, wanted: Any) -> str:  # noqa: ANN401
+    kinds = {type_["type"] if isinstance(type_, dict) else type_ for type_ in (there, wanted)}
+    return kinds.pop() if len(kinds) == 1 else ""
+
+
+def _fields(struct: Mapping[str, Any]) -> dict[str, Any]:
+    """By name; upper and lower case are one."""
+    return {field["name"].lower(): field for field in struct["fields"]}
+
+
+def _differences(
+    name: str,
+    there: Any,  # noqa: ANN401
+    wanted: Any,  # noqa: ANN401
+) -> Iterator[tuple[str, tuple[str, str]]]:
+    """Columns of both, fields dotted, whose types cannot be brought together."""
+    kind = _kind_of_both(there, wanted)
+    if kind == "struct":
+        known = _fields(there)
+        for field in wanted["fields"]:
+            other = known.get(field["name"].lower())
+            if other is not None:
+                path = f"{name}.{field['name']}" if name else field["name"]
+                yield from _differences(path, other["type"], field["type"])
+    elif kind == "array":
+        yield from _differences(name, there["elementType"], wanted["elementType"])
+    elif _ddl(there) != _ddl(wanted):
+        yield name, (_ddl(there), _ddl(wanted))
+
+
+def _ddl(kind: Any) -> str:  # noqa: ANN401
+    """A type as users write it."""
+    if isinstance(kind, str):
+        return _IN_DDL.get(kind, kind)
+    if kind["type"] == "struct":
+        fields = (f"{field['name']}:{_ddl(field['type'])}" for field in kind["fields"])
+        return f"struct<{','.join(fields)}>"
+    if kind["type"] == "array":
+        return f"array<{_ddl(kind['elementType'])}>"
+    return f"map<{_ddl(kind['keyType'])},{_ddl(kind['valueType'])}>"

@@ -1,0 +1,197 @@
+"""Puts data files into a Delta table: a folder of their own, a look, then one commit (no JVM).
+
+Nothing refers to the files of a folder until one commit does: what fails before leaves a folder
+that the next run deletes. So there is nothing to undo.
+"""
+
+import json
+import shutil
+import time
+import uuid
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final, Self
+from urllib.parse import unquote
+
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable
+from deltalake.transaction import AddAction, RemoveAction
+
+from kstreams_assets.errors import WarehouseError
+from kstreams_assets.warehouse.layout import file_problem
+from kstreams_assets.warehouse.spans import WrittenFile
+from kstreams_assets.warehouse.table import storage_failures
+
+_UNCOMMITTED: Final = "_uncommitted"
+"""A file in a folder of new files until a commit refers to the others."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewFile:
+    """A data file that no commit refers to yet; `path` is relative to the table.
+
+    `digest` is the SHA-256 in hex, `stats` what Delta's log will say of it, `payload_bytes` the
+    uncompressed size of keys, values and headers, `values` are those of the columns by which the
+    table is partitioned, `about` is what else the task that wrote it noted.
+    """
+
+    path: str
+    size: int
+    digest: str
+    stats: Mapping[str, Any]
+    payload_bytes: int
+    values: Mapping[str, str]
+    about: Mapping[str, Any]
+
+    @classmethod
+    def told(cls, folder: Path, row: Mapping[str, Any]) -> Self:
+        """The file that a task tells of in a row of `spark_resources.data_files.WRITTEN`."""
+        return cls(
+            path=f"{folder.name}/{row['name']}",
+            size=row["size"],
+            digest=row["digest"],
+            stats=json.loads(row["stats"]),
+            payload_bytes=row["payload_bytes"],
+            values=json.loads(row["values"]),
+            about=json.loads(row["about"]),
+        )
+
+    @property
+    def records(self) -> int:
+        """How many rows it holds."""
+        return self.stats["numRecords"]
+
+    @property
+    def written(self) -> WrittenFile:
+        """As ledgers note it."""
+        return WrittenFile(self.path, self.size, self.records, self.digest)
+
+
+@contextmanager
+def uncommitted(table: Path) -> Iterator[Path]:
+    """A new folder for files of one commit; its files are deleted if the block fails.
+
+    The folder of the table is there. Commit after the block: what a commit may refer to is never
+    deleted.
+
+    Raises:
+        WarehouseError: It cannot be made.
+    """
+    now = datetime.now(UTC).strftime("%Y%m%dT%H%M%S")  # for people who look at the folder
+    folder = table / f"{now}-{uuid.uuid4().hex[:8]}"
+    with storage_failures(table):
+        folder.mkdir()
+        (folder / _UNCOMMITTED).touch()
+    try:
+        yield folder
+    except BaseException:
+        _abandon(folder)
+        raise
+
+
+def _abandon(folder: Path) -> None:
+    """Delete files that are not committed, as far as they can be deleted."""
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def sweep(path: Path, table: DeltaTable | None) -> None:
+    """Delete what runs left that were killed before their commit; the caller holds the lock.
+
+    Raises:
+        WarehouseError: The table or its folder cannot be read.
+    """
+    with storage_failures(path):
+        left = [mark.parent for mark in path.glob(f"*/{_UNCOMMITTED}")]
+    if not left:
+        return
+    committed = {Path(row["path"]).parts[0] for row in _committed(path, table)}
+    for folder in left:
+        if folder.name in committed:
+            (folder / _UNCOMMITTED).unlink(missing_ok=True)
+        else:
+            _abandon(folder)
+
+
+def require_written(path: Path, files: Iterable[NewFile]) -> None:
+    """Look whether each new file is there.
+
+    Raises:
+        WarehouseError: A file is missing or has another size than its task wrote.
+    """
+    for file in files:
+        problem = file_problem(path / file.path, file.size)
+        if problem:
+            raise WarehouseError(
+                path=path,
+                reason=f"{problem}, although Spark has just written it",
+                remedy="Let Spark's executors and this process use the same folder as warehouse.",
+            )
+
+
+def commit(
+    path: Path,
+    table: DeltaTable,
+    files: Sequence[NewFile],
+    *,
+    replaces: Collection[Mapping[str, str]],
+    provenance: Mapping[str, object],
+) -> int | None:
+    """Put new files in place of what the table holds of these parts, in one commit.
+
+    A part is what has the same values in the columns by which the table is partitioned.
+
+    Returns:
+        The version that holds them; None when there is nothing to put and nothing to replace.
+
+    Raises:
+        WarehouseError: The table cannot be written, or somebody else has written it meanwhile.
+    """
+    columns = table.metadata().partition_columns
+    parts = {tuple(part[column] for column in columns) for part in replaces}
+    stale = [
+        (row, values)
+        for row in _committed(path, table)
+        if (values := tuple(row[f"partition.{column}"] for column in columns)) in parts
+    ]
+    if not files and not stale:
+        return None
+    now_ms = time.time_ns() // 1_000_000
+    actions: list[AddAction | RemoveAction] = [
+        AddAction(file.path, file.size, {**file.values}, now_ms, True, json.dumps(file.stats))
+        for file in files
+    ]
+    actions += [
+        RemoveAction(
+            unquote(row["path"]),  # it is encoded again
+            True,
+            now_ms,
+            row["size_bytes"],
+            dict(zip(columns, values, strict=True)),
+        )
+        for row, values in stale
+    ]
+    with storage_failures(path):
+        table.create_write_transaction(
+            actions,
+            "append",
+            table.schema(),
+            columns,
+            commit_properties=CommitProperties(
+                custom_metadata={"userMetadata": json.dumps(provenance, sort_keys=True)},
+                max_commit_retries=0,
+            ),
+        )
+        for folder in {Path(file.path).parts[0] for file in files}:
+            with suppress(OSError):  # The next run's sweep takes it away.
+                (path / folder / _UNCOMMITTED).unlink()
+        return DeltaTable(path).version()
+
+
+def _committed(path: Path, table: DeltaTable | None) -> list[dict[str, Any]]:
+    if table is None:
+        return []
+    with storage_failures(path):
+        return pa.table(table.get_add_actions(flatten=True)).to_pylist()
