@@ -19,16 +19,21 @@ from kstreams_assets.cli.restore_local import serve
 from kstreams_assets.cli.restore_map import map_offsets
 from kstreams_assets.cli.restore_options import drilled, request_options
 from kstreams_assets.cli.spark_run import spark_run
-from kstreams_assets.completeness.on_restores import evaluate_restore, require_none_blocks
+from kstreams_assets.completeness.on_restores import (
+    evaluate_restore,
+    require_complete,
+    require_none_blocks,
+)
 from kstreams_assets.completeness.result import RuleResult
 from kstreams_assets.errors import RestoreIncompleteError
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.restore import report
 from kstreams_assets.restore.after import age_s, outcome, steps_after
 from kstreams_assets.restore.config import RestoreConfig
-from kstreams_assets.restore.from_settings import commit_group_offsets, plan_restore, run_restore
+from kstreams_assets.restore.group_offsets import commit_group_offsets
 from kstreams_assets.restore.plan import RestorePlan
-from kstreams_assets.restore.run import RestoreResult
+from kstreams_assets.restore.planner import plan_restore
+from kstreams_assets.restore.run import RestoreResult, run_restore
 from kstreams_assets.restore.target import local_name_of, open_target
 from kstreams_assets.settings import ApplicationSettings
 from kstreams_assets.warehouse.point import iso_time
@@ -120,7 +125,7 @@ def _restored(
             )
     committed = None
     if result.passed and not any(rule.blocks for rule in rules):
-        committed = commit_group_offsets(settings, result.restore, target)
+        committed = commit_group_offsets(settings, result.restore, target, gate=require_complete)
     return _Done(result, rules, committed, time.monotonic() - began)
 
 

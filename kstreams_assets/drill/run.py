@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from kstreams_assets.app.model import Store, TopicRole
 from kstreams_assets.backup.run import Spark
-from kstreams_assets.completeness.on_restores import evaluate_restore
+from kstreams_assets.completeness.on_restores import evaluate_restore, require_complete
 from kstreams_assets.completeness.result import Outcome, RuleResult
 from kstreams_assets.drill.application import DrilledApplication, Follower, MachineUse, size_of
 from kstreams_assets.drill.command import drill_command, require_command, require_machine
@@ -51,10 +51,11 @@ from kstreams_assets.local.target import (
 )
 from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.restore.finish import retention_effects
-from kstreams_assets.restore.from_settings import commit_group_offsets, plan_restore, run_restore
+from kstreams_assets.restore.group_offsets import commit_group_offsets
 from kstreams_assets.restore.plan import RestorePlan
+from kstreams_assets.restore.planner import plan_restore
 from kstreams_assets.restore.request import RestoreRequest, VerifyExtent
-from kstreams_assets.restore.run import RestoreResult
+from kstreams_assets.restore.run import RestoreResult, run_restore
 from kstreams_assets.restore.target import partitions_of, roles_of
 from kstreams_assets.settings import ApplicationSettings
 from kstreams_assets.warehouse.layout import warehouse_lock
@@ -494,7 +495,9 @@ class DrillAttempt:
                 with self._measured(Phase.COMPLETENESS):
                     self._evaluate_before(result.restore, place.connection)
             with self._measured(Phase.COMMIT):
-                restore = commit_group_offsets(self.settings, result.restore, place.connection)
+                restore = commit_group_offsets(
+                    self.settings, result.restore, place.connection, gate=require_complete
+                )
             self._run_application(place, cluster, restore)
             with self._measured(Phase.COMPARISON):
                 self._compare(cluster, restore, result)

@@ -8,7 +8,7 @@ import dagster as dg
 
 from kstreams_assets.app.model import AppTopic, TopicRole
 from kstreams_assets.completeness.checks import ON_RESTORES, RuleCheck, rule_checks
-from kstreams_assets.completeness.on_restores import SKIPPED, evaluate_restore
+from kstreams_assets.completeness.on_restores import SKIPPED, evaluate_restore, require_complete
 from kstreams_assets.errors import GroupOffsetsDifferError
 from kstreams_assets.ktables.run import table_stores
 from kstreams_assets.orchestration.completeness import evaluation_metadata, rule_check_result
@@ -30,10 +30,11 @@ from kstreams_assets.orchestration.keys import (
 from kstreams_assets.restore import report
 from kstreams_assets.restore.after import age_s, listed, outcome, steps_after
 from kstreams_assets.restore.config import RestoreConfig
-from kstreams_assets.restore.from_settings import commit_group_offsets, plan_restore, run_restore
+from kstreams_assets.restore.group_offsets import commit_group_offsets
 from kstreams_assets.restore.plan import RestorePlan, TopicPlan
+from kstreams_assets.restore.planner import plan_restore
 from kstreams_assets.restore.request import RestoreRequest
-from kstreams_assets.restore.run import RestoreResult
+from kstreams_assets.restore.run import RestoreResult, run_restore
 from kstreams_assets.restore.target import local_name_of, open_stored_target, open_target
 from kstreams_assets.settings import ApplicationSettings
 from kstreams_assets.warehouse.point import iso_time
@@ -530,7 +531,7 @@ def _group_offsets_asset(
             restore = restore_of_run(context, settings)
             with open_stored_target(settings, restore) as target:
                 try:
-                    done = commit_group_offsets(settings, restore, target)
+                    done = commit_group_offsets(settings, restore, target, gate=require_complete)
                 except GroupOffsetsDifferError as error:
                     yield offsets_differ(key, error)
                     raise

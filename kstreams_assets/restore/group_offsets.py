@@ -1,9 +1,8 @@
 """Committed offsets on the target: the application's own, put back, and those of other groups."""
 
 import csv
-import time
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -19,6 +18,7 @@ from kstreams_assets.errors import (
     TargetTopicChangedError,
 )
 from kstreams_assets.kafka.cluster import KafkaCluster
+from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.offsets import CommittedOffset, TopicPartitionId
 from kstreams_assets.restore.placed_inputs import differing_positions, excluded_topic, placed
 from kstreams_assets.restore.request import RestoreMode
@@ -28,6 +28,7 @@ from kstreams_assets.restore.target import (
     require_empty_group,
     require_own_target,
     require_same_cluster,
+    restore_lock,
     roles_of,
 )
 from kstreams_assets.settings import ApplicationSettings
@@ -43,6 +44,183 @@ from kstreams_assets.warehouse.restores import (
     writers_of,
 )
 
+GroupOffsets = Mapping[TopicPartitionId, CommittedOffset]
+Gate = Callable[[ApplicationSettings, StoredRestore], None]
+"""Raises what keeps the offsets of a restore from being committed, such as completeness rules."""
+
+_READY: Final = (RestoreState.VERIFIED, RestoreState.COMMITTED)
+_HEADER: Final = ["topic", "partition", "offset"]
+
+
+def commit_group_offsets(
+    settings: ApplicationSettings,
+    restore: StoredRestore,
+    target: KafkaConnection,
+    *,
+    gate: Gate,
+) -> StoredRestore:
+    """Commit the offsets of a verified restore; see `commit_verified`.
+
+    It is the newest state of the restore that counts, under the restore's lock: another run of it
+    may have found since that the target does not match the backup.
+
+    Raises:
+        RestoreNotVerifiedError: Another run of the restore has begun again since, or found it
+            wrong.
+        KStreamsAssetsError: As `gate` and `commit_verified`.
+    """
+    gate(settings, restore)
+    with (
+        restore_lock(
+            settings.warehouse,
+            cluster_id=restore.target_cluster_id,
+            group=restore.group,
+            purpose=f"commit of the group offsets of restore {restore.restore_id}",
+            wait_s=settings.restore.lock_wait_s,
+        ),
+        KafkaCluster(target) as cluster,
+    ):
+        table = RestoresTable(settings.warehouse)
+        newest = table.newest(restore.application_id, restore.restore_id)
+        return commit_verified(settings.warehouse, newest or restore, cluster)
+
+
+def commit_verified(
+    warehouse: Warehouse, restore: StoredRestore, target: KafkaCluster
+) -> StoredRestore:
+    """Commit the offsets, read them back, note it; a second time changes nothing.
+
+    The group's former offsets are noted before. Partitions of restored topics for which the group
+    had no offset at the recovery point get none, and lose what was there.
+
+    Raises:
+        RestoreNotVerifiedError: The restore was not verified, or differs from the backup.
+        GroupNotEmptyError: The application runs.
+        TargetTopicChangedError: A topic was deleted or made anew since it was verified.
+        RestoredTopicsChangedError: Records were added or deleted since.
+        GroupOffsetsDifferError: The offsets are not those that the recovery point and the offset
+            maps give, or what was read back is not what was committed.
+    """
+    if restore.state not in _READY:
+        raise RestoreNotVerifiedError(restore_id=restore.restore_id, state=restore.state)
+    require_same_cluster(restore, target)
+    require_empty_group(restore.group, target, operation="commit offsets")
+    _require_same_topics(restore, target)
+    _require_as_verified(warehouse, restore, target)
+    _require_as_mapped(warehouse, restore, target)
+    table, group = RestoresTable(warehouse), restore.group
+    former = target.group_offsets(group)
+    if restore.former_offsets is None:
+        restore = table.change(restore, former_offsets=_rows(former))
+    wanted = _by_partition(restore.to_commit)
+    restored = {topic.target for topic in (*restore.topics, *restore.placed)}
+    _write(
+        group,
+        wanted,
+        target,
+        delete=[id_ for id_ in former if id_.topic in restored and id_ not in wanted],
+    )
+    found = target.group_offsets(group)
+    _require_equal(
+        {id_: offset for id_, offset in found.items() if id_.topic in restored},
+        wanted,
+        problem="not as committed when read back",
+    )
+    return table.change(restore, state=RestoreState.COMMITTED, committed=restore.to_commit)
+
+
+def _require_same_topics(restore: StoredRestore, target: KafkaCluster) -> None:
+    present = target.metadata().topics
+    for topic in (*restore.topics, *restore.placed):
+        found = present.get(topic.target)
+        if found is None or found.topic_id != topic.target_topic_id:
+            raise TargetTopicChangedError(
+                subject=f"topic {topic.target}",
+                expected=topic.target_topic_id,
+                found=None if found is None else found.topic_id,
+            )
+
+
+def _require_as_verified(
+    warehouse: Warehouse, restore: StoredRestore, target: KafkaCluster
+) -> None:
+    """Refuse logs that begin later or end elsewhere, so that every offset lies inside them.
+
+    Producers may write to inputs already.
+    """
+    stored = OffsetMapsTable(warehouse).ends(restore.application_id, restore.restore_id)
+    topics = {topic.target: topic for topic in restore.topics}
+    starts, ends = target.log_start_offsets(stored), target.high_watermarks(stored)
+    changed = []
+    for id_, end in sorted(stored.items()):
+        topic = topics[id_.topic]
+        base = topic.base_offsets[id_.partition]
+        if starts[id_] < base or (starts[id_] > base and end > base):
+            changed.append(f"{id_} begins at offset {starts[id_]}, not {base}")
+        grown = ends[id_] > end and not is_recomputed_from(roles_of(topic))
+        if ends[id_] < end or grown:
+            changed.append(f"{id_} ends at offset {ends[id_]}, not {end}")
+    if changed:
+        raise RestoredTopicsChangedError(restore_id=restore.restore_id, partitions=changed)
+
+
+def _require_as_mapped(warehouse: Warehouse, restore: StoredRestore, target: KafkaCluster) -> None:
+    """Refuse offsets that do not follow from what is stored of the point and of the records.
+
+    The run has mapped them from its plan; here they are found once more, so that an offset that was
+    changed in between does not go to the target.
+    """
+    application_id = restore.application_id
+    points = RecoveryPointTable(warehouse).load(application_id, [restore.point_id])
+    if not points:
+        raise GroupOffsetsDifferError(
+            problem="not to be verified",
+            partitions=[f"recovery point {restore.point_id} is not stored any more"],
+        )
+    maps = OffsetMapsTable(warehouse).load(
+        application_id, restore.restore_id, topics=sorted(read_topics(restore))
+    )
+    left = {topic.target for topic in restore.placed}
+    differing = differing_offsets(
+        mapped_offsets(restore, points[0], maps),
+        [offset for offset in restore.to_commit if offset.topic not in left],
+    )
+    differing += _differing_where_placed(warehouse, restore, points[0], target)
+    if differing:
+        raise GroupOffsetsDifferError(
+            problem="not as the offset maps give them", partitions=differing
+        )
+
+
+def _differing_where_placed(
+    warehouse: Warehouse, restore: StoredRestore, point: RecoveryPoint, target: KafkaCluster
+) -> list[str]:
+    """The same for topics that are left as they are, from what is known of them now."""
+    if not restore.placed:
+        return []
+    left = {topic.target for topic in restore.placed}
+    there = inspect_target(target, left, restore.group).topics
+    writers = writers_of(RestoresTable(warehouse).onto(restore.target_cluster_id))
+    again = {}
+    for topic in restore.placed:
+        known = excluded_topic(warehouse, target, topic.source, topic.target, there, writers)
+        found, _ = placed(
+            known,
+            point,
+            {},
+            inputs_are_at=topic.inputs_are_at,
+            target_cluster_id=restore.target_cluster_id,
+        )
+        if found is not None:
+            again[topic.source] = found
+    return [
+        *differing_offsets(
+            [offset for topic in restore.placed for offset in topic.offsets],
+            [offset for offset in restore.to_commit if offset.topic in left],
+        ),
+        *differing_positions(restore.placed, again, there),
+    ]
+
 
 def read_topics(restore: StoredRestore) -> frozenset[str]:
     """The restored topics, by their names in the source, that can have a committed offset."""
@@ -53,9 +231,7 @@ def read_topics(restore: StoredRestore) -> frozenset[str]:
 
 
 def mapped_offsets(
-    restore: StoredRestore,
-    point: RecoveryPoint,
-    maps: Mapping[TopicPartitionId, StoredMap],
+    restore: StoredRestore, point: RecoveryPoint, maps: Mapping[TopicPartitionId, StoredMap]
 ) -> tuple[GroupOffset, ...]:
     """The offsets on the target, by topic and partition; `maps` are those of the topics read.
 
@@ -63,12 +239,12 @@ def mapped_offsets(
     at the first restored record of its inputs.
     """
     read = read_topics(restore)
-    committed = {TopicPartitionId(o.topic, o.partition): o for o in point.group_offsets}
+    committed = {offset.id: offset for offset in point.group_offsets}
     found: list[GroupOffset] = []
     for source, stored in maps.items():
+        target = stored.target
         if source.topic not in read:
             continue
-        target = stored.target
         if restore.mode is not RestoreMode.STATE:
             first = stored.map.target_start
             found.append(GroupOffset(target.topic, target.partition, first, ""))
@@ -76,17 +252,12 @@ def mapped_offsets(
             offset, metadata = committed[source].offset, committed[source].metadata
             mapped = stored.map.map(offset)
             found.append(GroupOffset(target.topic, target.partition, mapped, metadata))
-    return tuple(sorted(found, key=lambda o: (o.topic, o.partition)))
+    return tuple(sorted(found, key=lambda offset: offset.id))
 
 
-def differing_offsets(
-    expected: tuple[GroupOffset, ...], found: tuple[GroupOffset, ...]
-) -> list[str]:
+def differing_offsets(expected: Iterable[GroupOffset], found: Iterable[GroupOffset]) -> list[str]:
     """Where two sets of offsets differ, in words; metadata counts."""
-    mine, theirs = (
-        {TopicPartitionId(o.topic, o.partition): o for o in offsets}
-        for offsets in (expected, found)
-    )
+    mine, theirs = _by_partition(expected), _by_partition(found)
     return [
         f"{id_} {_told(theirs.get(id_))} instead of {_told(mine.get(id_))}"
         for id_ in sorted({*mine, *theirs})
@@ -94,174 +265,44 @@ def differing_offsets(
     ]
 
 
-def _told(offset: GroupOffset | None) -> str:
+def _told(offset: CommittedOffset | None) -> str:
     return "none" if offset is None else f"{offset.offset} (metadata {offset.metadata!r})"
 
 
-_READY = (RestoreState.VERIFIED, RestoreState.COMMITTED)
+def _by_partition(offsets: Iterable[GroupOffset]) -> dict[TopicPartitionId, CommittedOffset]:
+    return {o.id: CommittedOffset(o.offset, o.metadata) for o in offsets}
 
 
-@dataclass(frozen=True, slots=True)
-class GroupOffsetsCommit:
-    """Commits what a verified restore has mapped."""
-
-    warehouse: Warehouse
-    cluster: KafkaCluster
-
-    def execute(self, restore: StoredRestore) -> StoredRestore:
-        """Commit the offsets, read them back, note it; a second time changes nothing.
-
-        The group's former offsets are noted before. Partitions of restored topics for which the
-        group had no offset at the recovery point get none, and lose what was there.
-
-        Raises:
-            RestoreNotVerifiedError: The restore was not verified, or differs from the backup.
-            GroupNotEmptyError: The application runs.
-            TargetTopicChangedError: A topic was deleted or made anew since it was verified.
-            RestoredTopicsChangedError: Records were added or deleted since.
-            GroupOffsetsDifferError: The offsets are not those that the recovery point and the
-                offset maps give, or what was read back is not what was committed.
-        """
-        if restore.state not in _READY:
-            raise RestoreNotVerifiedError(restore_id=restore.restore_id, state=restore.state)
-        require_same_cluster(restore, self.cluster)
-        require_empty_group(restore.group, self.cluster, operation="commit offsets")
-        self._require_same_topics(restore)
-        self._require_as_verified(restore)
-        self._require_as_mapped(restore)
-        former = self.cluster.group_offsets(restore.group)
-        if restore.former_offsets is None:
-            restore = self._store(restore, former_offsets=_rows(former))
-        wanted = {
-            TopicPartitionId(o.topic, o.partition): CommittedOffset(o.offset, o.metadata)
-            for o in restore.to_commit
-        }
-        restored = {topic.target for topic in (*restore.topics, *restore.placed)}
-        stale = [id_ for id_ in former if id_.topic in restored and id_ not in wanted]
-        if stale:
-            self.cluster.delete_group_offsets(restore.group, stale)
-        if wanted:
-            self.cluster.commit_group_offsets(restore.group, wanted)
-        self._compare(restore, wanted, restored)
-        return self._store(restore, state=RestoreState.COMMITTED, committed=restore.to_commit)
-
-    def _require_same_topics(self, restore: StoredRestore) -> None:
-        present = self.cluster.metadata().topics
-        for topic in (*restore.topics, *restore.placed):
-            found = present.get(topic.target)
-            if found is None or found.topic_id != topic.target_topic_id:
-                raise TargetTopicChangedError(
-                    subject=f"topic {topic.target}",
-                    expected=topic.target_topic_id,
-                    found=None if found is None else found.topic_id,
-                )
-
-    def _require_as_verified(self, restore: StoredRestore) -> None:
-        """Refuse logs that begin later or end elsewhere, so that every offset lies inside them.
-
-        Producers may write to inputs already.
-        """
-        stored = OffsetMapsTable(self.warehouse).ends(restore.application_id, restore.restore_id)
-        topics = {topic.target: topic for topic in restore.topics}
-        starts, ends = self.cluster.log_start_offsets(stored), self.cluster.high_watermarks(stored)
-        changed = []
-        for id_, end in sorted(stored.items()):
-            topic = topics[id_.topic]
-            base = topic.base_offsets[id_.partition]
-            if starts[id_] < base or (starts[id_] > base and end > base):
-                changed.append(f"{id_} begins at offset {starts[id_]}, not {base}")
-            grown = ends[id_] > end and not is_recomputed_from(roles_of(topic))
-            if ends[id_] < end or grown:
-                changed.append(f"{id_} ends at offset {ends[id_]}, not {end}")
-        if changed:
-            raise RestoredTopicsChangedError(restore_id=restore.restore_id, partitions=changed)
-
-    def _require_as_mapped(self, restore: StoredRestore) -> None:
-        """Refuse offsets that do not follow from what is stored of the point and of the records."""
-        application_id = restore.application_id
-        points = RecoveryPointTable(self.warehouse).load(application_id, [restore.point_id])
-        if not points:
-            raise GroupOffsetsDifferError(
-                problem="not to be verified",
-                partitions=[f"recovery point {restore.point_id} is not stored any more"],
-            )
-        maps = OffsetMapsTable(self.warehouse).load(
-            application_id, restore.restore_id, topics=sorted(read_topics(restore))
-        )
-        left = {topic.target for topic in restore.placed}
-        expected = mapped_offsets(restore, points[0], maps)
-        differing = differing_offsets(
-            expected, tuple(o for o in restore.to_commit if o.topic not in left)
-        )
-        differing += self._differing_where_placed(restore, points[0])
-        if differing:
-            raise GroupOffsetsDifferError(
-                problem="not as the offset maps give them", partitions=differing
-            )
-
-    def _differing_where_placed(self, restore: StoredRestore, point: RecoveryPoint) -> list[str]:
-        """The same for topics that are left as they are, from what is known of them now."""
-        if not restore.placed:
-            return []
-        there = inspect_target(
-            self.cluster, [topic.target for topic in restore.placed], restore.group
-        ).topics
-        onto = RestoresTable(self.warehouse).onto(restore.target_cluster_id)
-        again = {}
-        for topic in restore.placed:
-            known = excluded_topic(
-                self.warehouse, self.cluster, topic.source, topic.target, there, writers_of(onto)
-            )
-            found, _ = placed(
-                known,
-                point,
-                {},
-                inputs_are_at=topic.inputs_are_at,
-                target_cluster_id=restore.target_cluster_id,
-            )
-            if found is not None:
-                again[topic.source] = found
-        left = {topic.target for topic in restore.placed}
-        wanted = tuple(offset for topic in restore.placed for offset in topic.offsets)
-        to_commit = tuple(o for o in restore.to_commit if o.topic in left)
-        return [
-            *differing_offsets(wanted, to_commit),
-            *differing_positions(restore.placed, again, there),
-        ]
-
-    def _compare(
-        self,
-        restore: StoredRestore,
-        wanted: Mapping[TopicPartitionId, CommittedOffset],
-        topics: Iterable[str],
-    ) -> None:
-        of_restore = set(topics)
-        found = {
-            id_: (committed.offset, committed.metadata, committed.leader_epoch)
-            for id_, committed in self.cluster.group_offsets(restore.group).items()
-            if id_.topic in of_restore
-        }
-        expected = {id_: (c.offset, c.metadata, None) for id_, c in wanted.items()}
-        differing = sorted(
-            str(id_) for id_ in {*found, *expected} if found.get(id_) != expected.get(id_)
-        )
-        if differing:
-            raise GroupOffsetsDifferError(
-                problem="not as committed when read back", partitions=differing
-            )
-
-    def _store(self, restore: StoredRestore, **changes: object) -> StoredRestore:
-        stamped = {"changed_at_ms": time.time_ns() // 1_000_000, **changes}
-        changed = replace(restore, **stamped)  # pyright: ignore[reportArgumentType]
-        RestoresTable(self.warehouse).append(changed)
-        return changed
-
-
-def _rows(offsets: Mapping[TopicPartitionId, CommittedOffset]) -> tuple[GroupOffset, ...]:
+def _rows(offsets: GroupOffsets) -> tuple[GroupOffset, ...]:
     return tuple(
         GroupOffset(id_.topic, id_.partition, committed.offset, committed.metadata)
         for id_, committed in sorted(offsets.items())
     )
+
+
+def _write(
+    group: str,
+    wanted: GroupOffsets,
+    target: KafkaCluster,
+    *,
+    delete: Iterable[TopicPartitionId] = (),
+) -> None:
+    """Delete some offsets of a group and commit others.
+
+    Offset commits are not atomic, so that they have to be read back and compared.
+    """
+    gone = list(delete)
+    if gone:
+        target.delete_group_offsets(group, gone)
+    if wanted:
+        target.commit_group_offsets(group, wanted)
+
+
+def _require_equal(found: GroupOffsets, wanted: GroupOffsets, *, problem: str) -> None:
+    """Refuse what was read back of a group; a leader epoch, which is never committed, counts."""
+    differing = [str(id_) for id_ in sorted({*found, *wanted}) if found.get(id_) != wanted.get(id_)]
+    if differing:
+        raise GroupOffsetsDifferError(problem=problem, partitions=differing)
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,22 +344,19 @@ def rollback(
         o for o in former if o.topic not in there or o.partition >= there[o.topic].partitions
     )
     put_back = tuple(offset for offset in former if offset not in absent)
-    wanted = {
-        TopicPartitionId(o.topic, o.partition): CommittedOffset(o.offset, o.metadata)
-        for o in put_back
-    }
+    wanted = _by_partition(put_back)
     found = target.group_offsets(group)
     deleted = tuple(id_ for id_ in found if id_ not in wanted)
-    if deleted:
-        target.delete_group_offsets(group, deleted)
-    if wanted:
-        target.commit_group_offsets(group, wanted)
-    _compare(group, wanted, target)
-    rolled_back = replace(
-        restore, state=RestoreState.ROLLED_BACK, changed_at_ms=time.time_ns() // 1_000_000
+    _write(group, wanted, target, delete=deleted)
+    _require_equal(
+        target.group_offsets(group), wanted, problem="not as before the restore when read back"
     )
-    RestoresTable(settings.warehouse).append(rolled_back)
-    return RolledBack(rolled_back, put_back, deleted, absent, _moved(restore, found))
+    moved: tuple[TopicPartitionId, ...] = ()
+    if restore.state is RestoreState.COMMITTED:
+        committed = {offset.id: offset.offset for offset in restore.committed or ()}
+        moved = tuple(id_ for id_, now in found.items() if now.offset != committed.get(id_))
+    rolled_back = RestoresTable(settings.warehouse).change(restore, state=RestoreState.ROLLED_BACK)
+    return RolledBack(rolled_back, put_back, deleted, absent, moved)
 
 
 def _former(restore: StoredRestore) -> tuple[GroupOffset, ...]:
@@ -337,40 +375,9 @@ def _former(restore: StoredRestore) -> tuple[GroupOffset, ...]:
     return restore.former_offsets
 
 
-def _moved(
-    restore: StoredRestore, found: Mapping[TopicPartitionId, CommittedOffset]
-) -> tuple[TopicPartitionId, ...]:
-    if restore.state is not RestoreState.COMMITTED:
-        return ()
-    committed = {TopicPartitionId(o.topic, o.partition): o.offset for o in restore.committed or ()}
-    return tuple(id_ for id_, now in found.items() if now.offset != committed.get(id_))
-
-
-def _compare(
-    group: str, wanted: Mapping[TopicPartitionId, CommittedOffset], target: KafkaCluster
-) -> None:
-    found = target.group_offsets(group)
-    differing = [str(id_) for id_ in sorted({*wanted, *found}) if found.get(id_) != wanted.get(id_)]
-    if differing:
-        raise GroupOffsetsDifferError(
-            problem="not as before the restore when read back", partitions=differing
-        )
-
-
-GroupOffsets = Mapping[TopicPartitionId, CommittedOffset]
-
-_HEADER: Final = ("topic", "partition", "offset")
-_VERIFIED: Final = {
-    RestoreState.VERIFIED,
-    RestoreState.COMMITTED,
-    RestoreState.ROLLED_BACK,
-    RestoreState.FINISHED,
-}
-
-
 @dataclass(frozen=True, slots=True)
 class MappedOffset:
-    """One offset of a group, in the source's and in the target's partition.
+    """One offset of another group, in the source's and in the target's partition.
 
     `unread` are records that were restored and that the group has not read. `first_unread` is the
     source offset of the first of them, None without any. `is_beyond`: the group had read records
@@ -415,7 +422,6 @@ def map_offsets(
         stored = maps.get(source)
         if stored is None:
             continue
-        first_unread = stored.map.first_source(committed.offset)
         runs = stored.map.runs
         source_end = runs[-1].source_start + runs[-1].length if len(runs) else 0
         mapped.append(
@@ -425,7 +431,7 @@ def map_offsets(
                 target=stored.target,
                 committed=CommittedOffset(stored.map.map(committed.offset), committed.metadata),
                 unread=stored.map.records - stored.map.records_below(committed.offset),
-                first_unread=first_unread,
+                first_unread=stored.map.first_source(committed.offset),
                 # behind its last record a partition may end with control records
                 is_beyond=committed.offset > max(source_end, ends.get(source, source_end)),
             )
@@ -438,9 +444,9 @@ def map_group(
 ) -> MappedGroup:
     """The same by the stored offset maps of a restore; nothing is committed.
 
-    Raises RestoreNotVerifiedError while the target is not known to be as the backup.
+    Raises RestoreNotVerifiedError while the target is not known to match the backup.
     """
-    if restore.state not in _VERIFIED:
+    if not restore.state.matches_backup:
         raise RestoreNotVerifiedError(restore_id=restore.restore_id, state=restore.state)
     maps = OffsetMapsTable(settings.warehouse).load(
         restore.application_id, restore.restore_id, topics={id_.topic for id_ in offsets}
@@ -466,7 +472,7 @@ def commit_other_group(
 
     Raises:
         ConfigurationError: The group is the application's own.
-        RestoreNotVerifiedError: The target is not known to be as the backup.
+        RestoreNotVerifiedError: The target is not known to match the backup.
         GroupNotEmptyError: The group has members.
         GroupOffsetsDifferError: What was read back is not what was committed.
         KStreamsAssetsError: See `require_own_target`, and what the target refuses.
@@ -479,15 +485,10 @@ def commit_other_group(
         )
     mapped = map_group(settings, restore, offsets)
     wanted = mapped.to_commit
-    if not wanted:
-        return mapped
-    target.commit_group_offsets(group, wanted)
-    found = target.group_offsets(group, partitions=wanted)
-    differing = [str(id_) for id_, offset in sorted(wanted.items()) if found.get(id_) != offset]
-    if differing:
-        raise GroupOffsetsDifferError(
-            problem="not as committed when read back", partitions=differing
-        )
+    if wanted:
+        _write(group, wanted, target)
+        found = target.group_offsets(group, partitions=wanted)
+        _require_equal(found, wanted, problem="not as committed when read back")
     return mapped
 
 
@@ -499,8 +500,7 @@ def offsets_on_source(settings: ApplicationSettings, group: str) -> GroupOffsets
     with KafkaCluster(settings.connection) as source:
         offsets = source.group_offsets(group)
     if not offsets:
-        cluster = settings.connection.bootstrap_servers
-        raise NoGroupOffsetsError(group=group, cluster=cluster)
+        raise NoGroupOffsetsError(group=group, cluster=settings.connection.bootstrap_servers)
     return offsets
 
 
@@ -514,7 +514,7 @@ def offsets_from_file(path: Path) -> GroupOffsets:
     try:
         with path.open(encoding="utf-8", newline="") as file:
             for number, row in enumerate(csv.reader(file), start=1):
-                if not row or (number == 1 and tuple(c.strip() for c in row[:3]) == _HEADER):
+                if not row or (number == 1 and [cell.strip() for cell in row[:3]] == _HEADER):
                     continue
                 id_, committed = _parsed(path, number, row)
                 if id_ in offsets:
@@ -540,7 +540,5 @@ def _parsed(path: Path, number: int, row: list[str]) -> tuple[TopicPartitionId, 
     if problem is not None:
         raise GroupOffsetsFileError(path=path, line=number, problem=problem)
     metadata = row[3] if len(row) == 4 else ""
-    return (
-        TopicPartitionId(row[0].strip(), int(row[1])),
-        CommittedOffset(int(row[2]), metadata),
-    )
+    id_ = TopicPartitionId(row[0].strip(), int(row[1]))
+    return id_, CommittedOffset(int(row[2]), metadata)

@@ -19,18 +19,8 @@ from kstreams_assets.warehouse.point import GroupOffset, PartitionCut, RecoveryP
 from kstreams_assets.warehouse.points import RecoveryPointTable
 from kstreams_assets.warehouse.restores import (
     OffsetMapsTable,
-    RestoreState,
     StoredMap,
     StoredRestore,
-)
-
-_AS_IN_BACKUP = frozenset(
-    {
-        RestoreState.VERIFIED,
-        RestoreState.COMMITTED,
-        RestoreState.ROLLED_BACK,
-        RestoreState.FINISHED,
-    }
 )
 
 
@@ -192,7 +182,7 @@ def _by_writer(
 ) -> int | str:
     restore = writer.restore
     name = f"restore {restore.restore_id} of {restore.application_id}"
-    if restore.state not in _AS_IN_BACKUP:
+    if not restore.state.matches_backup:
         return f"{name} wrote it and is {restore.state}; run that restore to its end first."
     other = writer.point.cut(cut.id) if writer.point else None
     stored = writer.maps.get(cut.id)

@@ -161,12 +161,13 @@ class RestorePlan:
         """The topics that are written from KTable snapshots."""
         return tuple((topic, topic.snapshot) for topic in self.topics if topic.snapshot)
 
-    def require_allowed(self) -> None:
-        """Raise RestoreRefusedError, which lists all that stands against it."""
+    def require_allowed(self) -> RecoveryPoint:
+        """The point to restore; raises RestoreRefusedError with all that stands against it."""
         if self.refusals or self.point is None:
             raise RestoreRefusedError(
                 application_id=self.application_id, refusals=[str(r) for r in self.refusals]
             )
+        return self.point
 
     @property
     def records(self) -> int:

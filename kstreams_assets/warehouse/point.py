@@ -51,6 +51,11 @@ class GroupOffset:
     offset: int
     metadata: str
 
+    @property
+    def id(self) -> TopicPartitionId:
+        """The partition's identity."""
+        return TopicPartitionId(self.topic, self.partition)
+
 
 @dataclass(frozen=True, slots=True)
 class PartitionCut:

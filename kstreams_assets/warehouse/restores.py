@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import time
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -41,6 +42,11 @@ class RestoreState(StrEnum):
     COMMITTED = "committed"
     ROLLED_BACK = "rolled_back"
     FINISHED = "finished"
+
+    @property
+    def matches_backup(self) -> bool:
+        """Whether the target was read back and found to match the backup."""
+        return self not in (self.PLANNED, self.PRODUCED, self.FAILED_VERIFICATION)
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +174,12 @@ class RestoresTable:
         """
         earlier = self._changes(restore.application_id, restore.restore_id)
         self._table.append([replace(restore, change=max(earlier, default=0) + 1)])
+
+    def change(self, restore: StoredRestore, **changes: Any) -> StoredRestore:  # noqa: ANN401
+        """Store a restore with other fields, from now on its newest state, and return it."""
+        changed = replace(restore, changed_at_ms=time.time_ns() // 1_000_000, **changes)
+        self.append(changed)
+        return changed
 
     def newest(self, application_id: str, restore_id: str) -> StoredRestore | None:
         """A restore as it stands, None when there is none with this id."""

@@ -90,7 +90,12 @@ class _Restore:
         return outcomes.result(planned, *self.differences, run_id=run_id)
 
     def commit(
-        self, settings: ApplicationSettings, restore: StoredRestore, target: KafkaConnection
+        self,
+        settings: ApplicationSettings,
+        restore: StoredRestore,
+        target: KafkaConnection,
+        *,
+        gate: object,
     ) -> StoredRestore:
         self.committed.append(target.bootstrap_servers)
         return replace(restore, state=RestoreState.COMMITTED, committed=restore.to_commit)

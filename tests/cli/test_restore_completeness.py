@@ -59,7 +59,12 @@ class _Restore:
         ]
 
     def commit(
-        self, settings: ApplicationSettings, restore: StoredRestore, target: KafkaConnection
+        self,
+        settings: ApplicationSettings,
+        restore: StoredRestore,
+        target: KafkaConnection,
+        *,
+        gate: object,
     ) -> StoredRestore:
         self.did.append("committed")
         return replace(restore, state=RestoreState.COMMITTED, committed=restore.to_commit)

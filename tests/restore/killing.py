@@ -13,12 +13,15 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 from kstreams_assets.app.model import AppTopic, Store, StreamsApplication, TopicRole
 from kstreams_assets.backup.run import Spark, back_up, recorder_of
+from kstreams_assets.completeness.on_restores import require_complete
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.kafka.topics import TopicSpec
 from kstreams_assets.offsets import TopicPartitionId
-from kstreams_assets.restore.from_settings import commit_group_offsets, plan_restore, run_restore
+from kstreams_assets.restore.group_offsets import commit_group_offsets
+from kstreams_assets.restore.planner import plan_restore
 from kstreams_assets.restore.request import RestoreRequest
+from kstreams_assets.restore.run import run_restore
 from kstreams_assets.settings import ApplicationSettings
 from kstreams_assets.warehouse.restores import RestoresTable, RestoreState, StoredRestore
 from kstreams_assets.warehouse.spans import Window
@@ -172,7 +175,7 @@ def restore(
     result = run_restore(
         settings, plan, target, spark=spark, run_id=unique_name("run"), log=lambda _line: None
     )
-    return commit_group_offsets(settings, result.restore, target)
+    return commit_group_offsets(settings, result.restore, target, gate=require_complete)
 
 
 def await_moment(

@@ -74,7 +74,12 @@ class _Restore:
         return made
 
     def commit(
-        self, settings: ApplicationSettings, restore: StoredRestore, target: KafkaConnection
+        self,
+        settings: ApplicationSettings,
+        restore: StoredRestore,
+        target: KafkaConnection,
+        *,
+        gate: object,
     ) -> StoredRestore:
         self.committed.append((restore.run_id, target))
         if self.commit_error is not None:

@@ -20,7 +20,7 @@ from kstreams_assets.completeness.result import Outcome, ResultsTable, RuleKind,
 from kstreams_assets.completeness.rule import Place
 from kstreams_assets.errors import RestoreIncompleteError, RestoreNotVerifiedError
 from kstreams_assets.kafka.connection import KafkaConnection
-from kstreams_assets.restore.from_settings import commit_group_offsets
+from kstreams_assets.restore.group_offsets import commit_group_offsets
 from kstreams_assets.restore.request import RestoreMode, RestoreRequest
 from kstreams_assets.settings import ApplicationSettings
 from kstreams_assets.warehouse.restores import RestoreState, StoredRestore
@@ -150,7 +150,7 @@ def test_the_newest_result_counts(settings: ApplicationSettings) -> None:
 def test_the_commit_itself_refuses_before_it_connects(settings: ApplicationSettings) -> None:
     stored(settings, evaluated(Outcome.VIOLATED))
     with pytest.raises(RestoreIncompleteError, match=r"rule nothing_lost: 2 row\(s\)"):
-        commit_group_offsets(settings, restored(), NOWHERE)
+        commit_group_offsets(settings, restored(), NOWHERE, gate=require_complete)
 
 
 @dataclass

@@ -9,7 +9,7 @@ import dagster as dg
 import pytest
 
 from kstreams_assets.app.model import AppTopic, TopicRole
-from kstreams_assets.completeness.on_restores import SKIPPED, require_complete
+from kstreams_assets.completeness.on_restores import SKIPPED
 from kstreams_assets.completeness.result import Outcome, ResultsTable, RuleResult
 from kstreams_assets.completeness.rule import Place
 from kstreams_assets.errors import GroupNotEmptyError
@@ -23,6 +23,7 @@ from kstreams_assets.orchestration.keys import (
     restore_completeness_key,
     restore_key,
 )
+from kstreams_assets.restore.group_offsets import Gate
 from kstreams_assets.restore.plan import RestorePlan
 from kstreams_assets.restore.request import RestoreRequest
 from kstreams_assets.restore.run import RestoreResult
@@ -96,9 +97,14 @@ class _Restore:
         return made
 
     def commit(
-        self, settings: ApplicationSettings, restore: StoredRestore, target: KafkaConnection
+        self,
+        settings: ApplicationSettings,
+        restore: StoredRestore,
+        target: KafkaConnection,
+        *,
+        gate: Gate,
     ) -> StoredRestore:
-        require_complete(settings, restore)
+        gate(settings, restore)
         self.committed.append(restore.run_id)
         return replace(
             restore,

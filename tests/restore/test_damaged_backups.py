@@ -14,8 +14,9 @@ from kstreams_assets.app.model import Store, TopicRole
 from kstreams_assets.errors import KStreamsAssetsError, StoredDataError
 from kstreams_assets.ktables.run import make_snapshots
 from kstreams_assets.offsets import CommittedOffset, TopicPartitionId
-from kstreams_assets.restore.from_settings import plan_restore, run_restore
+from kstreams_assets.restore.planner import plan_restore
 from kstreams_assets.restore.request import ChangelogSource, RestoreRequest
+from kstreams_assets.restore.run import run_restore
 from kstreams_assets.settings import ApplicationSettings, WindowSchedule
 from kstreams_assets.warehouse.layout import Warehouse
 from kstreams_assets.warehouse.restores import RestoreState

@@ -17,7 +17,7 @@ from kstreams_assets.errors import (
 )
 from kstreams_assets.local.cluster import LocalCluster
 from kstreams_assets.offsets import CommittedOffset, TopicPartitionId
-from kstreams_assets.restore.group_offsets import GroupOffsetsCommit
+from kstreams_assets.restore.group_offsets import commit_verified
 from kstreams_assets.restore.offset_map import OffsetRun
 from kstreams_assets.warehouse.point import GroupOffset
 from kstreams_assets.warehouse.points import RecoveryPointTable
@@ -57,7 +57,7 @@ def verified(bench: AfterCommit, *offsets: GroupOffset) -> StoredRestore:
 
 
 def commit(bench: AfterCommit, restore: StoredRestore) -> StoredRestore:
-    return GroupOffsetsCommit(bench.settings.warehouse, bench.cluster).execute(restore)
+    return commit_verified(bench.settings.warehouse, restore, bench.cluster)
 
 
 def offsets(bench: AfterCommit) -> dict[TopicPartitionId, CommittedOffset]:

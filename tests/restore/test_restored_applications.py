@@ -11,7 +11,7 @@ from examples.order_processor.application import create_topics
 from kstreams_assets.app.model import Store
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
-from kstreams_assets.restore.from_settings import plan_restore
+from kstreams_assets.restore.planner import plan_restore
 from kstreams_assets.restore.request import ChangelogSource, InputsExtent, RestoreRequest
 from kstreams_assets.warehouse.judge import Restores
 from kstreams_assets.warehouse.point import Guarantee, Method, RecoveryPoint

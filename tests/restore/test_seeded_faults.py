@@ -12,16 +12,20 @@ from typing import Any, Final
 
 import pytest
 
-from kstreams_assets.completeness.on_restores import evaluate_restore, require_none_blocks
+from kstreams_assets.completeness.on_restores import (
+    evaluate_restore,
+    require_complete,
+    require_none_blocks,
+)
 from kstreams_assets.completeness.result import Outcome, RuleResult
 from kstreams_assets.errors import GroupOffsetsDifferError, RestoreIncompleteError
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.offsets import CommittedOffset, TopicPartitionId
 from kstreams_assets.restore import run as run_module
-from kstreams_assets.restore.from_settings import commit_group_offsets, plan_restore, run_restore
-from kstreams_assets.restore.group_offsets import GroupOffsetsCommit
-from kstreams_assets.restore.run import RestoreResult
+from kstreams_assets.restore.group_offsets import commit_group_offsets, commit_verified
+from kstreams_assets.restore.planner import plan_restore
+from kstreams_assets.restore.run import RestoreResult, run_restore
 from kstreams_assets.warehouse.point import GroupOffset, RecoveryPoint
 from kstreams_assets.warehouse.restores import RestoreState
 from spark_resources.resource import SparkSessionResource
@@ -161,6 +165,7 @@ class TestWhatReachesTheTarget:
                 replace(case.live.settings, completeness=(), recomputed=()),
                 result.restore,
                 case.target,
+                gate=require_complete,
             ),
         ):
             with pytest.raises(Exception, match="failed_verification, not verified"):
@@ -239,7 +244,7 @@ class TestOffsetsOneTooFar:
             KafkaCluster(case.target) as cluster,
             pytest.raises(GroupOffsetsDifferError, match="not as the offset maps give") as refused,
         ):
-            GroupOffsetsCommit(case.live.settings.warehouse, cluster).execute(altered)
+            commit_verified(case.live.settings.warehouse, altered, cluster)
         (told,) = refused.value.partitions
         assert told.startswith(f"{wrong.topic}-{wrong.partition} {wrong.offset} (")
         assert offsets_on(case, restored.plan.group) == {}
@@ -249,7 +254,9 @@ class TestOffsetsOneTooFar:
     ) -> None:
         assert violated(case.evaluate(restored, spark)) == set()
         wrong = self.further(case, restored)
-        committed = commit_group_offsets(case.live.settings, restored.restore, case.target)
+        committed = commit_group_offsets(
+            case.live.settings, restored.restore, case.target, gate=require_complete
+        )
         assert committed.state is RestoreState.COMMITTED
         restored.commit_instead([wrong])
 

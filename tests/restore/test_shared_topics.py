@@ -6,14 +6,16 @@ from dataclasses import dataclass
 import pytest
 
 from kstreams_assets.app.model import TopicRole
+from kstreams_assets.completeness.on_restores import require_complete
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.local.cluster import LocalCluster
 from kstreams_assets.offsets import CommittedOffset, TopicPartitionId
-from kstreams_assets.restore.from_settings import commit_group_offsets, run_restore
+from kstreams_assets.restore.group_offsets import commit_group_offsets
 from kstreams_assets.restore.plan import RestorePlan
 from kstreams_assets.restore.planner import plan_restore
 from kstreams_assets.restore.request import InputsAt, RestoreRequest
+from kstreams_assets.restore.run import run_restore
 from kstreams_assets.settings import ApplicationSettings, WindowSchedule
 from kstreams_assets.warehouse.judge import Restores
 from kstreams_assets.warehouse.layout import Warehouse
@@ -107,7 +109,9 @@ class Shared:
 
     def commit(self, bench: Workbench, restore: StoredRestore) -> dict[str, int]:
         """Commit; the group's offsets by topic."""
-        done = commit_group_offsets(self.settings(bench), restore, bench.cluster.connection)
+        done = commit_group_offsets(
+            self.settings(bench), restore, bench.cluster.connection, gate=require_complete
+        )
         offsets = bench.cluster.group_offsets(done.group)
         assert {(id_.topic, found.metadata) for id_, found in offsets.items()} == {
             (self.target, f"metadata of {bench.application_id}")

@@ -13,7 +13,7 @@ from kstreams_assets.local.cluster import LocalCluster
 from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.restore.plan import PartitionPlan, RestorePlan, TopicPlan
 from kstreams_assets.restore.request import RestoreRequest
-from kstreams_assets.restore.run import TargetTopics
+from kstreams_assets.restore.run import intended_topics, prepare_topics
 from kstreams_assets.warehouse.judge import Restores
 from kstreams_assets.warehouse.restores import RestoreState
 from tests.restore.after_commit import AfterCommit, after_commit, now_ms, write
@@ -29,11 +29,6 @@ PUT_BACK: dict[str, str | None] = {"retention.ms": "60000"}
 def bench(kafka_cluster: LocalCluster, tmp_path: Path) -> Iterator[AfterCommit]:
     with after_commit(kafka_cluster.bootstrap_servers, tmp_path / "warehouse") as bench:
         yield bench
-
-
-@pytest.fixture
-def topics(bench: AfterCommit) -> TargetTopics:
-    return TargetTopics(bench.cluster)
 
 
 def plan_of(
@@ -81,16 +76,14 @@ def _topic(
     )
 
 
-def test_missing_topics_are_made_with_relaxed_configs(
-    bench: AfterCommit, topics: TargetTopics
-) -> None:
+def test_missing_topics_are_made_with_relaxed_configs(bench: AfterCommit) -> None:
     plan = plan_of(bench, unique_name("new"), unique_name("new"))
 
-    intended = topics.intended(plan, None)
+    intended = intended_topics(plan, None)
     assert [(t.target_topic_id, t.base_offsets, t.created) for t in intended] == [
         ("", (), True)
     ] * 2
-    prepared = topics.prepare(plan, intended)
+    prepared = prepare_topics(plan, intended, bench.cluster)
 
     described = bench.cluster.describe_topics(t.target for t in prepared)
     for topic in prepared:
@@ -100,54 +93,48 @@ def test_missing_topics_are_made_with_relaxed_configs(
         assert (topic.base_offsets, topic.records, topic.put_back) == ((0, 0), 6, PUT_BACK)
 
 
-def test_a_topic_that_is_there_is_relaxed_and_its_end_is_the_base(
-    bench: AfterCommit, topics: TargetTopics
-) -> None:
+def test_a_topic_that_is_there_is_relaxed_and_its_end_is_the_base(bench: AfterCommit) -> None:
     name = unique_name("there")
     bench.cluster.create_topics([TopicSpec(name, 2, 1, {"retention.ms": "60000"})])
     write(bench.cluster, name, [now_ms()] * 3, partitions=2)
     bench.cluster.delete_records({TopicPartitionId(name, n): 3 for n in range(2)})
     plan = plan_of(bench, name)
 
-    (topic,) = topics.prepare(plan, topics.intended(plan, None))
+    (topic,) = prepare_topics(plan, intended_topics(plan, None), bench.cluster)
 
     assert (topic.created, topic.base_offsets) == (False, (3, 3))
     assert bench.cluster.describe_topics([name])[name].effective_configs["retention.ms"] == "-1"
 
 
-def test_killed_between_making_topics_and_noting_their_ids(
-    bench: AfterCommit, topics: TargetTopics
-) -> None:
+def test_killed_between_making_topics_and_noting_their_ids(bench: AfterCommit) -> None:
     plan = plan_of(bench, unique_name("killed"))
     noted = replace(
-        bench.restore({}, state=RestoreState.PLANNED), topics=topics.intended(plan, None)
+        bench.restore({}, state=RestoreState.PLANNED), topics=intended_topics(plan, None)
     )
-    topics.prepare(plan, noted.topics)
+    prepare_topics(plan, noted.topics, bench.cluster)
     # the second plan finds the topic there, with relaxed configs
     second = plan_of(bench, plan.topics[0].target, put_back={"retention.ms": "-1"})
 
-    (topic,) = topics.prepare(second, topics.intended(second, noted))
+    (topic,) = prepare_topics(second, intended_topics(second, noted), bench.cluster)
 
     assert (topic.created, topic.put_back, topic.base_offsets) == (True, PUT_BACK, (0, 0))
 
 
-def test_a_second_attempt_keeps_the_base_of_the_first(
-    bench: AfterCommit, topics: TargetTopics
-) -> None:
+def test_a_second_attempt_keeps_the_base_of_the_first(bench: AfterCommit) -> None:
     plan = plan_of(bench, unique_name("again"))
     name = plan.topics[0].target
-    first = topics.prepare(plan, topics.intended(plan, None))
+    first = prepare_topics(plan, intended_topics(plan, None), bench.cluster)
     noted = replace(bench.restore({}, state=RestoreState.PLANNED), topics=first)
     write(bench.cluster, name, [now_ms()] * 2, partitions=2)
     plan = plan_of(bench, name)
 
-    assert topics.prepare(plan, topics.intended(plan, noted)) == first
+    assert prepare_topics(plan, intended_topics(plan, noted), bench.cluster) == first
 
     # made anew: nothing of the first attempt holds any more
     bench.cluster.delete_topics([name])
     _await_gone(bench, name)
     plan = plan_of(bench, name)
-    (anew,) = topics.prepare(plan, topics.intended(plan, noted))
+    (anew,) = prepare_topics(plan, intended_topics(plan, noted), bench.cluster)
     assert anew.target_topic_id != first[0].target_topic_id
     assert anew.base_offsets == (0, 0)
 
@@ -155,19 +142,19 @@ def test_a_second_attempt_keeps_the_base_of_the_first(
 class TestChangedSinceThePlan:
     """Nobody's records but this restore's: what was made or written meanwhile is left alone."""
 
-    def test_created_by_somebody_else(self, bench: AfterCommit, topics: TargetTopics) -> None:
+    def test_created_by_somebody_else(self, bench: AfterCommit) -> None:
         plan = plan_of(bench, unique_name("raced"))
         name = plan.topics[0].target
         bench.cluster.create_topics([TopicSpec(name, 2, 1, {"retention.ms": "60000"})])
 
-        self._refused(topics, plan, name)
+        self._refused(bench, plan, name)
 
         assert bench.cluster.describe_topics([name])[name].explicit_configs == {
             "retention.ms": "60000"
         }
 
     def test_created_between_the_look_and_the_creation(
-        self, bench: AfterCommit, topics: TargetTopics, monkeypatch: pytest.MonkeyPatch
+        self, bench: AfterCommit, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         plan = plan_of(bench, unique_name("raced"), unique_name("raced"))
         name = plan.topics[1].target
@@ -178,17 +165,17 @@ class TestChangedSinceThePlan:
             create(specs)
 
         monkeypatch.setattr(bench.cluster, "create_topics", raced)
-        self._refused(topics, plan, name)
+        self._refused(bench, plan, name)
 
-    def test_written_by_a_producer(self, bench: AfterCommit, topics: TargetTopics) -> None:
+    def test_written_by_a_producer(self, bench: AfterCommit) -> None:
         name = unique_name("written")
         bench.cluster.create_topics([TopicSpec(name, 2, 1)])
         plan = plan_of(bench, name)
         write(bench.cluster, name, [now_ms()])
 
-        self._refused(topics, plan, name)
+        self._refused(bench, plan, name)
 
-    def test_recreated(self, bench: AfterCommit, topics: TargetTopics) -> None:
+    def test_recreated(self, bench: AfterCommit) -> None:
         name = unique_name("recreated")
         bench.cluster.create_topics([TopicSpec(name, 2, 1)])
         plan = plan_of(bench, name)
@@ -196,11 +183,11 @@ class TestChangedSinceThePlan:
         _await_gone(bench, name)
         bench.cluster.create_topics([TopicSpec(name, 2, 1)])
 
-        self._refused(topics, plan, name)
+        self._refused(bench, plan, name)
 
-    def _refused(self, topics: TargetTopics, plan: RestorePlan, name: str) -> None:
+    def _refused(self, bench: AfterCommit, plan: RestorePlan, name: str) -> None:
         with pytest.raises(RestoreRefusedError) as raised:
-            topics.prepare(plan, topics.intended(plan, None))
+            prepare_topics(plan, intended_topics(plan, None), bench.cluster)
         (text,) = raised.value.refusals
         assert text.startswith(f"topic {name}: ")
         assert "Another restore, the application or a producer" in text

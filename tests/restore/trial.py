@@ -7,16 +7,20 @@ from pathlib import Path
 
 from kstreams_assets.app.model import Store, StreamsApplication, TopicRole
 from kstreams_assets.backup.run import Spark, back_up, recorder_of
-from kstreams_assets.completeness.on_restores import evaluate_restore, results_of_restore
+from kstreams_assets.completeness.on_restores import (
+    evaluate_restore,
+    require_complete,
+    results_of_restore,
+)
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.ktables.run import make_snapshots
 from kstreams_assets.offsets import CommittedOffset, TopicPartitionId
-from kstreams_assets.restore.from_settings import commit_group_offsets, plan_restore
+from kstreams_assets.restore.group_offsets import commit_group_offsets
 from kstreams_assets.restore.plan import RestorePlan
-from kstreams_assets.restore.planner import plan_again
+from kstreams_assets.restore.planner import plan_again, plan_restore
 from kstreams_assets.restore.request import RestoreRequest
-from kstreams_assets.restore.run import RestoreRun
+from kstreams_assets.restore.run import run_restore
 from kstreams_assets.settings import ApplicationSettings, WindowSchedule
 from kstreams_assets.warehouse.layout import Warehouse
 from kstreams_assets.warehouse.ledger import Ledger
@@ -159,7 +163,9 @@ class Restored:
         skips = self.restore.skips_completeness
         if not skips and not results_of_restore(settings, self.restore):
             evaluate_restore(settings, self.restore, self.target, spark=self.spark)
-        done = commit_group_offsets(self.run.settings, self.restore, self.target)
+        done = commit_group_offsets(
+            self.run.settings, self.restore, self.target, gate=require_complete
+        )
         assert done.state is RestoreState.COMMITTED
 
     def commit_instead(self, offsets: Sequence[GroupOffset]) -> None:
@@ -202,16 +208,14 @@ def restore(
     """Plan a restore and run it up to its verification; `change` spoils what is planned."""
     plan = plan_restore(run.settings, request, target)
     assert [str(refusal) for refusal in plan.refusals] == []
-    attempt = RestoreRun(
-        warehouse=run.settings.warehouse,
-        settings=run.settings.restore,
-        target=target,
+    result = run_restore(
+        run.settings,
+        change(plan),
+        target,
         spark=spark,
         run_id=unique_name("restore"),
-        again=lambda planned: change(plan_again(run.settings, planned, target)),
-        log=lambda _line: None,
+        again=lambda *planned: change(plan_again(*planned)),
     )
-    result = attempt.execute(change(plan))
     assert [str(problem) for problem in result.problems] == []
     assert result.restore.state is RestoreState.VERIFIED
     return Restored(run, plan, result.restore, target, spark)
