@@ -14,6 +14,7 @@ from kstreams_assets.cli.completeness import completeness
 from kstreams_assets.cli.discover import discover
 from kstreams_assets.cli.drill import drill
 from kstreams_assets.cli.governance import governance
+from kstreams_assets.cli.init import init
 from kstreams_assets.cli.jars import jars
 from kstreams_assets.cli.ktables import ktables
 from kstreams_assets.cli.metrics import metrics
@@ -81,6 +82,7 @@ cli.add_command(completeness)
 cli.add_command(discover)
 cli.add_command(governance)
 cli.add_command(drill)
+cli.add_command(init)
 cli.add_command(jars)
 cli.add_command(ktables)
 cli.add_command(metrics)

@@ -1,0 +1,114 @@
+"""`kstreams-assets init`: a folder that Dagster can load, ready for an application's YAML."""
+
+import re
+from pathlib import Path
+from typing import Final
+
+import click
+
+from kstreams_assets.errors import ConfigurationError
+
+_PYPROJECT: Final = """\
+[tool.dg]
+directory_type = "project"
+
+[tool.dg.project]
+root_module = "{module}"
+registry_modules = ["kstreams_assets.components"]
+"""
+_WORKSPACE: Final = """\
+load_from:
+  - python_module:
+      module_name: {module}.definitions
+      working_directory: .
+"""
+_DEFINITIONS: Final = """\
+from kstreams_assets.orchestration.location import load_applications
+
+defs = load_applications(__file__)
+"""
+DAGSTER_YAML: Final = """\
+telemetry:
+  enabled: false
+nux:
+  enabled: false
+
+concurrency:
+  runs:
+    max_concurrent_runs: 4
+  pools:
+    # One process writes an application's tables at a time: its pool has one place.
+    default_limit: 1
+    granularity: run
+
+sensors:
+  # Recovery points of one application must not wait for those of another.
+  use_threads: true
+  num_workers: 4
+
+run_retries:
+  enabled: true
+  max_retries: 2
+  # For runs whose process died; a step that failed says why and is not tried blindly.
+  retry_on_asset_or_op_failure: false
+
+run_monitoring:
+  enabled: true
+  start_timeout_seconds: 300
+
+python_logs:
+  managed_python_loggers:
+    - kstreams_assets
+    - spark_resources
+  python_log_level: INFO
+
+retention:
+  sensor:
+    purge_after_days:
+      skipped: 3
+      failure: 30
+"""
+
+
+@click.command()
+@click.argument("folder", type=click.Path(path_type=Path, file_okay=False))
+@click.option(
+    "--module",
+    help="The Python module of the code location; default: the folder's name with _ for -.",
+)
+def init(folder: Path, module: str | None) -> None:
+    """Make a folder that Dagster can load; nothing that is there already is changed.
+
+    An application is then a folder below MODULE/defs with its defs.yaml, which `discover` writes.
+    """
+    module = module or re.sub(r"[^A-Za-z0-9]+", "_", folder.resolve().name)
+    if not module.isidentifier():
+        raise ConfigurationError(
+            f"{module!r} cannot be the name of a Python module.",
+            remedy="Give one with --module, such as --module backups.",
+        )
+    files = {
+        "pyproject.toml": _PYPROJECT.format(module=module),
+        "workspace.yaml": _WORKSPACE.format(module=module),
+        "dagster.yaml": DAGSTER_YAML,
+        f"{module}/__init__.py": "",
+        f"{module}/definitions.py": _DEFINITIONS,
+        f"{module}/defs/__init__.py": "",
+    }
+    there = [name for name in files if (folder / name).exists()]
+    if there:
+        raise ConfigurationError(
+            f"{folder} already has {', '.join(there)}.",
+            remedy="Choose another folder, or another --module.",
+        )
+    for name, text in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    click.echo(f"Made {folder} with the code location {module}. Next:")
+    click.echo(f"  cd {folder}")
+    click.echo(
+        "  kstreams-assets discover --application-id ID --bootstrap HOST:PORT"
+        f" --output {module}/defs/APP/defs.yaml"
+    )
+    click.echo("  DAGSTER_HOME=$PWD dagster dev")
