@@ -30,7 +30,6 @@ from kstreams_assets.recovery.maintenance import retention_of
 from kstreams_assets.recovery.recorder import Recorder
 from kstreams_assets.settings import ApplicationSettings, BackupSettings, RecoveryPointSettings
 from kstreams_assets.warehouse.committer import NewFile, commit, sweep, uncommitted
-from kstreams_assets.warehouse.coverage import held_positions
 from kstreams_assets.warehouse.judge import unproven_points
 from kstreams_assets.warehouse.layout import (
     LockHandle,
@@ -93,7 +92,7 @@ class RunPoints:
         recorder = Recorder(self.application, self.cluster, self.warehouse, self.settings)
         return recorder.take(
             closes_window_end_ms=closes_window_end_ms,
-            held=held_positions(ledger, self.application),
+            held=ledger.held_positions(self.application),
             seal_bytes=self.settings.closing_seal_bytes,
         )
 

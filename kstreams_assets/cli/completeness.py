@@ -25,7 +25,7 @@ from kstreams_assets.restore.config import parse_instant
 from kstreams_assets.restore.request import RestoreRequest
 from kstreams_assets.restore.target import open_stored_target
 from kstreams_assets.settings import ApplicationSettings
-from kstreams_assets.warehouse.coverage import Coverage
+from kstreams_assets.warehouse.contents import Contents
 from kstreams_assets.warehouse.judge import PointStatus, Restores
 from kstreams_assets.warehouse.point import iso_time
 from kstreams_assets.warehouse.points import RecoveryPointTable
@@ -168,7 +168,7 @@ def _at_point(
 def _point_as_of(settings: ApplicationSettings, as_of: str) -> str:
     """The newest point, complete at a time, that backups cover, whatever it guarantees."""
     points = RecoveryPointTable(settings.warehouse)
-    coverage = Coverage(settings)
+    coverage = Contents.of(settings)
 
     def judge(ids: Sequence[str]) -> Sequence[PointStatus]:
         loaded = {point.id: point for point in points.load(settings.application_id, ids)}

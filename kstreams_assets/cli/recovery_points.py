@@ -13,7 +13,7 @@ from kstreams_assets.cli.output import print_json, print_table
 from kstreams_assets.errors import RecoveryPointNotFoundError
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.settings import ApplicationSettings
-from kstreams_assets.warehouse.coverage import Coverage
+from kstreams_assets.warehouse.contents import Contents
 from kstreams_assets.warehouse.judge import PointStatus
 from kstreams_assets.warehouse.point import RecoveryPoint, iso_time
 from kstreams_assets.warehouse.points import RecoveryPointTable, row_of
@@ -131,7 +131,7 @@ def _sealing(point: RecoveryPoint) -> str:
 def _statuses(
     settings: ApplicationSettings, points: Sequence[RecoveryPoint]
 ) -> Sequence[PointStatus]:
-    return Coverage(settings, look_s=math.inf).statuses(points) if points else []
+    return Contents.of(settings, look_s=math.inf).statuses(points) if points else []
 
 
 def _document(point: RecoveryPoint, status: PointStatus) -> dict[str, Any]:

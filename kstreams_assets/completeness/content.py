@@ -8,8 +8,12 @@ from kstreams_assets.app.model import TopicRole
 from kstreams_assets.completeness.view import BEFORE, View, ViewKind
 from kstreams_assets.ktables.plan import state_cuts
 from kstreams_assets.offsets import OffsetRange, outside
-from kstreams_assets.restore.selection import WantedPartition
-from kstreams_assets.warehouse.point import GroupOffset, PartitionCut, RecoveryPoint
+from kstreams_assets.warehouse.point import (
+    GroupOffset,
+    PartitionCut,
+    RecoveryPoint,
+    WantedPartition,
+)
 
 Ranges = Mapping[int, Sequence[OffsetRange]]
 """Disjoint offset ranges, in order, by partition."""

@@ -28,12 +28,10 @@ from kstreams_assets.completeness.standing import Standing, listed
 from kstreams_assets.completeness.view import View, ViewKind
 from kstreams_assets.completeness.worth import PointWorth
 from kstreams_assets.offsets import OffsetRange, TopicPartitionId
-from kstreams_assets.restore.inventory import Inventory
-from kstreams_assets.restore.selection import WantedPartition
 from kstreams_assets.settings import ApplicationSettings
-from kstreams_assets.warehouse.coverage import Coverage
+from kstreams_assets.warehouse.contents import Contents
 from kstreams_assets.warehouse.ledger import Ledger, PartitionLife, rows_with_gap
-from kstreams_assets.warehouse.point import RecoveryPoint
+from kstreams_assets.warehouse.point import RecoveryPoint, WantedPartition
 from kstreams_assets.warehouse.points import SavedRecordsTable, by_partition
 from kstreams_assets.warehouse.spans import GapCause
 from kstreams_assets.warehouse.table import storage_failures
@@ -56,8 +54,7 @@ class ContentPlanner:
         self.backed_up = {topic.name for topic in settings.topics}
         self.moments = Moments(settings, topics)
         self.snapshots = Snapshots(settings)
-        self.inventory = Inventory(settings.warehouse, name, topics)
-        self.coverage = Coverage(settings)
+        self.contents = Contents.of(settings)
         self._ledger = Ledger(settings.warehouse, name)
         self._root = str(settings.warehouse.records(name))
         self._saved = SavedRecordsTable(settings.warehouse)
@@ -98,7 +95,7 @@ class ContentPlanner:
         )
 
     def _files(self, topic: str, parts: Sequence[WantedPartition]) -> tuple[LogSource, float]:
-        found = [one for part in parts for one in self.inventory.files(part)]
+        found = [one for part in parts for one in self.contents.files(part)]
         source = LogSource(
             topic=topic,
             root=self._root,
@@ -115,8 +112,7 @@ class MomentPlanner:
         self._shared, self.moment = shared, moment
         self._worth = PointWorth(
             moment,
-            coverage=shared.coverage,
-            inventory=shared.inventory,
+            contents=shared.contents,
             snapshots=shared.snapshots,
             backed_up=shared.backed_up,
         )
@@ -188,7 +184,7 @@ class MomentPlanner:
             return saved
         low, high = saved["offset"][0].as_py(), saved["offset"][-1].as_py()
         near = replace(one, ranges=(OffsetRange(low, high + 1),))
-        stored = [_offsets(file.path) for file, _ in self._shared.inventory.files(near)]
+        stored = [_offsets(file.path) for file, _ in self._shared.contents.files(near)]
         if not stored:
             return saved
         rest = saved.filter(pa.array(~np.isin(saved["offset"].to_numpy(), np.concatenate(stored))))

@@ -7,11 +7,9 @@ from kstreams_assets.completeness.content import Moment, Part, ViewPart, wanted
 from kstreams_assets.completeness.snapshots import Snapshots
 from kstreams_assets.completeness.standing import Standing, listed
 from kstreams_assets.completeness.view import View, ViewKind
-from kstreams_assets.restore.inventory import Inventory
-from kstreams_assets.restore.selection import WantedPartition
-from kstreams_assets.warehouse.coverage import Coverage
+from kstreams_assets.warehouse.contents import Contents
 from kstreams_assets.warehouse.judge import PointStatus, Restores
-from kstreams_assets.warehouse.point import PartitionCut, RecoveryPoint
+from kstreams_assets.warehouse.point import PartitionCut, RecoveryPoint, WantedPartition
 
 
 class PointWorth:
@@ -21,12 +19,11 @@ class PointWorth:
         self,
         moment: Moment,
         *,
-        coverage: Coverage,
-        inventory: Inventory,
+        contents: Contents,
         snapshots: Snapshots,
         backed_up: Set[str],
     ) -> None:
-        self._moment, self._coverage, self._inventory = moment, coverage, inventory
+        self._moment, self._contents = moment, contents
         self._snapshots, self._backed_up = snapshots, backed_up
 
     def standings(self, views: Sequence[Sequence[ViewPart]]) -> list[Standing]:
@@ -81,7 +78,7 @@ class PointWorth:
             if self._moment.before is not None and then:
                 points.append(self._narrowed(self._moment.before, then))
             slices.append((first, len(points)))
-        statuses = self._coverage.statuses(points)
+        statuses = self._contents.statuses(points)
         return [_standing_of(statuses[first:end]) for first, end in slices]
 
     def _narrowed(self, point: RecoveryPoint, views: Sequence[ViewPart]) -> RecoveryPoint:
@@ -97,7 +94,7 @@ class PointWorth:
             return []
         found = []
         for one in wanted(asked.view, self._moment, asked.part):
-            lost = self._inventory.missing(one)
+            lost = self._contents.missing(one)
             if lost and lost[0].start == 0:
                 found.append(f"{one.cut.id} begins at offset {lost[0].end} in the backup")
             elif lost:

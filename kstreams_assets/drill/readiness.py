@@ -20,6 +20,7 @@ from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.ktables.snapshot import Snapshot
 from kstreams_assets.ktables.snapshots_table import SnapshotsTable
 from kstreams_assets.settings import ApplicationSettings
+from kstreams_assets.warehouse.contents import Contents
 from kstreams_assets.warehouse.coverage import (
     Recency,
     Restorable,
@@ -288,7 +289,7 @@ class Evidence:
     @cached_property
     def restorable(self) -> Restorable:
         """The newest recovery points that backups cover."""
-        return newest_restorable(self.settings, look_s=math.inf)
+        return newest_restorable(self.settings, Contents.of(self.settings, look_s=math.inf))
 
     @cached_property
     def damaged(self) -> DamagedSpans:

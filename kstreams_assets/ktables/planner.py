@@ -17,8 +17,7 @@ from kstreams_assets.ktables.snapshot import Snapshot, TableStore
 from kstreams_assets.ktables.snapshots_table import SnapshotsTable
 from kstreams_assets.ktables.table import open_table, window_files
 from kstreams_assets.offsets import OffsetRange, outside
-from kstreams_assets.restore.inventory import Inventory
-from kstreams_assets.restore.selection import WantedPartition, WantedTopic
+from kstreams_assets.warehouse.contents import Contents
 from kstreams_assets.warehouse.judge import PointJudge, Restores
 from kstreams_assets.warehouse.layout import Warehouse
 from kstreams_assets.warehouse.ledger import (
@@ -31,7 +30,7 @@ from kstreams_assets.warehouse.ledger import (
     TopicFactsTable,
     chains_of,
 )
-from kstreams_assets.warehouse.point import PartitionCut, RecoveryPoint
+from kstreams_assets.warehouse.point import PartitionCut, RecoveryPoint, WantedPartition
 from kstreams_assets.warehouse.points import RecoveryPointTable
 from kstreams_assets.warehouse.spans import GapCause, Window
 
@@ -164,7 +163,7 @@ class SnapshotPlanner:
         self._topics = topics
         self._closing = Ledger(warehouse, self._application_id).closing_points(topics)
         self._facts = self._proof_facts(topics)
-        self._inventory = Inventory(warehouse, self._application_id, topics)
+        self._contents = Contents(warehouse, application, backed_up=topics)
         self._points: dict[str, RecoveryPoint] = {}
 
     def plan(self, windows: Sequence[Window]) -> list[SnapshotPlan]:
@@ -224,16 +223,14 @@ class SnapshotPlanner:
         )
 
     def _with_files(self, plan: SnapshotPlan) -> SnapshotPlan:
-        topic = WantedTopic(
-            plan.store.topic,
-            self._roles.get(plan.store.topic, frozenset()),
-            # Saved records are looked up when the snapshot is made.
-            tuple(
-                WantedPartition(replace(part.cut, saved_from=None), part.ranges, None)
+        # Saved records are looked up when the snapshot is made.
+        holdings = self._contents.at(
+            plan.point,
+            [
+                WantedPartition(replace(part.cut, saved_from=None), part.ranges)
                 for part in plan.partitions
-            ),
+            ],
         )
-        holdings = self._inventory.holdings(plan.point, [topic])
         held = [holdings[part.cut.id] for part in plan.partitions]
         for damage in (damage for holding in held for damage in holding.damaged):
             raise StoredDataError(

@@ -8,11 +8,13 @@ from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.orchestration.failure import told_as_failure
 from kstreams_assets.orchestration.keys import group, recovery_points_key
 from kstreams_assets.settings import ApplicationSettings
+from kstreams_assets.warehouse.contents import Contents
 from kstreams_assets.warehouse.coverage import (
     POINT_CHECKS,
-    Coverage,
     Recency,
     counts,
+    newest_restorable,
+    newest_statuses,
     recovery_point_is_recent,
 )
 from kstreams_assets.warehouse.judge import PointStatus
@@ -124,9 +126,10 @@ def build_recovery_points_asset(settings: ApplicationSettings) -> dg.AssetsDefin
     def recovery_points() -> dg.MaterializeResult:
         with told_as_failure():
             point = _take(settings)
-            coverage = Coverage(settings)
-            statuses = coverage.newest(_JUDGED)
-            recency = recovery_point_is_recent(settings, restorable=coverage.newest_restorable())
+            contents = Contents.of(settings)
+            statuses = newest_statuses(settings, _JUDGED, contents)
+            restorable = newest_restorable(settings, contents)
+            recency = recovery_point_is_recent(settings, restorable=restorable)
         return dg.MaterializeResult(
             metadata={
                 **point_metadata(point),

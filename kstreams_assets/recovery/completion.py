@@ -17,14 +17,7 @@ from kstreams_assets.recovery.methods import NotTaken, Offsets, Positions, Scene
 from kstreams_assets.recovery.segments import merged, tail_of
 from kstreams_assets.warehouse.point import GroupOffset, PartitionCut, RecoveryPoint
 from kstreams_assets.warehouse.points import SavedTail
-
-
-@dataclass(frozen=True, slots=True)
-class HeldPosition:
-    """Records below `offset` in this life of a topic are in backups that were read already."""
-
-    topic_id: str
-    offset: int
+from kstreams_assets.warehouse.spans import Position
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +39,7 @@ class Safe:
 
     newest: RecoveryPoint | None
     sealed: RecoveryPoint | None
-    held: Mapping[TopicPartitionId, HeldPosition]
+    held: Mapping[TopicPartitionId, Position]
 
     def changelog(
         self, partition: TopicPartitionId, topic_id: str, log_start: int, end: int
@@ -117,79 +110,59 @@ class Captured:
     hole: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Capture:
-    """Reads stretches of several partitions, and holds no more than a limit in bytes.
+def capture(
+    reader: RawLogReader, stretches: Sequence[Stretch], limit_bytes: int | None = None
+) -> Captured | Missing:
+    """The committed records of stretches that the log still holds, read right after a cut.
 
     The limit counts the bytes as they lie in the logs while these are read, and what keys, values
     and headers of the decoded records take: compression does not get round it. Beyond it at most
-    one batch for each broker is held.
+    one batch for each broker is held. Missing when there are more, they take too long to read, or
+    the log begins behind a stretch.
     """
-
-    reader: RawLogReader
-    limit_bytes: int | None = None
-
-    def records(
-        self, stretches: Sequence[Stretch]
-    ) -> Mapping[TopicPartitionId, list[RawRecord]] | Missing:
-        """The committed records of the stretches, or why they are not whole."""
-        found = self.what_is_left(stretches)
-        if isinstance(found, Captured):
-            return Missing(found.hole) if found.hole else found.records
-        return found
-
-    def what_is_left(self, stretches: Sequence[Stretch]) -> Captured | Missing:
-        """The committed records that the log still holds, with the first hole if there is one.
-
-        Missing when there are too many bytes, they take too long to read, or the log begins behind
-        a stretch.
-        """
-        ranges = {
-            one.partition: OffsetRange(one.start, max(one.end, one.decided))
-            for one in stretches
-            if one.start < one.end
+    ranges = {
+        one.partition: OffsetRange(one.start, max(one.end, one.decided))
+        for one in stretches
+        if one.start < one.end
+    }
+    try:
+        found = reader.read(ranges, deadline_s=_READ_S, limit_bytes=limit_bytes) if ranges else {}
+        read: dict[TopicPartitionId, Sequence[LoadedBatch]] = {
+            partition: raw.batches for partition, raw in found.items()
         }
-        try:
-            return self._committed(stretches, self._read(ranges))
-        except RawReadLimitError:
-            return Missing(f"there are more than {self.limit_bytes} bytes to save", unread=True)
-        except RawReadTimeoutError as error:
-            return Missing(error.problem.rstrip("."), unread=True)
-        except (CorruptBatchError, OffsetOutOfRangeError) as error:
-            return Missing(error.problem.rstrip("."))
+        return _committed(stretches, read, limit_bytes)
+    except RawReadLimitError:
+        return Missing(f"there are more than {limit_bytes} bytes to save", unread=True)
+    except RawReadTimeoutError as error:
+        return Missing(error.problem.rstrip("."), unread=True)
+    except (CorruptBatchError, OffsetOutOfRangeError) as error:
+        return Missing(error.problem.rstrip("."))
 
-    def _read(
-        self, ranges: Mapping[TopicPartitionId, OffsetRange]
-    ) -> dict[TopicPartitionId, Sequence[LoadedBatch]]:
-        if not ranges:
-            return {}
-        found = self.reader.read(ranges, deadline_s=_READ_S, limit_bytes=self.limit_bytes)
-        return {partition: raw.batches for partition, raw in found.items()}
 
-    def _committed(
-        self,
-        stretches: Sequence[Stretch],
-        read: dict[TopicPartitionId, Sequence[LoadedBatch]],
-    ) -> Captured:
-        found: dict[TopicPartitionId, list[RawRecord]] = {}
-        first_hole = ""
-        held = 0
-        for stretch in stretches:
-            batches = read.pop(stretch.partition, ())
-            headers = [batch.header for batch in batches]
-            holes = content_of_range(headers, stretch.start, stretch.end).holes
-            if holes and not first_hole:
-                first_hole = (
-                    f"{stretch.partition} no longer holds offset {holes[0].start}, which belongs to"
-                    " the point"
-                )
-            records = found[stretch.partition] = []
-            for fresh in _decoded(stretch, batches):
-                held += sum(map(_bytes_of, fresh))
-                if self.limit_bytes is not None and held > self.limit_bytes:
-                    raise RawReadLimitError(limit_bytes=self.limit_bytes)
-                records += fresh
-        return Captured(found, first_hole)
+def _committed(
+    stretches: Sequence[Stretch],
+    read: dict[TopicPartitionId, Sequence[LoadedBatch]],
+    limit_bytes: int | None,
+) -> Captured:
+    found: dict[TopicPartitionId, list[RawRecord]] = {}
+    first_hole = ""
+    held = 0
+    for stretch in stretches:
+        batches = read.pop(stretch.partition, ())
+        headers = [batch.header for batch in batches]
+        holes = content_of_range(headers, stretch.start, stretch.end).holes
+        if holes and not first_hole:
+            first_hole = (
+                f"{stretch.partition} no longer holds offset {holes[0].start}, which belongs to"
+                " the point"
+            )
+        records = found[stretch.partition] = []
+        for fresh in _decoded(stretch, batches):
+            held += sum(map(_bytes_of, fresh))
+            if limit_bytes is not None and held > limit_bytes:
+                raise RawReadLimitError(limit_bytes=limit_bytes)
+            records += fresh
+    return Captured(found, first_hole)
 
 
 def _decoded(stretch: Stretch, batches: Sequence[LoadedBatch]) -> Iterator[list[RawRecord]]:
@@ -250,14 +223,13 @@ class Completion:
         """
         cluster, standing = self.scene.cluster, self.scene.standing
         in_flight = self._in_flight(positions)
-        capture = Capture(self.scene.reader, max(_IN_FLIGHT_BYTES, self.seal_bytes))
-        found = capture.records(_stretches(positions, in_flight))
-        left_in_kafka = ""
-        if isinstance(found, Missing):
-            problem = f"records in flight could not be saved: {found.reason}"
-            if not found.unread:
-                return NotTaken(problem, again=True)
-            left_in_kafka, found = problem, {}
+        limit = max(_IN_FLIGHT_BYTES, self.seal_bytes)
+        captured = capture(self.scene.reader, _stretches(positions, in_flight), limit)
+        problem = captured.reason if isinstance(captured, Missing) else captured.hole
+        left_in_kafka = f"records in flight could not be saved: {problem}" if problem else ""
+        if problem and not (isinstance(captured, Missing) and captured.unread):
+            return NotTaken(left_in_kafka, again=True)
+        found = {} if isinstance(captured, Missing) else captured.records
         starts = cluster.log_start_offsets(standing.partitions)
         changelogs = self._changelogs(positions, starts)
         tails = self._tails(positions, changelogs, starts)
@@ -342,11 +314,11 @@ class Completion:
             p: replace(saving, read_from=max(saving.read_from, min(starts[p], positions.ends[p])))
             for p, saving in savings.items()
         }
-        capture = Capture(self.scene.reader, self.seal_bytes)
-        found = capture.what_is_left(_stretches(positions, reachable))
+        found = capture(self.scene.reader, _stretches(positions, reachable), self.seal_bytes)
         if late and isinstance(found, Captured):
             hole = (
-                f"the log of {late[0]} now begins at offset {starts[late[0]]}, behind what is safe"
+                f"the log of {late[0]} now begins at offset {starts[late[0]]}: what lay before was"
+                " deleted before they were saved"
             )
             return replace(found, hole=hole)
         return found

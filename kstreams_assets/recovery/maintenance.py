@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 import pyarrow as pa
 from deltalake.exceptions import DeltaError
@@ -21,93 +21,18 @@ from kstreams_assets.backup.partitions import WindowCalendar
 from kstreams_assets.errors import KStreamsAssetsError
 from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.settings import ApplicationSettings
-from kstreams_assets.warehouse.coverage import proven_ranges
 from kstreams_assets.warehouse.layout import Warehouse
 from kstreams_assets.warehouse.ledger import Ledger
 from kstreams_assets.warehouse.point import in_force, in_order
-from kstreams_assets.warehouse.points import OffsetRanges, RecoveryPointTable, SavedRecordsTable
+from kstreams_assets.warehouse.points import (
+    OffsetRanges,
+    PointInstant,
+    RecoveryPointTable,
+    SavedRecordsTable,
+    at_edges,
+)
 from kstreams_assets.warehouse.restores import RestoresTable
 from kstreams_assets.warehouse.table import FileRange, StoredFile, ranges_to_rewrite
-
-
-class RetainedPoint(Protocol):
-    """What of a point decides whether it is kept."""
-
-    @property
-    def id(self) -> str: ...
-
-    @property
-    def sequence(self) -> int | None: ...
-
-    @property
-    def taken_at_ms(self) -> int: ...
-
-    @property
-    def effective_at_ms(self) -> int: ...
-
-    @property
-    def closes_window(self) -> bool: ...
-
-    @property
-    def sealed(self) -> bool: ...
-
-    @property
-    def exact(self) -> bool: ...
-
-
-P = TypeVar("P", bound=RetainedPoint)
-
-
-def kept(
-    points: Sequence[RetainedPoint],
-    *,
-    edges_ms: Iterable[int],
-    keep_all_from_ms: int,
-    named: Collection[str] = (),
-) -> set[str]:
-    """Ids of the points that stay.
-
-    Those taken at or after `keep_all_from_ms`, the last in force before each window edge, the late
-    ones that close windows, the `named` (of the ledger, or pinned), the newest, the newest sealed
-    and the newest exact one. Windows begin and end with the same points by what stays as by all of
-    them, at these `edges_ms` and at any after the newest point.
-    """
-    if not points:
-        return set()
-    ordered = in_force(points)
-    chosen = {point.id: point for point in [*_before(ordered, edges_ms), ordered[-1]]}
-    chosen |= {p.id: p for p in points if p.taken_at_ms >= keep_all_from_ms or p.closes_window}
-    chosen |= {p.id: p for p in points if p.id in named}
-    for is_wanted in (_sealed, _exact):
-        newest = max(filter(is_wanted, points), key=in_order, default=None)
-        chosen |= {newest.id: newest} if newest else {}
-    return chosen.keys() | _suppressors(ordered, chosen.values())
-
-
-def _before(ordered: Sequence[P], edges_ms: Iterable[int]) -> list[P]:
-    """The last point in force before each edge."""
-    effective = [point.effective_at_ms for point in ordered]
-    return [ordered[i - 1] for i in {bisect_left(effective, edge) for edge in edges_ms} if i]
-
-
-def _suppressors(ordered: Sequence[RetainedPoint], chosen: Iterable[RetainedPoint]) -> set[str]:
-    """Points in force that keep others, which stay too, from being in force."""
-    in_force_ids = {point.id for point in ordered}
-    keys = [(point.effective_at_ms, point.taken_at_ms) for point in ordered]
-    return {
-        ordered[bisect_right(keys, (point.effective_at_ms, point.taken_at_ms)) - 1].id
-        for point in chosen
-        if point.id not in in_force_ids
-    }
-
-
-def _sealed(point: RetainedPoint) -> bool:
-    return point.sealed
-
-
-def _exact(point: RetainedPoint) -> bool:
-    return point.exact
-
 
 _ROUND_S = 600.0
 """A round every ten minutes: at most sixty small files per table for points every ten seconds."""
@@ -210,6 +135,38 @@ def maintain(
     )
     _log.info("Recovery points of %s: %s", application_id, result)
     return result
+
+
+def kept(
+    points: Sequence[PointInstant],
+    *,
+    edges_ms: Iterable[int],
+    keep_all_from_ms: int,
+    named: Collection[str] = (),
+) -> set[str]:
+    """Ids of the points that stay: all of them for a time, then the last of each window.
+
+    Those taken at or after `keep_all_from_ms`, the last in force before each window edge, the late
+    ones that close windows, the `named` (of the ledger, or pinned), the newest, the newest sealed
+    and the newest exact one. Windows begin and end with the same points by what stays as by all of
+    them, at these `edges_ms` and at any after the newest point.
+    """
+    if not points:
+        return set()
+    ordered = in_force(points)
+    chosen = {*at_edges(ordered, edges_ms), ordered[-1].id}
+    chosen |= {p.id for p in points if p.taken_at_ms >= keep_all_from_ms or p.closes_window}
+    chosen |= {p.id for p in points if p.id in named}
+    for some in ([p for p in points if p.sealed], [p for p in points if p.exact]):
+        chosen |= {max(some, key=in_order).id} if some else set()
+    # Points in force that keep others, which stay too, from being in force.
+    in_force_ids = {point.id for point in ordered}
+    keys = [(point.effective_at_ms, point.taken_at_ms) for point in ordered]
+    return chosen | {
+        ordered[bisect_right(keys, (point.effective_at_ms, point.taken_at_ms)) - 1].id
+        for point in points
+        if point.id in chosen and point.id not in in_force_ids
+    }
 
 
 class _Round:
@@ -359,5 +316,5 @@ def retention_of(settings: ApplicationSettings, *, pinned: Collection[str] = ())
             *ledger.closing_point_ids(),
             *restores.pinned(settings.application_id),
         },
-        proven=lambda: proven_ranges(ledger, settings.application),
+        proven=lambda: ledger.proven_ranges(settings.application),
     )

@@ -13,7 +13,7 @@ from kstreams_assets.kafka.coordinator_log import CONSUMER_OFFSETS, coordinator_
 from kstreams_assets.kafka.raw_log import RawLogReader
 from kstreams_assets.kafka.topics import TopicIdentity
 from kstreams_assets.offsets import TopicPartitionId
-from kstreams_assets.recovery.completion import Completed, Completion, HeldPosition, Safe
+from kstreams_assets.recovery.completion import Completed, Completion, Safe
 from kstreams_assets.recovery.maintenance import Retention, maintain_if_due
 from kstreams_assets.recovery.methods import (
     NotTaken,
@@ -36,6 +36,7 @@ from kstreams_assets.warehouse.point import (
     new_point_id,
 )
 from kstreams_assets.warehouse.points import RecoveryPointTable, SavedRecordsTable
+from kstreams_assets.warehouse.spans import Position
 from kstreams_assets.warehouse.table import table_version
 
 _ATTEMPTS = 3
@@ -105,7 +106,7 @@ class Recorder:
         self,
         *,
         closes_window_end_ms: int | None = None,
-        held: Mapping[TopicPartitionId, HeldPosition] | None = None,
+        held: Mapping[TopicPartitionId, Position] | None = None,
         seal_bytes: int | None = None,
     ) -> RecoveryPoint:
         """Take a point now and store it, with the records of it that cannot wait.

@@ -10,12 +10,10 @@ from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.ktables.store_format import StoreFormat, StoreKind, format_of
 from kstreams_assets.offsets import OffsetRange
 from kstreams_assets.restore.choice import Choice, Unfinished, choose
-from kstreams_assets.restore.inventory import Inventory
 from kstreams_assets.restore.placed_inputs import excluded_topic, placed
 from kstreams_assets.restore.plan import PlacedTopic, Refusal, RestorePlan, TopicPlan
 from kstreams_assets.restore.planning import Findings, make_plan, plan_topics, restore_id
 from kstreams_assets.restore.preconditions import refusals
-from kstreams_assets.restore.record_sizes import largest_batch
 from kstreams_assets.restore.request import ChangelogSource, RestoreMode, RestoreRequest
 from kstreams_assets.restore.selection import excluded_with_offsets, reduced, roles_at, select
 from kstreams_assets.restore.snapshots import (
@@ -33,11 +31,11 @@ from kstreams_assets.restore.target_topics import (
     target_names,
 )
 from kstreams_assets.settings import ApplicationSettings
-from kstreams_assets.warehouse.coverage import Coverage
+from kstreams_assets.warehouse.contents import Contents
 from kstreams_assets.warehouse.judge import PointStatus
 from kstreams_assets.warehouse.point import RecoveryPoint
 from kstreams_assets.warehouse.points import RecoveryPointTable
-from kstreams_assets.warehouse.records import SpanFile
+from kstreams_assets.warehouse.records import SpanFile, largest_batch
 from kstreams_assets.warehouse.restores import (
     RestoresTable,
     RestoreState,
@@ -115,6 +113,7 @@ class _Planner:
         self._application_id = settings.application_id
         self._backed_up = {topic.name for topic in settings.topics}
         self._points = RecoveryPointTable(settings.warehouse)
+        self._contents = Contents.of(settings, look_s=math.inf)
         self._cluster_id = cluster.cluster_id()
         self._there = RestoresTable(settings.warehouse).onto(self._cluster_id)
         self._restores = [r for r in self._there if r.application_id == self._application_id]
@@ -168,13 +167,11 @@ class _Planner:
             self._request,
             found.names.excluded,
         )
-        inventory = Inventory(
-            self._settings.warehouse,
-            self._application_id,
-            [topic.source for topic in selection.topics],
+        holdings = self._contents.at(
+            point, (p for topic in selection.topics for p in topic.partitions)
         )
-        holdings = inventory.holdings(point, selection.topics)
-        facts = inventory.facts(point, selection.topics)
+        lives = {t.source: t.partitions[0].cut.topic_id for t in selection.topics}
+        facts = self._contents.facts(point, lives)
         notes = misread_buffers(
             self._settings.application.stores,
             self._settings.store_formats,
@@ -250,14 +247,13 @@ class _Planner:
 
     def _judge(self) -> Callable[[Sequence[str]], Sequence[PointStatus]]:
         """Judges points by what this mode needs of them."""
-        coverage = Coverage(self._settings, look_s=math.inf)
 
         def judge(ids: Sequence[str]) -> list[PointStatus]:
             loaded = {
                 p.id: p for p in self._points.load(self._application_id, ids, damaged_too=True)
             }
             points = [loaded[point_id] for point_id in ids if point_id in loaded]
-            return coverage.statuses([self._reduced(point) for point in points])
+            return self._contents.statuses([self._reduced(point) for point in points])
 
         return judge
 

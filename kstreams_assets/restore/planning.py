@@ -16,8 +16,8 @@ from kstreams_assets.restore.plan import (
     TopicPlan,
 )
 from kstreams_assets.restore.request import ChangelogSource, InputsAt, RestoreMode, RestoreRequest
-from kstreams_assets.restore.selection import Selection, WantedPartition, WantedTopic
-from kstreams_assets.restore.target import Holding, NotedFacts, TargetState, TargetTopic
+from kstreams_assets.restore.selection import Selection, WantedTopic
+from kstreams_assets.restore.target import TargetState, TargetTopic
 from kstreams_assets.restore.target_topics import (
     REPARTITION_CONFIGS,
     RestoredConfigs,
@@ -25,8 +25,9 @@ from kstreams_assets.restore.target_topics import (
     of_existing_topic,
     of_new_topic,
 )
+from kstreams_assets.warehouse.contents import Holding, NotedFacts
 from kstreams_assets.warehouse.judge import PointStatus, Restores
-from kstreams_assets.warehouse.point import RecoveryPoint, topic_id_of
+from kstreams_assets.warehouse.point import RecoveryPoint, WantedPartition, topic_id_of
 from kstreams_assets.warehouse.restores import StoredRestore, StoredTopic
 
 _IN_FLIGHT_ONLY = frozenset({TopicRole.REPARTITION})

@@ -15,8 +15,9 @@ from kstreams_assets.restore.plan import (
 )
 from kstreams_assets.restore.planning import Findings
 from kstreams_assets.restore.request import InputsAt
-from kstreams_assets.restore.target import Holding, TargetTopic
+from kstreams_assets.restore.target import TargetTopic
 from kstreams_assets.restore.target_topics import MAX_MESSAGE_BYTES, MIN_IN_SYNC, TIMESTAMP_TYPE
+from kstreams_assets.warehouse.contents import Holding
 from kstreams_assets.warehouse.point import iso_time
 from kstreams_assets.warehouse.restores import RestoreState, StoredRestore
 

@@ -4,10 +4,15 @@ from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, replace
 
 from kstreams_assets.app.model import StreamsApplication, TopicRole
-from kstreams_assets.offsets import OffsetRange, TopicPartitionId, outside
+from kstreams_assets.offsets import TopicPartitionId, outside
 from kstreams_assets.restore.plan import Refusal
 from kstreams_assets.restore.request import InputsExtent, RestoreMode, RestoreRequest
-from kstreams_assets.warehouse.point import GroupOffset, PartitionCut, RecoveryPoint
+from kstreams_assets.warehouse.point import (
+    GroupOffset,
+    PartitionCut,
+    RecoveryPoint,
+    WantedPartition,
+)
 
 Roles = Mapping[str, frozenset[TopicRole]]
 """Of each topic."""
@@ -18,15 +23,6 @@ _WRITTEN_ONLY = frozenset({TopicRole.OUTPUT})
 _INPUT_ONLY = frozenset({TopicRole.INPUT})
 _INTERNAL = frozenset({TopicRole.REPARTITION, TopicRole.CHANGELOG})
 _SOURCES = frozenset({TopicRole.INPUT, TopicRole.GLOBAL})
-
-
-@dataclass(frozen=True, slots=True)
-class WantedPartition:
-    """The source offsets `ranges` (in order, disjoint) of a partition, and what is committed."""
-
-    cut: PartitionCut
-    ranges: tuple[OffsetRange, ...]
-    committed: GroupOffset | None
 
 
 @dataclass(frozen=True, slots=True)

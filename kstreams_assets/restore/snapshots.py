@@ -22,11 +22,11 @@ from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.restore.plan import Refusal, SnapshotSource, TopicPlan
 from kstreams_assets.restore.planning import Findings
 from kstreams_assets.restore.report import bytes_text
-from kstreams_assets.restore.selection import WantedPartition, WantedTopic
-from kstreams_assets.restore.target import Holding, NotedFacts
+from kstreams_assets.restore.selection import WantedTopic
 from kstreams_assets.settings import ApplicationSettings
+from kstreams_assets.warehouse.contents import Holding, NotedFacts
 from kstreams_assets.warehouse.ledger import Ledger
-from kstreams_assets.warehouse.point import PartitionCut, RecoveryPoint
+from kstreams_assets.warehouse.point import PartitionCut, RecoveryPoint, WantedPartition
 from kstreams_assets.warehouse.records import SpanFile
 from kstreams_assets.warehouse.table import storage_failures
 

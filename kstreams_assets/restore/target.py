@@ -26,39 +26,8 @@ from kstreams_assets.restore.plan import Refusal, TopicPlan
 from kstreams_assets.restore.request import RestoreRequest
 from kstreams_assets.settings import ApplicationSettings
 from kstreams_assets.warehouse.layout import LockHandle, Warehouse, warehouse_lock
-from kstreams_assets.warehouse.records import SpanDamage, SpanFile
 from kstreams_assets.warehouse.restores import StoredRestore, StoredTopic
-from kstreams_assets.warehouse.spans import TopicFacts
 from kstreams_assets.warehouse.table import require_backup
-
-
-@dataclass(frozen=True, slots=True)
-class Holding:
-    """What the warehouse holds of the wanted ranges of one partition.
-
-    `records` is exact, `bytes` an estimate of keys, values and headers. `saved_records` of them lie
-    in no file, but were saved with recovery points. `odd_timestamps` counts those with a timestamp
-    of 0 or below. `lost` are offsets that Kafka had lost before they could be backed up. `windows`
-    are the keys of the backups that the files belong to. `damaged` are spans among them whose files
-    do not match the ledger: then nothing else is counted.
-    """
-
-    files: tuple[SpanFile, ...] = ()
-    records: int = 0
-    bytes: int = 0
-    saved_records: int = 0
-    odd_timestamps: int = 0
-    lost: int = 0
-    windows: frozenset[str] = frozenset()
-    damaged: tuple[SpanDamage, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class NotedFacts:
-    """A source topic as a backup noted it; `later`: only after the recovery point."""
-
-    facts: TopicFacts
-    later: bool
 
 
 @dataclass(frozen=True, slots=True)

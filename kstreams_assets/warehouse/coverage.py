@@ -4,86 +4,11 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from kstreams_assets.app.model import StreamsApplication, TopicRole
-from kstreams_assets.backup.partitions import WindowCalendar
-from kstreams_assets.offsets import TopicPartitionId, outside
-from kstreams_assets.recovery.completion import HeldPosition
 from kstreams_assets.settings import ApplicationSettings
-from kstreams_assets.warehouse.judge import (
-    PointJudge,
-    PointStatus,
-    Restores,
-    absent_texts,
-    unknown_texts,
-)
-from kstreams_assets.warehouse.ledger import (
-    Chain,
-    Ledger,
-    PartitionLife,
-    TopicFactsTable,
-    chains_of,
-)
-from kstreams_assets.warehouse.point import CLOCK_STEP_MS, RecoveryPoint, in_order, iso_time
+from kstreams_assets.warehouse.contents import Contents
+from kstreams_assets.warehouse.judge import PointStatus, Restores, absent_texts, unknown_texts
+from kstreams_assets.warehouse.point import CLOCK_STEP_MS, in_order, iso_time
 from kstreams_assets.warehouse.points import PointInstant, RecoveryPointTable
-from kstreams_assets.warehouse.records import DamagedSpans
-
-
-def held_positions(
-    ledger: Ledger, application: StreamsApplication
-) -> Mapping[TopicPartitionId, HeldPosition]:
-    """Of each changelog partition, how far the recorded spans reach without a missing window.
-
-    Counted from the begin of the newest life of the topic; a partition whose begin was never backed
-    up is left out. Everything below the position was read before this is asked for.
-    """
-    topics = {topic.name for topic in application.with_role(TopicRole.CHANGELOG)}
-    newest: dict[TopicPartitionId, Chain] = {}
-    for chain in chains_of(ledger.folded_spans(topics, holes_matter=topics)).values():
-        partition = chain.spans[0].partition
-        other = newest.get(partition)
-        if other is None or _last_window(other) < _last_window(chain):
-            newest[partition] = chain
-    damaged = ledger.damaged(topics, look_s=0)
-    return {
-        partition: HeldPosition(chain.spans[0].topic_id, _sound_end(chain, end, damaged))
-        for partition, chain in newest.items()
-        if (end := chain.unbroken_end) is not None
-    }
-
-
-def _sound_end(chain: Chain, end: int, damaged: DamagedSpans) -> int:
-    """The end, or where the first span begins whose files do not match the ledger."""
-    first = chain.spans[0]
-    life = (first.partition.topic, first.partition.partition, first.topic_id)
-    found = damaged.inside(life, 0, end)
-    return end if found is None else min(end, found.start)
-
-
-def proven_ranges(
-    ledger: Ledger, application: StreamsApplication
-) -> Mapping[TopicPartitionId, Sequence[tuple[str, int, int]]]:
-    """Offsets of changelogs, as (topic id, start, end), that backups hold without a hole.
-
-    What was saved of them with recovery points is there a second time.
-    """
-    topics = {topic.name for topic in application.with_role(TopicRole.CHANGELOG)}
-    found: dict[TopicPartitionId, list[tuple[str, int, int]]] = {}
-    damaged = ledger.damaged(topics, look_s=0)
-    for span in ledger.folded_spans(topics, holes_matter=topics):
-        end = span.end if span.first_hole is None else span.first_hole
-        if span.complete and span.read_start < end:
-            life = (span.partition.topic, span.partition.partition, span.topic_id)
-            bad = damaged.ranges(life, span.read_start, end)
-            found.setdefault(span.partition, []).extend(
-                (span.topic_id, sound.start, sound.end)
-                for sound in outside(span.read_start, end, bad)
-            )
-    return {partition: sorted(ranges) for partition, ranges in found.items()}
-
-
-def _last_window(chain: Chain) -> int:
-    return max(span.last_window.end_ms for span in chain.spans)
-
 
 POINT_CHECKS: Mapping[str, str] = {
     "recovery_point_is_recent": (
@@ -95,11 +20,7 @@ POINT_CHECKS: Mapping[str, str] = {
 }
 """Checks of the asset `<app>/recovery_points`."""
 
-_BATCH = 16
-"""So many points are in memory at a time: one of 1,000 partitions takes 0.7 MB."""
 _NEWEST = 16
-LOOK_S = 1.0
-"""How long an evaluation looks at files; the next one in this process goes on from there."""
 _PER_DOUBLING = 8
 
 
@@ -127,59 +48,14 @@ class Recency:
     restorable: Restorable
 
 
-class Coverage:
-    """The recovery points of one application, held against what is backed up now."""
+class _Search:
+    """Looks for the newest points of a kind among these, which are in order, newest first."""
 
-    def __init__(self, settings: ApplicationSettings, *, look_s: float = LOOK_S) -> None:
-        """`look_s`: how long files of the backups are looked at, see `Ledger.damaged`."""
-        self._settings = settings
-        self._points = RecoveryPointTable(settings.warehouse)
-        self._backed_up = {topic.name for topic in settings.topics}
-        topics = {topic.name for topic in settings.application.topics}
-        self._topics = self._backed_up | topics
-        self._changelogs = {t.name for t in settings.application.with_role(TopicRole.CHANGELOG)}
-        # The ledger is read once: later backups do not show in this object.
-        self._chains = self._read_chains()
-        ledger = Ledger(settings.warehouse, settings.application_id)
-        self._damaged = ledger.damaged(self._topics, look_s=look_s)
-        facts = TopicFactsTable(settings.warehouse, settings.application_id)
-        self._delete_retention_ms = facts.delete_retention_ms(self._topics)
+    def __init__(self, contents: Contents, instants: Sequence[PointInstant]) -> None:
+        self._contents, self._instants = contents, instants
 
-    def _read_chains(self) -> Mapping[PartitionLife, Chain]:
-        ledger = Ledger(self._settings.warehouse, self._settings.application_id)
-        return chains_of(ledger.folded_spans(self._topics, holes_matter=self._changelogs))
-
-    def _know_changelogs(self, points: Iterable[RecoveryPoint]) -> None:
-        """A topic may have been a changelog when a point was taken and be declared none now."""
-        cuts = (cut for point in points for cut in point.partitions)
-        found = {cut.topic for cut in cuts if TopicRole.CHANGELOG in cut.roles}
-        if not found <= self._changelogs:
-            self._changelogs |= found
-            self._chains = self._read_chains()
-
-    def statuses(self, points: Sequence[RecoveryPoint]) -> list[PointStatus]:
-        """What a restore of each of these points would give, in the order given."""
-        if not points:
-            return []
-        self._know_changelogs(points)
-        oldest_ms = min(point.effective_at_ms for point in points)
-        judge = PointJudge(
-            self._chains,
-            roles={topic.name: topic.roles for topic in self._settings.application.topics},
-            backed_up=self._backed_up,
-            not_mine=self._settings.application.not_mine,
-            closed=WindowCalendar(self._settings.windows).closed_since(oldest_ms),
-            delete_retention_ms=self._delete_retention_ms,
-            damaged=self._damaged,
-        )
-        return judge.judge(points)
-
-    def newest(self, count: int) -> list[PointStatus]:
-        """The statuses of the newest points, newest first."""
-        return [status for status in self._loaded(self._newest_first()[:count]) if status]
-
-    def newest_restorable(self) -> Restorable:
-        """The newest points that can be restored; looks no further back than it has to.
+    def newest(self) -> tuple[PointStatus | None, PointStatus | None]:
+        """The newest point that restores exactly, and the newest that is covered at all.
 
         The newest points are looked at one by one; further back `_PER_DOUBLING` of those between
         one number of points and twice that number, and where one of them is found, the points
@@ -187,29 +63,12 @@ class Coverage:
         and one is only overlooked if older ones that are looked at on either side cannot be
         restored.
         """
-        instants = self._newest_first()
-        covered = self._search(instants, lambda status: status.covered)
-        lacking = self._lacking()
+        covered = self._search(self._instants, lambda status: status.covered)
         if covered is None or covered.gives is Restores.EXACT:
-            return Restorable(exact=covered, covered=covered, lacking=lacking)
-        after = next(n for n, i in enumerate(instants, start=1) if i.id == covered.id)
-        older = [i for i in instants[after:] if i.exact]
-        exact = self._search(older, lambda status: status.gives is Restores.EXACT)
-        return Restorable(exact=exact, covered=covered, lacking=lacking)
-
-    def _lacking(self) -> str:
-        """Older points may well be exact, and the newest one lack what appeared or went since."""
-        application = self._settings.application
-        newest = next(iter(self._points.newest(application.application_id)), None)
-        if newest is None:
-            return ""
-        roles = {topic.name: topic.roles for topic in application.topics}
-        texts = [*absent_texts(newest, roles), *unknown_texts(newest, application.not_mine)]
-        return "; ".join(texts)
-
-    def _newest_first(self) -> list[PointInstant]:
-        instants = self._points.instants(self._settings.application_id)
-        return sorted(instants, key=in_order, reverse=True)
+            return covered, covered
+        after = next(n for n, i in enumerate(self._instants, start=1) if i.id == covered.id)
+        older = [i for i in self._instants[after:] if i.exact]
+        return self._search(older, lambda status: status.gives is Restores.EXACT), covered
 
     def _search(
         self, instants: Sequence[PointInstant], wanted: Callable[[PointStatus], bool]
@@ -217,7 +76,7 @@ class Coverage:
         """The newest point of the kind, among those that are looked at; newest first."""
         before = -1
         looked_at = _looked_at(len(instants))
-        statuses = self._loaded([instants[index] for index in looked_at])
+        statuses = self._statuses([instants[index] for index in looked_at])
         for index, status in zip(looked_at, statuses, strict=True):
             if status and wanted(status):
                 return self._first(instants[before + 1 : index], wanted) or status
@@ -231,20 +90,15 @@ class Coverage:
         found: PointStatus | None = None
         while instants:
             middle = len(instants) // 2
-            (status,) = self._loaded([instants[middle]])
+            (status,) = self._statuses([instants[middle]])
             if status and wanted(status):
                 found, instants = status, instants[:middle]
             else:
                 instants = instants[middle + 1 :]
         return found
 
-    def _loaded(self, instants: Sequence[PointInstant]) -> Iterator[PointStatus | None]:
-        """The status of each point, None if it was dropped since; few are in memory at a time."""
-        for begin in range(0, len(instants), _BATCH):
-            batch = [instant.id for instant in instants[begin : begin + _BATCH]]
-            loaded = self._points.load(self._settings.application_id, batch, damaged_too=True)
-            statuses = {status.id: status for status in self.statuses(loaded)}
-            yield from map(statuses.get, batch)
+    def _statuses(self, instants: Sequence[PointInstant]) -> Iterator[PointStatus | None]:
+        return self._contents.statuses_of([instant.id for instant in instants])
 
 
 def _looked_at(points: int) -> list[int]:
@@ -258,9 +112,37 @@ def _looked_at(points: int) -> list[int]:
     return numbers
 
 
-def newest_restorable(settings: ApplicationSettings, *, look_s: float = LOOK_S) -> Restorable:
-    """The newest recovery points of an application that can be restored; see `Coverage`."""
-    return Coverage(settings, look_s=look_s).newest_restorable()
+def newest_restorable(
+    settings: ApplicationSettings, contents: Contents | None = None
+) -> Restorable:
+    """The newest recovery points of an application that can be restored."""
+    exact, covered = _Search(contents or Contents.of(settings), _newest_first(settings)).newest()
+    return Restorable(exact, covered, _lacking(settings))
+
+
+def newest_statuses(
+    settings: ApplicationSettings, count: int, contents: Contents | None = None
+) -> list[PointStatus]:
+    """What the newest points of an application would give, newest first."""
+    ids = [instant.id for instant in _newest_first(settings)[:count]]
+    return [status for status in (contents or Contents.of(settings)).statuses_of(ids) if status]
+
+
+def _newest_first(settings: ApplicationSettings) -> list[PointInstant]:
+    instants = RecoveryPointTable(settings.warehouse).instants(settings.application_id)
+    return sorted(instants, key=in_order, reverse=True)
+
+
+def _lacking(settings: ApplicationSettings) -> str:
+    """Older points may well be exact, and the newest one lack what appeared or went since."""
+    application = settings.application
+    newest = RecoveryPointTable(settings.warehouse).newest(settings.application_id)
+    if not newest:
+        return ""
+    roles = {topic.name: topic.roles for topic in application.topics}
+    return "; ".join(
+        [*absent_texts(newest[0], roles), *unknown_texts(newest[0], application.not_mine)]
+    )
 
 
 def recovery_point_age(status: PointStatus | None, now_ms: int) -> float | None:

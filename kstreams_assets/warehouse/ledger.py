@@ -7,15 +7,19 @@ from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Final
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
+from kstreams_assets.app.model import StreamsApplication, TopicRole
 from kstreams_assets.backup.result import TopicBackup
-from kstreams_assets.offsets import OffsetRange, TopicPartitionId
+from kstreams_assets.offsets import OffsetRange, TopicPartitionId, outside
 from kstreams_assets.warehouse.column import (
     WINDOW_END,
     WINDOW_KEY,
@@ -25,7 +29,7 @@ from kstreams_assets.warehouse.column import (
     TopicName,
 )
 from kstreams_assets.warehouse.layout import Warehouse
-from kstreams_assets.warehouse.point import taken_at_of
+from kstreams_assets.warehouse.point import PartitionLife, taken_at_of
 from kstreams_assets.warehouse.records import COLUMNS as DAMAGE_COLUMNS
 from kstreams_assets.warehouse.records import (
     NOTHING_DAMAGED,
@@ -58,11 +62,8 @@ from kstreams_assets.warehouse.table import (
 
 DELETE_RETENTION_MS: Final = 86_400_000
 """Kafka's default of `delete.retention.ms`."""
-_NEVER = 2**63
+_NEVER = 2**63 - 1
 """Above every version of a table."""
-
-PartitionLife = tuple[str, int, str]
-"""Topic, partition, topic id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +97,11 @@ class StoredSpan:
     closed_at_ms: int | None = None
     """When the recovery point was begun that the span ends with (never after `recorded_at_ms`): no
     record at or above `end` had been committed then. None: not known."""
+
+    @property
+    def life(self) -> PartitionLife:
+        """The partition in this life of its topic."""
+        return self.partition.topic, self.partition.partition, self.topic_id
 
     @property
     def last_window(self) -> Window:
@@ -187,7 +193,7 @@ class Ranges:
         return self._starts[index] if index < len(self._starts) else None
 
 
-@dataclass(slots=True)
+@dataclass
 class Chain:
     """The spans of one partition in one life of its topic."""
 
@@ -198,7 +204,6 @@ class Chain:
     stored: Ranges = field(init=False)
     """Offsets whose records, as far as the log held them, are in the backup."""
     _ends: list[int] = field(init=False)
-    _thinned: "_Thinned | None" = field(init=False, default=None)
     _late: "dict[int, tuple[LateHole, ...]]" = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -206,6 +211,11 @@ class Chain:
         self.recorded = Ranges(OffsetRange(s.start, s.end) for s in self.spans)
         self.stored = Ranges(OffsetRange(s.read_start, s.end) for s in self.spans if s.complete)
         self._ends = [span.end for span in self.spans]
+
+    @property
+    def last_window_end_ms(self) -> int:
+        """When the last of its windows ended, epoch milliseconds."""
+        return max(span.last_window.end_ms for span in self.spans)
 
     @property
     def begin(self) -> int:
@@ -244,9 +254,27 @@ class Chain:
         Where either is not known it counts as read after. None when all such spans were contiguous
         up to `end`.
         """
-        if self._thinned is None:
-            self._thinned = _Thinned(self.spans)
-        return self._thinned.hole(start, end, ledger_version)
+        holes, ends, read_at = self._thinned
+        low, high = bisect_right(ends, start), bisect_left(holes, end)
+        if low >= high:
+            return None
+        latest = low + int(read_at[low:high].argmax())
+        before_the_cut = ledger_version is not None and read_at[latest] < ledger_version
+        return None if before_the_cut else holes[latest]
+
+    @cached_property
+    def _thinned(self) -> tuple[list[int], list[int], npt.NDArray[np.int64]]:
+        """First hole, end and version of the ledger of each span with a hole, in order.
+
+        The spans of a life do not overlap, so their ends and first holes come in the same order.
+        """
+        thinned = [
+            (s.first_hole, s.end, _NEVER if s.ledger_version is None else s.ledger_version)
+            for s in self.spans
+            if s.first_hole is not None
+        ]
+        holes, ends, read_at = ([one[column] for one in thinned] for column in range(3))
+        return holes, ends, np.array(read_at, np.int64)
 
     def late_holes(self, delete_retention_ms: int) -> tuple["LateHole", ...]:
         """Where a deletion may have been removed before it was backed up, in order of offsets.
@@ -307,50 +335,11 @@ class LateHole:
         )
 
 
-class _Thinned:
-    """The spans with a hole, in order; which of a stretch of them was recorded last.
-
-    The spans of a life do not overlap, so their ends and first holes come in the same order.
-    """
-
-    def __init__(self, spans: Sequence[StoredSpan]) -> None:
-        thinned = [
-            (s.first_hole, s.end, _NEVER if s.ledger_version is None else s.ledger_version)
-            for s in spans
-            if s.first_hole is not None
-        ]
-        self._holes = [hole for hole, _, _ in thinned]
-        self._ends = [end for _, end, _ in thinned]
-        self._recorded = [recorded for _, _, recorded in thinned]
-        # Sparse table: level k holds, of each stretch of 2**k, the index of the last recorded.
-        self._levels: list[list[int]] = [list(range(len(thinned)))]
-        width = 1
-        while 2 * width <= len(thinned):
-            below = self._levels[-1]
-            self._levels.append(
-                [self._later(below[i], below[i + width]) for i in range(len(below) - width)]
-            )
-            width *= 2
-
-    def hole(self, start: int, end: int, ledger_version: int | None) -> int | None:
-        low, high = bisect_right(self._ends, start), bisect_left(self._holes, end)
-        if low >= high:
-            return None
-        level = (high - low).bit_length() - 1
-        row = self._levels[level]
-        latest = self._later(row[low], row[high - (1 << level)])
-        before_the_cut = ledger_version is not None and self._recorded[latest] < ledger_version
-        return None if before_the_cut else self._holes[latest]
-
-    def _later(self, one: int, other: int) -> int:
-        return one if self._recorded[one] >= self._recorded[other] else other
-
-
 def chains_of(spans: Iterable[StoredSpan]) -> dict[PartitionLife, Chain]:
     """Spans sorted into chains."""
     grouped: dict[PartitionLife, list[StoredSpan]] = defaultdict(list)
     for span in spans:
-        grouped[span.partition.topic, span.partition.partition, span.topic_id].append(span)
+        grouped[span.life].append(span)
     return {life: Chain(of_life) for life, of_life in grouped.items()}
 
 
@@ -588,6 +577,52 @@ class Ledger:
         spans = (span for file in files for span in file if span.partition.topic in wanted)
         return folded(spans, holes_matter=matter)
 
+    def held_positions(
+        self, application: StreamsApplication
+    ) -> Mapping[TopicPartitionId, Position]:
+        """Of each changelog partition, how far the recorded spans reach without a missing window.
+
+        A point cut now need not save what lies below. Counted from the begin of the newest life of
+        the topic; a partition whose begin was never backed up is left out. Everything below the
+        position was read before this is asked for, and its files match the ledger.
+        """
+        topics = {topic.name for topic in application.with_role(TopicRole.CHANGELOG)}
+        newest: dict[TopicPartitionId, Chain] = {}
+        for chain in chains_of(self.folded_spans(topics, holes_matter=topics)).values():
+            partition = chain.spans[0].partition
+            other = newest.get(partition)
+            if other is None or other.last_window_end_ms < chain.last_window_end_ms:
+                newest[partition] = chain
+        damaged = self.damaged(topics, look_s=0)
+        held: dict[TopicPartitionId, Position] = {}
+        for partition, chain in newest.items():
+            end = chain.unbroken_end
+            if end is not None:
+                bad = damaged.inside(chain.spans[0].life, 0, end)
+                end = end if bad is None else min(end, bad.start)
+                held[partition] = Position(chain.spans[0].topic_id, end)
+        return held
+
+    def proven_ranges(
+        self, application: StreamsApplication
+    ) -> Mapping[TopicPartitionId, Sequence[tuple[str, int, int]]]:
+        """Offsets of changelogs, as (topic id, start, end), that backups hold without a hole.
+
+        What was saved of them with recovery points is there a second time.
+        """
+        topics = {topic.name for topic in application.with_role(TopicRole.CHANGELOG)}
+        found: dict[TopicPartitionId, list[tuple[str, int, int]]] = {}
+        damaged = self.damaged(topics, look_s=0)
+        for span in self.folded_spans(topics, holes_matter=topics):
+            end = span.end if span.first_hole is None else span.first_hole
+            if span.complete and span.read_start < end:
+                bad = damaged.ranges(span.life, span.read_start, end)
+                found.setdefault(span.partition, []).extend(
+                    (span.topic_id, sound.start, sound.end)
+                    for sound in outside(span.read_start, end, bad)
+                )
+        return {partition: sorted(ranges) for partition, ranges in found.items()}
+
     def span_rows(self, topics: Collection[str], *, columns: Sequence[str]) -> pa.Table:
         """These columns of every span of these topics."""
         return self._table.read(
@@ -700,8 +735,7 @@ def spans_of(rows: pa.Table, damaged: DamagedSpans = NOTHING_DAMAGED) -> list[St
 
 
 def _is_damaged(span: StoredSpan, damaged: DamagedSpans) -> bool:
-    life = (span.partition.topic, span.partition.partition, span.topic_id)
-    found = damaged.inside(life, span.start, span.end)
+    found = damaged.inside(span.life, span.start, span.end)
     return found is not None and found.window == span.window.key
 
 

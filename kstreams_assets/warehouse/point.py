@@ -57,6 +57,10 @@ class GroupOffset:
         return TopicPartitionId(self.topic, self.partition)
 
 
+PartitionLife = tuple[str, int, str]
+"""Topic, partition, and the id of the incarnation of its log."""
+
+
 @dataclass(frozen=True, slots=True)
 class PartitionCut:
     """Where one partition stood: records in `[log_start, end)` outside `excluded` belong to it.
@@ -83,6 +87,11 @@ class PartitionCut:
     def id(self) -> TopicPartitionId:
         """The partition's identity."""
         return TopicPartitionId(self.topic, self.partition)
+
+    @property
+    def life(self) -> "PartitionLife":
+        """The partition in one incarnation of its log: offsets mean the same in all of it."""
+        return self.topic, self.partition, self.topic_id
 
     @property
     def whole_below(self) -> int:
@@ -333,3 +342,12 @@ def new_point_id(taken_at_ms: int) -> str:
     """An id that sorts by the time the point was taken, such as `20261121T114003.250Z-9f3a1c`."""
     moment = datetime.fromtimestamp(taken_at_ms / 1000, tz=UTC)
     return f"{moment:%Y%m%dT%H%M%S}.{taken_at_ms % 1000:03d}Z-{secrets.token_hex(3)}"
+
+
+@dataclass(frozen=True, slots=True)
+class WantedPartition:
+    """The source offsets `ranges` (in order, disjoint) of a partition, and what is committed."""
+
+    cut: PartitionCut
+    ranges: tuple[OffsetRange, ...]
+    committed: GroupOffset | None = None

@@ -480,6 +480,7 @@ class SavedRecord:
 
 
 SCHEMA = rows_of(SavedRecord).schema
+NONE_SAVED = SCHEMA.empty_table()
 _HEADERS = SCHEMA.field("headers").type
 _DIGEST_BYTES = 16
 _KEY = ["topic", "partition", "topic_id", "offset"]

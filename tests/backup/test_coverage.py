@@ -16,9 +16,9 @@ from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.settings import ApplicationSettings, RecoveryPointSettings, WindowSchedule
 from kstreams_assets.warehouse.coverage import (
     POINT_CHECKS,
-    Coverage,
     counts,
     newest_restorable,
+    newest_statuses,
     recovery_point_age,
     recovery_point_is_recent,
 )
@@ -94,7 +94,7 @@ def root(tmp_path: Path) -> Path:
 
 
 def test_newest_first(root: Path) -> None:
-    statuses = Coverage(_settings(root)).newest(10)
+    statuses = newest_statuses(_settings(root), 10)
     assert [(s.id, s.gives.value) for s in statuses] == [
         ("0629", "nothing"),
         ("0459", "nothing"),
@@ -204,7 +204,7 @@ class TestManyPoints:
 def test_an_empty_warehouse(tmp_path: Path) -> None:
     found = newest_restorable(_settings(tmp_path))
     assert (found.exact, found.covered) == (None, None)
-    assert Coverage(_settings(tmp_path)).newest(10) == []
+    assert newest_statuses(_settings(tmp_path), 10) == []
     assert list(tmp_path.iterdir()) == []
 
 

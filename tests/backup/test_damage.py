@@ -17,22 +17,16 @@ from kstreams_assets.errors import StoredDataError, WarehouseError
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.offsets import OffsetRange, TopicPartitionId
 from kstreams_assets.restore.choice import choose
-from kstreams_assets.restore.inventory import Inventory
 from kstreams_assets.restore.request import RestoreRequest
-from kstreams_assets.restore.selection import WantedPartition, WantedTopic
 from kstreams_assets.settings import ApplicationSettings, WindowSchedule
 from kstreams_assets.warehouse import ledger as ledger_module
 from kstreams_assets.warehouse import records as damage_module
-from kstreams_assets.warehouse.coverage import (
-    Coverage,
-    held_positions,
-    proven_ranges,
-    recovery_point_is_recent,
-)
+from kstreams_assets.warehouse.contents import Contents
+from kstreams_assets.warehouse.coverage import recovery_point_is_recent
 from kstreams_assets.warehouse.judge import PointStatus, Restores
 from kstreams_assets.warehouse.layout import Warehouse, written_files
 from kstreams_assets.warehouse.ledger import Ledger
-from kstreams_assets.warehouse.point import Guarantee, RecoveryPoint
+from kstreams_assets.warehouse.point import Guarantee, RecoveryPoint, WantedPartition
 from kstreams_assets.warehouse.points import RecoveryPointTable
 from kstreams_assets.warehouse.records import SpanId, span_files
 from kstreams_assets.warehouse.spans import SpanContent, SpanResult
@@ -168,7 +162,7 @@ class TestDamage:
         assert _gives(settings) == [Restores.EXACT] * 3
         damage(_records(settings))
         assert _gives(settings)[-1] is Restores.NOTHING
-        (status,) = Coverage(settings, look_s=math.inf).statuses([_point(2)])
+        (status,) = Contents.of(settings, look_s=math.inf).statuses([_point(2)])
         assert re.search(r"window w000\d, log-0, offsets \d+ to \d*9: ", status.reason)
         assert status.damaged
 
@@ -177,7 +171,7 @@ class TestDamage:
     ) -> None:
         damage(_records(settings))
         points = [_point(index) for index in range(WINDOWS)]
-        coverage = Coverage(settings, look_s=math.inf)
+        coverage = Contents.of(settings, look_s=math.inf)
 
         def judge(ids: Sequence[str]) -> Sequence[PointStatus]:
             return coverage.statuses([one for id_ in ids for one in points if one.id == id_])
@@ -192,13 +186,12 @@ class TestDamage:
         self, settings: ApplicationSettings, damage: Damage
     ) -> None:
         damage(_records(settings))
-        inventory = Inventory(settings.warehouse, APPLICATION_ID, ["log"])
+        contents = Contents.of(settings)
         wanted = WantedPartition(_point(2).partitions[0], (OffsetRange(20, 30),), None)
-        topic = WantedTopic("log", TOPICS[0].roles, (wanted,))
-        held = inventory.holdings(_point(2), [topic])[LOG]
+        held = contents.at(_point(2), [wanted])[LOG]
         assert ([found.window for found in held.damaged], held.files) == ([window(2).key], ())
         with pytest.raises(StoredDataError, match=rf"{window(2).key}, log-0, offsets 20 to 29"):
-            inventory.files(wanted)
+            contents.files(wanted)
 
 
 @pytest.mark.parametrize("window_of", [0, WINDOWS - 1])
@@ -261,12 +254,12 @@ def test_saved_records_are_kept_for_a_damaged_backup(
     settings: ApplicationSettings, damage: Damage
 ) -> None:
     ledger = Ledger(settings.warehouse, APPLICATION_ID)
-    assert held_positions(ledger, settings.application)[LOG].offset == 30
-    assert proven_ranges(ledger, settings.application) == {LOG: [("life-1", 0, 30)]}
+    assert ledger.held_positions(settings.application)[LOG].offset == 30
+    assert ledger.proven_ranges(settings.application) == {LOG: [("life-1", 0, 30)]}
     damage(_records(settings))
-    held = held_positions(ledger, settings.application).get(LOG)
+    held = ledger.held_positions(settings.application).get(LOG)
     assert held is None or held.offset <= 20
-    proven = proven_ranges(ledger, settings.application).get(LOG, ())
+    proven = ledger.proven_ranges(settings.application).get(LOG, ())
     assert all(end <= 20 for _, _, end in proven)
 
 
@@ -282,7 +275,7 @@ def test_a_log_that_cannot_be_read(settings: ApplicationSettings, text: str) -> 
     with pytest.raises(WarehouseError, match="records/shop"):
         Ledger(settings.warehouse, APPLICATION_ID).damaged()
     with pytest.raises(WarehouseError):
-        Coverage(settings)
+        Contents.of(settings).statuses([_point(0)])
 
 
 def test_a_ledger_of_an_earlier_release(settings: ApplicationSettings) -> None:
@@ -299,5 +292,5 @@ def test_a_ledger_of_an_earlier_release(settings: ApplicationSettings) -> None:
 
 
 def _gives(settings: ApplicationSettings) -> list[Restores]:
-    coverage = Coverage(settings, look_s=math.inf)
+    coverage = Contents.of(settings, look_s=math.inf)
     return [status.gives for status in coverage.statuses([_point(i) for i in range(WINDOWS)])]

@@ -12,12 +12,10 @@ from deltalake import DeltaTable, write_deltalake
 from kstreams_assets.app.model import AppTopic, TopicRole
 from kstreams_assets.backup.result import TopicBackup
 from kstreams_assets.offsets import TopicPartitionId
-from kstreams_assets.recovery.completion import HeldPosition
-from kstreams_assets.warehouse.coverage import held_positions, proven_ranges
 from kstreams_assets.warehouse.layout import Warehouse
 from kstreams_assets.warehouse.ledger import Ledger, LedgerEntry
 from kstreams_assets.warehouse.rows import rows_of
-from kstreams_assets.warehouse.spans import Gap, GapCause, SpanResult
+from kstreams_assets.warehouse.spans import Gap, GapCause, Position, SpanResult
 from tests.backup.held_records import hold_records
 from tests.backup.samples import APPLICATION_ID, application, backup, result, span
 
@@ -80,7 +78,7 @@ class TestHeldPositions:
     """The newest life of each changelog partition, as far as its chain reaches."""
 
     def test_an_empty_ledger(self, ledger: Ledger) -> None:
-        assert held_positions(ledger, APPLICATION) == {}
+        assert ledger.held_positions(APPLICATION) == {}
 
     def test_changelogs_only_up_to_the_first_missing_window(self, ledger: Ledger) -> None:
         _record(
@@ -91,28 +89,28 @@ class TestHeldPositions:
             _of(0, 99, topic="in"),
             _of(0, 7, topic="other-log", partition=2),
         )
-        assert held_positions(ledger, APPLICATION) == {
-            LOG: HeldPosition("life-1", 20),
-            TopicPartitionId("other-log", 2): HeldPosition("life-1", 7),
+        assert ledger.held_positions(APPLICATION) == {
+            LOG: Position("life-1", 20),
+            TopicPartitionId("other-log", 2): Position("life-1", 7),
         }
         _record(ledger, _of(20, 30, index=2))
-        assert held_positions(ledger, APPLICATION)[LOG] == HeldPosition("life-1", 40)
+        assert ledger.held_positions(APPLICATION)[LOG] == Position("life-1", 40)
 
     def test_the_newest_life(self, ledger: Ledger) -> None:
         older, newer = _of(0, 50), _of(0, 5, index=1, topic_id="life-2")
         for spans in ((older, newer), (newer, older)):
             _record(ledger, *spans)
-            assert held_positions(ledger, APPLICATION) == {LOG: HeldPosition("life-2", 5)}
+            assert ledger.held_positions(APPLICATION) == {LOG: Position("life-2", 5)}
 
     def test_a_life_whose_begin_is_not_backed_up(self, ledger: Ledger) -> None:
         _record(ledger, _of(10, 20, index=1))
-        assert held_positions(ledger, APPLICATION) == {}
+        assert ledger.held_positions(APPLICATION) == {}
 
     def test_records_missing_for_no_known_cause_end_the_chain(self, ledger: Ledger) -> None:
         doubtful = _of(10, 20, index=1)
         unexplained = (Gap(GapCause.COMPACTED, 10, 20, 2), Gap(GapCause.UNEXPLAINED, 10, 20, 1))
         _record(ledger, _of(0, 10), replace(doubtful, gaps=unexplained), _of(20, 30, index=2))
-        assert held_positions(ledger, APPLICATION) == {LOG: HeldPosition("life-1", 10)}
+        assert ledger.held_positions(APPLICATION) == {LOG: Position("life-1", 10)}
 
 
 class TestProvenRanges:
@@ -126,11 +124,11 @@ class TestProvenRanges:
             _of(20, 30, index=2),
             _of(0, 9, topic="in"),
         )
-        assert proven_ranges(ledger, APPLICATION) == {LOG: [("life-1", 10, 14), ("life-1", 20, 30)]}
+        assert ledger.proven_ranges(APPLICATION) == {LOG: [("life-1", 10, 14), ("life-1", 20, 30)]}
 
     def test_nothing_where_nobody_looked(self, ledger: Ledger) -> None:
         _record(ledger, replace(_of(0, 10), contiguity_known=False))
-        assert proven_ranges(ledger, APPLICATION) == {}
+        assert ledger.proven_ranges(APPLICATION) == {}
 
 
 def test_rows_of_an_earlier_release_count_as_not_looked_at(tmp_path: Path) -> None:
@@ -163,7 +161,7 @@ def test_a_month_of_hourly_windows_of_forty_partitions(ledger: Ledger, tmp_path:
     ]
     ledger.record(made, run_id="run-1")
     began = time.process_time()
-    held = held_positions(ledger, APPLICATION)
+    held = ledger.held_positions(APPLICATION)
     took_s = time.process_time() - began
     assert {position.offset for position in held.values()} == {72_000}
     assert len(held) == 40

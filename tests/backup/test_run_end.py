@@ -10,7 +10,7 @@ from kstreams_assets.backup.run import BackupRun
 from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.recovery.recorder import Recorder
 from kstreams_assets.settings import ApplicationSettings, RecoveryPointSettings, WindowSchedule
-from kstreams_assets.warehouse.coverage import Coverage
+from kstreams_assets.warehouse.contents import Contents
 from kstreams_assets.warehouse.judge import PointStatus, Restores
 from kstreams_assets.warehouse.point import RecoveryPoint
 from tests.backup.reading import consume
@@ -28,7 +28,7 @@ def _statuses(bench: Workbench, points: list[RecoveryPoint]) -> list[PointStatus
         warehouse=bench.warehouse,
         windows=WindowSchedule.every("hour", start="2026-10-20"),
     )
-    return Coverage(settings).statuses(points)
+    return Contents.of(settings).statuses(points)
 
 
 def test_also_when_there_was_nothing_to_read_but_not_when_it_failed(

@@ -14,19 +14,19 @@ from kstreams_assets.backup.run import RunPoints, with_unproven
 from kstreams_assets.errors import ClusterUnavailableError
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.offsets import TopicPartitionId
-from kstreams_assets.recovery.completion import HeldPosition
 from kstreams_assets.settings import RecoveryPointSettings
 from kstreams_assets.warehouse.layout import Warehouse, WarehouseLockedError
 from kstreams_assets.warehouse.ledger import Ledger
 from kstreams_assets.warehouse.point import RecoveryPoint
 from kstreams_assets.warehouse.points import RecoveryPointTable
+from kstreams_assets.warehouse.spans import Position
 from tests.backup.held_records import hold_records
 from tests.backup.samples import APPLICATION_ID, application, backup, cut, point, result, span
 from tests.backup.samples import window as window_of
 
 CLOSED = window_of(3)
 SETTINGS = RecoveryPointSettings(seal_bytes=1, closing_seal_bytes=77)
-HELD = {TopicPartitionId("log", 0): HeldPosition("life-1", 10)}
+HELD = {TopicPartitionId("log", 0): Position("life-1", 10)}
 
 
 @dataclass

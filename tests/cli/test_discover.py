@@ -14,7 +14,7 @@ from kstreams_assets.cli.app_file import load_component
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.local.cluster import LocalCluster
 from kstreams_assets.settings import ApplicationSettings
-from kstreams_assets.warehouse.coverage import Coverage
+from kstreams_assets.warehouse.contents import Contents
 from kstreams_assets.warehouse.judge import Restores
 from kstreams_assets.warehouse.point import Guarantee, RecoveryPoint
 from tests.cli.application import Program
@@ -88,7 +88,7 @@ def test_of_an_application_that_has_just_started(
         assert point.guarantee is Guarantee.AT_LEAST_ONCE
         assert topics.orders in (point.undeclared_topics or ())
         assert f"topic {topics.orders} belongs to the application" in point.reason
-        (status,) = Coverage(settings).statuses([point])
+        (status,) = Contents.of(settings).statuses([point])
         assert status.gives in (Restores.UNPROVEN, Restores.NOTHING)
 
         again = program("discover", "--app", file, "--output", file, "--force")

@@ -13,7 +13,7 @@ from kstreams_assets.errors import RestoreIncompleteError
 from kstreams_assets.governance.run import check_governance
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.restore.request import ChangelogSource
-from kstreams_assets.warehouse.coverage import Coverage
+from kstreams_assets.warehouse.contents import Contents
 from kstreams_assets.warehouse.point import RecoveryPoint
 from tests.drills.revival import Revived, restored_under_own_names, revived
 from tests.drills.stage import Stage
@@ -76,7 +76,7 @@ def plain(stage: Stage, text: str) -> str:
 
 def points_of(stage: Stage) -> dict[str, str]:
     """What the points were taken with, and what restores of them give now."""
-    statuses = Coverage(stage.settings).statuses([*stage.points.values()])
+    statuses = Contents.of(stage.settings).statuses([*stage.points.values()])
     guarantees = sorted({status.guarantee.value for status in statuses})
     gives = sorted({status.gives.value for status in statuses if status.covered})
     return {

@@ -16,7 +16,7 @@ from kstreams_assets.errors import KStreamsAssetsError, ProcessError
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.local.cluster import LocalCluster
-from kstreams_assets.warehouse.coverage import Coverage
+from kstreams_assets.warehouse.contents import Contents
 from spark_resources.resource import SparkSessionResource
 from tests.backup.acls import Acls
 from tests.drills.applications import COUNTS, running_with
@@ -61,7 +61,7 @@ def point_as_the_application(stage: Stage, servers: str) -> str:
         except KStreamsAssetsError as error:
             named = "names the topic" if stage.changelog in str(error) else plain(stage, str(error))
             return f"refused ({type(error).__name__}, {named})"
-    (status,) = Coverage(stage.settings).statuses([point])
+    (status,) = Contents.of(stage.settings).statuses([point])
     named = all(stage.changelog in reason for reason in (point.reason, status.reason))
     what = f"taken as {point.guarantee.value}, a restore of it would give {status.gives.value}"
     return f"{what}; names the topic" if named else what

@@ -14,8 +14,8 @@ from kstreams_assets.kafka.raw_batch import RawRecord, parse_with_bytes
 from kstreams_assets.kafka.raw_log import LoadedBatch, RawLogReader, RawRange
 from kstreams_assets.kafka.wire import WireClient
 from kstreams_assets.offsets import OffsetRange, TopicPartitionId
-from kstreams_assets.recovery import completion as capture
-from kstreams_assets.recovery.completion import Capture, Captured, Missing, Stretch
+from kstreams_assets.recovery import completion
+from kstreams_assets.recovery.completion import Captured, Missing, Stretch, capture
 from tests.kafka import fake_leaders
 from tests.kafka.batch_bytes import batch_bytes
 
@@ -94,8 +94,10 @@ def _captured(
 ) -> list[int] | Missing:
     reader = cast(RawLogReader, log)
     stretch = Stretch(PARTITION, start, end, decided, excluded)
-    found = Capture(reader).records([stretch])
-    return found if isinstance(found, Missing) else [r.offset for r in found[PARTITION]]
+    found = capture(reader, [stretch])
+    if isinstance(found, Missing):
+        return found
+    return Missing(found.hole) if found.hole else [r.offset for r in found.records[PARTITION]]
 
 
 @pytest.fixture
@@ -185,7 +187,7 @@ class Brokers:
             Stretch(partition, 0, log.high_watermark, log.high_watermark)
             for partition, log in self.logs.items()
         ]
-        return Capture(reader, limit_bytes).what_is_left(stretches)
+        return capture(reader, stretches, limit_bytes)
 
 
 def _brokers(partitions: int, *, batches: int, size: int, codec: str = "none") -> Brokers:
@@ -236,7 +238,7 @@ def test_what_the_limit_allows_is_read_whole() -> None:
 
 
 def test_what_takes_too_long_is_missed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(capture, "_READ_S", 0.1)
+    monkeypatch.setattr(completion, "_READ_S", 0.1)
     brokers = _brokers(2, batches=10, size=10)
     brokers.wire.dead = {1}
     missing = brokers.what_is_left(1_000_000)

@@ -3,6 +3,7 @@
 import os
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka.admin import AdminClient
@@ -284,19 +285,19 @@ def test_purged_after_they_were_read(
     kafka_cluster: LocalCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What was saved belongs to the point, also where the log begins behind it a moment later."""
-    from kstreams_assets.recovery import completion as capture
+    from kstreams_assets.recovery import completion
 
     trial = new_trial(kafka_cluster.bootstrap_servers, tmp_path)
     trial.create_topics()
     config = {**QUICK_SESSIONS, "repartition.purge.interval.ms": "200"}
-    read = capture.Capture.records
+    read = completion.capture
 
-    def late(self: capture.Capture, stretches: list[capture.Stretch]) -> object:
-        found = read(self, stretches)
+    def late(*arguments: Any) -> object:
+        found = read(*arguments)
         time.sleep(1.5)
         return found
 
-    monkeypatch.setattr(capture.Capture, "records", late)
+    monkeypatch.setattr(completion, "capture", late)
     load = trial.load(rate=2_000)
     with running([trial.app("i0", threads=2, config=config)]), load:
         time.sleep(3)

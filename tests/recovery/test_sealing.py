@@ -5,8 +5,9 @@ from dataclasses import replace
 import pytest
 
 from kstreams_assets.offsets import OffsetRange, TopicPartitionId
-from kstreams_assets.recovery.completion import HeldPosition, Safe, Saving
+from kstreams_assets.recovery.completion import Safe, Saving
 from kstreams_assets.warehouse.point import RecoveryPoint
+from kstreams_assets.warehouse.spans import Position
 from tests.backup.samples import cut, point
 
 PARTITION = TopicPartitionId("t", 0)
@@ -23,7 +24,7 @@ def _point(
 def _safe(
     earlier: RecoveryPoint | None = None, *, held: int | None = None, topic_id: str = LIFE
 ) -> Safe:
-    backups = {} if held is None else {PARTITION: HeldPosition(topic_id, held)}
+    backups = {} if held is None else {PARTITION: Position(topic_id, held)}
     return Safe(newest=earlier, sealed=earlier, held=backups)
 
 

@@ -8,8 +8,9 @@ from kstreams_assets.offsets import OffsetRange, TopicPartitionId
 from kstreams_assets.restore.planning import Findings
 from kstreams_assets.restore.request import RestoreRequest
 from kstreams_assets.restore.selection import roles_at, select
-from kstreams_assets.restore.target import Holding, NotedFacts, TargetState, TargetTopic
+from kstreams_assets.restore.target import TargetState, TargetTopic
 from kstreams_assets.restore.target_topics import target_names
+from kstreams_assets.warehouse.contents import Holding, NotedFacts
 from kstreams_assets.warehouse.judge import PointStatus, Restores
 from kstreams_assets.warehouse.point import (
     GroupOffset,

@@ -12,7 +12,8 @@ from kstreams_assets.restore.planning import Findings, make_plan, plan_topics
 from kstreams_assets.restore.preconditions import changed_since, refusals
 from kstreams_assets.restore.request import RestoreMode, RestoreRequest
 from kstreams_assets.restore.selection import Selection
-from kstreams_assets.restore.target import Holding, TargetGroup, TargetState
+from kstreams_assets.restore.target import TargetGroup, TargetState
+from kstreams_assets.warehouse.contents import Holding
 from kstreams_assets.warehouse.point import GroupOffset
 from kstreams_assets.warehouse.restores import RestoreState, StoredRestore
 from tests.restore.planning_samples import (

@@ -15,7 +15,7 @@ from kstreams_assets.restore.request import (
     RestoreRequest,
 )
 from kstreams_assets.restore.selection import Selection
-from kstreams_assets.restore.target import Holding
+from kstreams_assets.warehouse.contents import Holding
 from kstreams_assets.warehouse.judge import Restores
 from tests.restore.planning_samples import findings, partition_of, point, target, there
 

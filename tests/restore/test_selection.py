@@ -9,14 +9,8 @@ from hypothesis import strategies as st
 from kstreams_assets.app.model import Store
 from kstreams_assets.offsets import OffsetRange, outside
 from kstreams_assets.restore.request import InputsAt, InputsExtent, RestoreMode, RestoreRequest
-from kstreams_assets.restore.selection import (
-    Selection,
-    WantedPartition,
-    reduced,
-    roles_at,
-    select,
-)
-from kstreams_assets.warehouse.point import GroupOffset, RecoveryPoint
+from kstreams_assets.restore.selection import Selection, reduced, roles_at, select
+from kstreams_assets.warehouse.point import GroupOffset, RecoveryPoint, WantedPartition
 from tests.restore.planning_samples import INTERNAL, ROLES, application, point
 
 STATE = RestoreRequest()

@@ -18,8 +18,8 @@ from kstreams_assets.restore.snapshots import (
     from_snapshots,
     snapshot_state,
 )
-from kstreams_assets.restore.target import Holding
 from kstreams_assets.settings import ApplicationSettings, WindowSchedule
+from kstreams_assets.warehouse.contents import Holding
 from kstreams_assets.warehouse.layout import Warehouse
 from kstreams_assets.warehouse.ledger import Ledger
 from tests.backup.samples import backup, result, span

@@ -2,12 +2,12 @@
 
 from pathlib import Path
 
-from kstreams_assets.restore.record_sizes import largest_batch
 from kstreams_assets.restore.snapshots import (
     keyless_rows,
     odd_timestamps,
     snapshot_files,
 )
+from kstreams_assets.warehouse.records import largest_batch
 from tests.restore.snapshot_tables import Row, write_snapshot
 
 

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from kafka.record.memory_records import MemoryRecordsBuilder
 
 from kstreams_assets.offsets import OffsetRange
-from kstreams_assets.restore.record_sizes import batch_bytes, largest_batch, payload_bytes
-from kstreams_assets.warehouse.records import SpanFile
+from kstreams_assets.warehouse.records import SpanFile, batch_bytes, largest_batch, payload_bytes
 
 Headers = Sequence[tuple[str, bytes | None]]
 Record = tuple[bytes | None, bytes | None, Headers | None]

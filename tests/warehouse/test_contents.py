@@ -12,18 +12,16 @@ from deltalake import write_deltalake
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kstreams_assets.app.model import TopicRole
+from kstreams_assets.app.model import AppTopic, TopicRole
 from kstreams_assets.kafka.raw_batch import RawRecord
 from kstreams_assets.offsets import OffsetRange, TopicPartitionId, outside
-from kstreams_assets.restore.inventory import Inventory
-from kstreams_assets.restore.selection import WantedPartition, WantedTopic
-from kstreams_assets.restore.target import Holding
+from kstreams_assets.warehouse.contents import Contents, Holding
 from kstreams_assets.warehouse.layout import Warehouse
 from kstreams_assets.warehouse.ledger import Ledger, TopicFactsTable
-from kstreams_assets.warehouse.point import PartitionCut, RecoveryPoint
+from kstreams_assets.warehouse.point import PartitionCut, RecoveryPoint, WantedPartition
 from kstreams_assets.warehouse.points import SavedRecordsTable, SavedTail
 from kstreams_assets.warehouse.spans import Gap, GapCause, SpanContent, SpanResult, TopicFacts
-from tests.backup.samples import APPLICATION_ID, STEP_MS, backup, point, span, window
+from tests.backup.samples import APPLICATION_ID, STEP_MS, application, backup, point, span, window
 
 LIFE = "life-1"
 _SCHEMA = pa.schema(
@@ -103,9 +101,8 @@ class Backups:
         self, *ranges: tuple[int, int], saved_from: int | None = None, topic_id: str = LIFE
     ) -> Holding:
         """What is found of partition 0 of topic `t`."""
-        taken, topics = _wanted(ranges, saved_from=saved_from, topic_id=topic_id)
-        inventory = Inventory(self.warehouse, APPLICATION_ID, ["t"])
-        return inventory.holdings(taken, topics)[TopicPartitionId("t", 0)]
+        taken, wanted = _wanted(ranges, saved_from=saved_from, topic_id=topic_id)
+        return _contents(self.warehouse).at(taken, wanted)[TopicPartitionId("t", 0)]
 
     def save(self, offsets: Iterable[int], *, odd: Iterable[int] = ()) -> None:
         """Save records with a point: 3 bytes of payload each."""
@@ -120,16 +117,18 @@ class Backups:
 
 def _wanted(
     ranges: Sequence[tuple[int, int]], *, saved_from: int | None, topic_id: str
-) -> tuple[RecoveryPoint, list[WantedTopic]]:
+) -> tuple[RecoveryPoint, list[WantedPartition]]:
     wanted = tuple(OffsetRange(*each) for each in ranges)
     end = wanted[-1].end
     bad = outside(0, end, wanted)
     inner = tuple(each for each in bad if each.start >= wanted[0].start)
     cut = PartitionCut("t", 0, topic_id, 0, end, frozenset(), inner, saved_from)
-    topic = WantedTopic(
-        "t", frozenset({TopicRole.CHANGELOG}), (WantedPartition(cut, wanted, None),)
-    )
-    return point(10**6, cut, point_id="point-1"), [topic]
+    return point(10**6, cut, point_id="point-1"), [WantedPartition(cut, wanted)]
+
+
+def _contents(warehouse: Warehouse) -> Contents:
+    topic = AppTopic("t", frozenset({TopicRole.CHANGELOG}))
+    return Contents(warehouse, application(topic))
 
 
 @pytest.fixture
@@ -196,10 +195,10 @@ class TestFiles:
             return original(table, **arguments)
 
         monkeypatch.setattr(deltalake.DeltaTable, "get_add_actions", noted)
-        taken, topics = _wanted([(0, 5)], saved_from=None, topic_id=LIFE)
-        inventory = Inventory(backups.warehouse, APPLICATION_ID, ["t"])
-        assert inventory.holdings(taken, topics)[TopicPartitionId("t", 0)].records == 5
-        assert len(reads) == 1
+        taken, wanted = _wanted([(0, 5)], saved_from=None, topic_id=LIFE)
+        found = _contents(backups.warehouse).at(taken, wanted)
+        assert found[TopicPartitionId("t", 0)].records == 5
+        assert len(reads) == 2  # one for what is damaged
 
 
 class TestCounts:
@@ -255,7 +254,7 @@ class TestSavedRecords:
     ) -> None:
         backups.back_up(range(10), start=0, end=10)
         backups.save(range(10, 15))
-        monkeypatch.setattr("kstreams_assets.restore.inventory.pq", None)
+        monkeypatch.setattr("kstreams_assets.warehouse.contents.pq", None)
         found = backups.holding((0, 15), saved_from=10)
         assert (found.records, found.saved_records) == (15, 5)
 
@@ -318,9 +317,7 @@ class TestFacts:
         TopicFactsTable(backups.warehouse, APPLICATION_ID).record([made])
 
     def _facts(self, backups: Backups, at_ms: int) -> tuple[int, bool] | None:
-        _, topics = _wanted([(0, 1)], saved_from=None, topic_id=LIFE)
-        inventory = Inventory(backups.warehouse, APPLICATION_ID, ["t"])
-        found = inventory.facts(point(at_ms), topics).get("t")
+        found = _contents(backups.warehouse).facts(point(at_ms), {"t": LIFE}).get("t")
         return None if found is None else (found.facts.partitions, found.later)
 
     def test_the_last_before_the_point(self, backups: Backups) -> None:
