@@ -29,10 +29,10 @@ from kstreams_assets.errors import RestoreIncompleteError
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.restore import report
 from kstreams_assets.restore.after import age_s, outcome, steps_after
-from kstreams_assets.restore.config import RestoreConfig
 from kstreams_assets.restore.group_offsets import commit_group_offsets
 from kstreams_assets.restore.plan import RestorePlan
 from kstreams_assets.restore.planner import plan_restore
+from kstreams_assets.restore.request import RestoreRequest
 from kstreams_assets.restore.run import RestoreResult, run_restore
 from kstreams_assets.restore.target import local_name_of, open_target
 from kstreams_assets.settings import ApplicationSettings
@@ -50,13 +50,12 @@ def restore() -> None:
 @restore.command()
 @app_options
 @request_options
-def plan(settings: ApplicationSettings, as_json: bool, config: RestoreConfig) -> None:
+def plan(settings: ApplicationSettings, as_json: bool, request: RestoreRequest) -> None:
     """Show what a restore would do and all that stands against it; writes nothing.
 
     Exits 1 when the restore would be refused.
     """
-    request = config.request(settings)
-    with open_target(settings, config.target, request) as target:
+    with open_target(settings, request) as target:
         planned = plan_restore(settings, request, target)
     if as_json:
         print_json(report.document(planned))
@@ -68,15 +67,14 @@ def plan(settings: ApplicationSettings, as_json: bool, config: RestoreConfig) ->
 @restore.command()
 @app_options
 @request_options
-def run(settings: ApplicationSettings, as_json: bool, config: RestoreConfig) -> None:
+def run(settings: ApplicationSettings, as_json: bool, request: RestoreRequest) -> None:
     """Restore, verify, evaluate completeness rules, and commit the group offsets.
 
     The same command again continues a restore that was interrupted. Exits 1 when it is refused,
     the target is not as the backup, or a blocking rule is violated there; then no group offset is
     committed.
     """
-    request = config.request(settings)
-    with open_target(settings, config.target, request) as target:
+    with open_target(settings, request) as target:
         planned = plan_restore(settings, request, target)
         if not as_json:
             print_markdown(report.markdown(planned))

@@ -1,141 +1,75 @@
 """Options of the commands that restore, and what they become."""
 
 import functools
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields
+from enum import StrEnum
+from typing import Any, Final
 
 import click
+from pydantic.fields import FieldInfo
 
 from kstreams_assets.drill.report import DrillsTable
 from kstreams_assets.errors import ConfigurationError
-from kstreams_assets.restore.config import AS_CONFIGURED, RESTORED, HeadersConfig, RestoreConfig
+from kstreams_assets.restore.request import (
+    OriginalHeaders,
+    RestoreRequest,
+    Spelling,
+    choices_of,
+    fields_of_request,
+)
 from kstreams_assets.restore.target import local_name_of
 from kstreams_assets.settings import ApplicationSettings
 from kstreams_assets.warehouse.restores import RestoresTable, RestoreState, StoredRestore
 
-_HEADERS = ("offset", "timestamp", "partition")
-
-_OPTIONS = (
-    click.option("--target", help="host:port[,...] of the target, or local; replaces the YAML's."),
-    click.option(
-        "--as-of", help="The newest point complete at this time, as 2026-11-21T14:30:00Z."
-    ),
-    click.option("--point", "point_id", help="This recovery point."),
-    click.option(
-        "--mode",
-        type=click.Choice(["state", "rebuild", "inputs_until"]),
-        default="state",
-        show_default=True,
-        help="What is restored.",
-    ),
-    click.option(
-        "--inputs",
-        type=click.Choice(["full", "tail"]),
-        default="full",
-        show_default=True,
-        help="Inputs whole, or from the committed offsets on.",
-    ),
-    click.option(
-        "--changelog-source",
-        type=click.Choice(["raw", "snapshot"]),
-        default="raw",
-        show_default=True,
-        help="Changelogs record by record, or from the KTable snapshots.",
-    ),
-    click.option("--target-application-id", help="Another application.id on the target."),
-    click.option("--prefix", default="", help="Before the names of all topics not internal."),
-    click.option(
-        "--topic-name", "names", multiple=True, metavar="SOURCE=TARGET", help="Target name; repeat."
-    ),
-    click.option("--exclude", multiple=True, help="Glob of topics not to restore; repeat."),
-    click.option(
-        "--inputs-are-at",
-        type=click.Choice(["mapped", "latest"]),
-        help="Where the group goes on in excluded inputs: at the same records, or at the end.",
-    ),
-    click.option(
-        "--accept",
-        type=click.Choice(["exact", "at_least_once", "unproven"]),
-        default="exact",
-        show_default=True,
-        help="The least that the point has to give.",
-    ),
-    click.option(
-        "--verify",
-        type=click.Choice(["full", "sample", "counts"]),
-        help="How much is read back; replaces the YAML's.",
-    ),
-    click.option(
-        "--original-headers",
-        "headers",
-        multiple=True,
-        type=click.Choice(_HEADERS),
-        help="Add this original header; repeat.",
-    ),
-    click.option(
-        "--accept-replaced-timestamps",
-        is_flag=True,
-        help="Timestamps of 0 and below become the time of the restore.",
-    ),
-    click.option("--replication-factor", type=click.IntRange(min=1), help="Of created topics."),
-    click.option(
-        "--skip-completeness",
-        is_flag=True,
-        help="Commit the group offsets without evaluating completeness rules on the target.",
-    ),
-)
+_ASKED: Final = "asked_"
+"""Goes before the names of fields, since commands have an application_id of their own."""
 
 
 def request_options(command: Callable[..., None]) -> Callable[..., None]:
-    """The options of a restore, handed on as `config` (RestoreConfig)."""
+    """The options of a restore, one for each field of its request, handed on as `request`.
+
+    The command has the options of `app_options` as well.
+    """
 
     @functools.wraps(command)
-    def with_config(
-        target: str | None,
-        as_of: str | None,
-        point_id: str | None,
-        mode: Any,  # noqa: ANN401 - click has checked the choices
-        inputs: Any,  # noqa: ANN401
-        changelog_source: Any,  # noqa: ANN401
-        target_application_id: str | None,
-        prefix: str,
-        names: tuple[str, ...],
-        exclude: tuple[str, ...],
-        inputs_are_at: Any,  # noqa: ANN401
-        accept: Any,  # noqa: ANN401
-        verify: Any,  # noqa: ANN401
-        headers: tuple[str, ...],
-        accept_replaced_timestamps: bool,
-        replication_factor: int | None,
-        skip_completeness: bool,
-        **rest: Any,  # noqa: ANN401 - whatever options the command has of its own
-    ) -> None:
-        config = RestoreConfig(
-            dry_run=False,
-            as_of=as_of,
-            point_id=point_id,
-            mode=mode,
-            inputs=inputs,
-            changelog_source=changelog_source,
-            target=target,
-            application_id=target_application_id,
-            prefix=prefix,
-            topics=_topic_names(names),
-            exclude=list(exclude),
-            inputs_are_at=inputs_are_at or RESTORED,
-            replication_factor=replication_factor,
-            original_headers=HeadersConfig(**{name: name in headers for name in _HEADERS}),
-            accept=accept,
-            accept_replaced_timestamps=accept_replaced_timestamps,
-            verify=verify or AS_CONFIGURED,
-            skip_completeness=skip_completeness,
-        )
-        command(config=config, **rest)
+    def with_request(settings: ApplicationSettings, **given: Any) -> None:  # noqa: ANN401
+        asked = {name: given.pop(_ASKED + name) for name, _, _ in fields_of_request()}
+        asked["topics"] = _topic_names(asked["topics"])
+        asked["original_headers"] = dict.fromkeys(asked["original_headers"], True)
+        request = RestoreRequest.asked(asked, verify=settings.restore.verify)
+        command(settings=settings, request=request, **given)
 
-    decorated: Callable[..., None] = with_config
-    for option in reversed(_OPTIONS):
-        decorated = option(decorated)
+    decorated: Callable[..., None] = with_request
+    for name, field, spelling in reversed([*fields_of_request()]):
+        decorated = _option(name, field, spelling)(decorated)
     return decorated
+
+
+def _option(name: str, field: FieldInfo, spelling: Spelling) -> Callable[[Any], Any]:
+    """The option of one field."""
+    declared = (spelling.option or f"--{name.replace('_', '-')}", _ASKED + name)
+    kind, choices = field.annotation, choices_of(field, spelling)
+    if kind is bool:
+        return click.option(*declared, is_flag=True, help=field.description)
+    if kind is OriginalHeaders:
+        choices = [header.name for header in fields(OriginalHeaders)]
+    listed = kind is OriginalHeaders or field.annotation in (tuple[str, ...], Mapping[str, str])
+    default = None if listed or spelling.unset else field.default
+    default = default.value if isinstance(default, StrEnum) else default
+    return click.option(
+        *declared,
+        multiple=listed,
+        type=click.Choice(choices)
+        if choices
+        else click.IntRange(min=1)
+        if name == "replication_factor"
+        else None,
+        default=default,
+        show_default=bool(default),
+        metavar="SOURCE=TARGET" if kind == Mapping[str, str] else None,
+        help=f"{field.description}{' Repeat.' if listed else ''}",
+    )
 
 
 def _topic_names(pairs: Iterable[str]) -> dict[str, str]:

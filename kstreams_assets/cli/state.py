@@ -17,7 +17,7 @@ from kstreams_assets.ktables.state import (
     history_of,
     state_at,
 )
-from kstreams_assets.restore.config import parse_instant
+from kstreams_assets.restore.request import parse_instant
 from kstreams_assets.settings import ApplicationSettings
 from kstreams_assets.warehouse.point import iso_time
 

@@ -28,7 +28,7 @@ from kstreams_assets.orchestration.keys import (
     group,
     recovery_points_key,
 )
-from kstreams_assets.restore.config import parse_instant
+from kstreams_assets.restore.request import parse_instant
 from kstreams_assets.settings import ApplicationSettings
 from spark_resources.resource import SparkSessionResource
 

@@ -1,10 +1,11 @@
 """The asset of a restore: its run, its checks, the rules after it, and what Dagster shows of it."""
 
 from collections.abc import Iterator, Mapping, Sequence, Set
-from dataclasses import replace
-from typing import Final
+from dataclasses import fields
+from typing import Any, Final, Literal
 
 import dagster as dg
+from pydantic import Field, create_model
 
 from kstreams_assets.app.model import AppTopic, TopicRole
 from kstreams_assets.completeness.checks import ON_RESTORES, RuleCheck, rule_checks
@@ -29,11 +30,15 @@ from kstreams_assets.orchestration.keys import (
 )
 from kstreams_assets.restore import report
 from kstreams_assets.restore.after import age_s, listed, outcome, steps_after
-from kstreams_assets.restore.config import RestoreConfig
 from kstreams_assets.restore.group_offsets import commit_group_offsets
 from kstreams_assets.restore.plan import RestorePlan, TopicPlan
 from kstreams_assets.restore.planner import plan_restore
-from kstreams_assets.restore.request import RestoreRequest
+from kstreams_assets.restore.request import (
+    OriginalHeaders,
+    RestoreRequest,
+    choices_of,
+    fields_of_request,
+)
 from kstreams_assets.restore.run import RestoreResult, run_restore
 from kstreams_assets.restore.target import local_name_of, open_stored_target, open_target
 from kstreams_assets.settings import ApplicationSettings
@@ -61,6 +66,48 @@ def restore_of_run(
         " already is found and not written again.",
         allow_retries=False,
     )
+
+
+def _config_of_request() -> type[dg.Config]:
+    """The fields of a request as a run's config spells them: choices by their values."""
+    found: dict[str, Any] = {}
+    for name, field, spelling in fields_of_request():
+        kind, default = field.annotation, field.default
+        if choices := choices_of(field, spelling):
+            kind = Literal[tuple(filter(None, (spelling.unset, *choices)))]  # pyright: ignore[reportInvalidTypeForm]
+            default = spelling.unset or default.value
+        elif kind is OriginalHeaders:
+            headers: Any = {header.name: (bool, False) for header in fields(OriginalHeaders)}
+            kind = create_model("HeadersConfig", __base__=dg.Config, **headers)
+            default = kind()
+        elif kind == Mapping[str, str]:
+            kind, default = dict[str, str], {}
+        elif kind == tuple[str, ...]:
+            kind, default = list[str], []
+        elif spelling.name:
+            kind = str | None
+        found[spelling.name or name] = (kind, Field(default=default, description=field.description))
+    return create_model("RequestConfig", __base__=dg.Config, **found)
+
+
+class RestoreConfig(_config_of_request()):
+    """One restore; as it stands it is a dry run of the newest exact recovery point."""
+
+    dry_run: bool = Field(
+        default=True,
+        description="Only plan: shows what would be restored and all that stands against it;"
+        " writes nothing.",
+    )
+
+    def request(self, settings: ApplicationSettings) -> RestoreRequest:
+        """The request; raises ConfigurationError where settings contradict each other."""
+        values = self.model_dump()
+        asked = {
+            name: None if value == spelling.unset and spelling.unset else value
+            for name, _, spelling in fields_of_request()
+            for value in [values[spelling.name or name]]
+        }
+        return RestoreRequest.asked(asked, verify=settings.restore.verify)
 
 
 _Values = dict[str, dg.MetadataValue]
@@ -431,7 +478,7 @@ def _topics_asset(settings: ApplicationSettings) -> dg.AssetsDefinition:
         left_out = {topic.name for topic in by_key.values()} - selected
         with told_as_failure():
             request = _request(settings, config, left_out)
-            with open_target(settings, config.target, request) as target:
+            with open_target(settings, request) as target:
                 plan = plan_restore(settings, request, target)
                 text = report.markdown(plan)
                 context.log.info(text)
@@ -458,7 +505,7 @@ def _request(
     """What is asked for, without the topics that were not selected."""
     request = config.request(settings)
     exclude = tuple(dict.fromkeys([*request.exclude, *sorted(left_out)]))
-    return replace(request, exclude=exclude)
+    return request.model_copy(update={"exclude": exclude})
 
 
 def _observations(

@@ -99,7 +99,7 @@ def plan_again(
     """
     if plan.point is None:
         return plan
-    request = replace(plan.request, point_id=plan.point.id, as_of_ms=None)
+    request = plan.request.model_copy(update={"point_id": plan.point.id, "as_of_ms": None})
     return replace(plan_restore(settings, request, target), request=plan.request)
 
 

@@ -1,10 +1,23 @@
-"""What a user asks of a restore. Pure."""
+"""What a user asks of a restore, on the command line or in the launchpad. Pure."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
+from typing import Annotated, Any, Final, get_args
 
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic.fields import FieldInfo
+
+from kstreams_assets.errors import ConfigurationError
 from kstreams_assets.warehouse.judge import Restores
+
+LOCAL: Final = "local"
+"""As target: a throwaway cluster on this machine, `local:NAME` for one of this name."""
+
+_NEWEST: Final = "newest"
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class RestoreMode(StrEnum):
@@ -74,32 +87,182 @@ class OriginalHeaders:
 
 
 @dataclass(frozen=True, slots=True)
-class RestoreRequest:
-    """What to restore, from when, and under which names.
+class Spelling:
+    """How a field of the request is asked for where that does not follow from its name and type.
 
-    The newest point that gives what is accepted is taken unless `point_id` or `as_of_ms` (epoch
-    milliseconds; the newest point complete at that time) says otherwise. `accept` is the least that
-    will do. `application_id` renames the application with its internal topics, `prefix` goes before
-    the name of every other topic, `topics` (source name -> target name) wins over both. `exclude`
-    are globs of source topics that are not restored; `inputs_are_at` must say where the group goes
-    on in one of them in which it had committed offsets.
+    `name` is its key in a run's config, `option` its option on the command line. `unset` is the
+    word in a run's config for a choice that is not made. `never` is no choice.
     """
 
-    mode: RestoreMode = RestoreMode.STATE
-    point_id: str | None = None
-    as_of_ms: int | None = None
-    accept: Restores = Restores.EXACT
-    inputs: InputsExtent = InputsExtent.FULL
-    application_id: str | None = None
-    prefix: str = ""
-    topics: Mapping[str, str] = field(default_factory=dict)
-    exclude: tuple[str, ...] = ()
-    inputs_are_at: InputsAt | None = None
-    replication_factor: int | None = None
-    original_headers: OriginalHeaders = field(default_factory=OriginalHeaders)
-    accept_replaced_timestamps: bool = False
-    """Records with a timestamp of 0 or below get the time of the restore."""
-    verify: VerifyExtent = VerifyExtent.FULL
-    changelog_source: ChangelogSource = ChangelogSource.RAW
-    skip_completeness: bool = False
-    """Group offsets are committed whatever completeness rules say of the restored cluster."""
+    name: str = ""
+    option: str = ""
+    unset: str = ""
+    never: str = ""
+
+
+class RestoreRequest(BaseModel):
+    """What to restore, from when, to where, and under which names.
+
+    Options of the command line and keys of a run's config derive from these fields. `accept` is the
+    least that will do. `application_id` renames the application with its internal topics, `prefix`
+    goes before the name of every other topic, `topics` (source name -> target name) wins over both.
+    `inputs_are_at` must say where the group goes on in an excluded topic in which it had committed
+    offsets.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    target: str | None = Field(
+        default=None,
+        description="host:port[,...] of the target cluster, with the other settings of"
+        " restore.target in the YAML; `local` or `local:NAME` for a throwaway cluster on this"
+        " machine (`kstreams-assets restore serve` starts it again); without it, restore.target.",
+    )
+    as_of_ms: Annotated[int | None, Spelling(name="as_of", option="--as-of")] = Field(
+        default=None,
+        description="Restore the newest recovery point that was complete at this time: ISO 8601"
+        " with a time zone, as 2026-11-21T14:30:00Z.",
+    )
+    point_id: Annotated[str | None, Spelling(option="--point")] = Field(
+        default=None, description="Restore this recovery point."
+    )
+    mode: RestoreMode = Field(
+        default=RestoreMode.STATE,
+        description="state: everything, to continue where the application stood. rebuild: all"
+        " inputs, to recompute everything. inputs_until: the same, up to the recovery point.",
+    )
+    inputs: InputsExtent = Field(
+        default=InputsExtent.FULL,
+        description="full: all records of the inputs. tail: only from the committed offsets on.",
+    )
+    changelog_source: ChangelogSource = Field(
+        default=ChangelogSource.RAW,
+        description="raw: changelogs get every record of the backup. snapshot: they get the rows of"
+        " the KTable snapshots, one for each key; only points that close a window with proved"
+        " snapshots can be restored so.",
+    )
+    application_id: Annotated[str | None, Spelling(option="--target-application-id")] = Field(
+        default=None,
+        description="Another application.id on the target; renames group and internal topics.",
+    )
+    prefix: str = Field(default="", description="Goes before the name of every other topic.")
+    topics: Annotated[Mapping[str, str], Spelling(option="--topic-name")] = Field(
+        default={}, description="Target names of topics, by source name; win over all else."
+    )
+    exclude: tuple[str, ...] = Field(
+        default=(), description="Globs of topics that are not restored."
+    )
+    inputs_are_at: Annotated[InputsAt | None, Spelling(unset="restored")] = Field(
+        default=None,
+        description="Where the group goes on in excluded inputs, which the target has already."
+        " mapped: at the same records, which another restore of this warehouse has brought back, or"
+        " which never went. latest: at the end; what lies in them is not read, so that the restore"
+        " is not exact.",
+    )
+    accept: Annotated[Restores, Spelling(never=Restores.NOTHING)] = Field(
+        default=Restores.EXACT, description="The least that the recovery point has to give."
+    )
+    verify: Annotated[VerifyExtent, Spelling(unset="as_configured")] = Field(
+        default=VerifyExtent.FULL,
+        description="How much is read back: every record, a sample of each partition, or counts"
+        " alone; without it, restore.verify in the YAML.",
+    )
+    original_headers: OriginalHeaders = Field(
+        default=OriginalHeaders(),
+        description="Headers that are added to each restored record. Headers can be state.",
+    )
+    accept_replaced_timestamps: bool = Field(
+        default=False,
+        description="Let records with a timestamp of 0 or below get the time of the restore.",
+    )
+    replication_factor: int | None = Field(
+        default=None, description="Of the topics that are created; without it, the source's."
+    )
+    skip_completeness: bool = Field(
+        default=False,
+        description="Commit the group offsets without evaluating completeness rules on the target;"
+        " it is noted in the restore.",
+    )
+
+    @classmethod
+    def asked(cls, values: Mapping[str, Any], *, verify: VerifyExtent) -> "RestoreRequest":
+        """The request from plain values by field; None is as if it were not given.
+
+        `verify` is what is configured. Raises ConfigurationError where values contradict each
+        other.
+        """
+        given: dict[str, Any] = {"verify": verify}
+        given |= {name: value for name, value in values.items() if value is not None}
+        if "as_of_ms" in given and "point_id" in given:
+            raise ConfigurationError(
+                f"Both as_of ({given['as_of_ms']}) and point_id ({given['point_id']}) are given.",
+                remedy="Give one of them, or neither for the newest point.",
+            )
+        if given.get("replication_factor", 1) < 1:
+            raise ConfigurationError(
+                f"replication_factor is {given['replication_factor']}.",
+                remedy="Give a number of at least 1, or none for the source's.",
+            )
+        if "as_of_ms" in given:
+            given["as_of_ms"] = parse_instant(given["as_of_ms"])
+        request = cls.model_validate(given)
+        if request.replication_factor is None and request.local_name is not None:
+            return request.model_copy(update={"replication_factor": 1})
+        return request
+
+    @property
+    def local_name(self) -> str | None:
+        """Name of the local cluster that the target means, None for another cluster.
+
+        `local` alone takes its name from the point that is asked for, so that each state that is
+        looked at has a cluster of its own, and the same request goes on in the same one.
+        """
+        if self.target is None or self.target.partition(":")[0] != LOCAL:
+            return None
+        name = self.target.partition(":")[2]
+        if name.isdecimal():  # a broker on a host of that name
+            return None
+        if name:
+            return name
+        if self.point_id is not None:
+            return re.sub(r"[^A-Za-z0-9._-]", "_", self.point_id)
+        if self.as_of_ms is not None:
+            at = datetime.fromtimestamp(self.as_of_ms / 1000, tz=UTC)
+            return f"{at:%Y%m%dT%H%M%S}.{self.as_of_ms % 1000:03d}Z"
+        return _NEWEST
+
+
+def fields_of_request() -> Iterator[tuple[str, FieldInfo, Spelling]]:
+    """Each field with how it is asked for, in the order of the command line."""
+    for name, field in RestoreRequest.model_fields.items():
+        spelling = next((m for m in field.metadata if isinstance(m, Spelling)), Spelling())
+        yield name, field, spelling
+
+
+def choices_of(field: FieldInfo, spelling: Spelling) -> list[str]:
+    """The values that a field may have, none where they are not listed."""
+    kinds = get_args(field.annotation) or (field.annotation,)
+    enums = [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, StrEnum)]
+    return [value.value for kind in enums for value in kind if value != spelling.never]
+
+
+def parse_instant(text: str) -> int:
+    """An ISO 8601 time with a time zone as epoch milliseconds, rounded down.
+
+    Raises:
+        ConfigurationError: It is none, or names no time zone: an hour off is another state.
+    """
+    try:
+        instant = datetime.fromisoformat(text.strip())
+    except ValueError:
+        raise ConfigurationError(
+            f"as_of is {text!r}.",
+            remedy="Write an ISO 8601 time, as 2026-11-21T14:30:00Z or"
+            " 2026-11-21T15:30:00.250+01:00.",
+        ) from None
+    if instant.tzinfo is None:
+        raise ConfigurationError(
+            f"as_of is {text!r}, without a time zone.",
+            remedy="Add Z for UTC or an offset such as +01:00.",
+        )
+    return (instant - _EPOCH) // timedelta(milliseconds=1)

@@ -5,7 +5,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -261,7 +261,9 @@ def _planned(
         target_cluster_id=plan.target_cluster_id,
         target_bootstrap_servers=plan.target_bootstrap_servers,
         mode=plan.request.mode,
-        request=json.dumps(asdict(plan.request), sort_keys=True),
+        request=json.dumps(
+            plan.request.model_dump(mode="json", exclude={"target"}), sort_keys=True
+        ),
         topics=before.topics if before else (),
         former_offsets=before.former_offsets if before else None,
         placed=plan.placed,

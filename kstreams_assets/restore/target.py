@@ -1,10 +1,8 @@
 """The target cluster of a restore: which it is, what is on it, and what of it is its own."""
 
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import Final, TypeVar
 
 from kstreams_assets.app.model import TopicRole
@@ -23,7 +21,7 @@ from kstreams_assets.kafka.topics import TopicDescription, TopicSpec
 from kstreams_assets.local.target import local_target, local_targets
 from kstreams_assets.offsets import CommittedOffset, TopicPartitionId, offsets_of_topic
 from kstreams_assets.restore.plan import Refusal, TopicPlan
-from kstreams_assets.restore.request import RestoreRequest
+from kstreams_assets.restore.request import LOCAL, RestoreRequest
 from kstreams_assets.settings import ApplicationSettings
 from kstreams_assets.warehouse.layout import LockHandle, Warehouse, warehouse_lock
 from kstreams_assets.warehouse.restores import StoredRestore, StoredTopic
@@ -250,32 +248,7 @@ def partitions_of(topic: StoredTopic) -> list[TopicPartitionId]:
     return [TopicPartitionId(topic.target, number) for number in range(len(topic.base_offsets))]
 
 
-LOCAL: Final = "local"
-"""As target: a throwaway cluster on this machine, `local:NAME` for one of this name."""
-
-_NEWEST: Final = "newest"
 _CLUSTER_ID: Final = "cluster.id"
-
-
-def local_name(target: str | None, request: RestoreRequest) -> str | None:
-    """Name of the local cluster that a target means, None for another cluster.
-
-    `local` alone takes its name from the point that is asked for, so that each state that is looked
-    at has a cluster of its own, and the same request goes on in the same one.
-    """
-    if target is None or target.partition(":")[0] != LOCAL:
-        return None
-    name = target.partition(":")[2]
-    if name.isdecimal():  # a broker on a host of that name
-        return None
-    if name:
-        return name
-    if request.point_id is not None:
-        return re.sub(r"[^A-Za-z0-9._-]", "_", request.point_id)
-    if request.as_of_ms is not None:
-        at = datetime.fromtimestamp(request.as_of_ms / 1000, tz=UTC)
-        return f"{at:%Y%m%dT%H%M%S}.{request.as_of_ms % 1000:03d}Z"
-    return _NEWEST
 
 
 def target_connection(settings: ApplicationSettings, target: str | None) -> KafkaConnection:
@@ -303,19 +276,19 @@ def target_connection(settings: ApplicationSettings, target: str | None) -> Kafk
 
 @contextmanager
 def open_target(
-    settings: ApplicationSettings, target: str | None, request: RestoreRequest
+    settings: ApplicationSettings, request: RestoreRequest
 ) -> Iterator[KafkaConnection]:
     """The target of a request, for the block; a local cluster is stopped at its end.
 
     Raises ConfigurationError, and for a local cluster what `local_target` raises, and
     WarehouseError where there is no backup: its folder would look like the beginning of one.
     """
-    name = local_name(target, request)
+    name = request.local_name
     wait_s = settings.restore.lock_wait_s
     if name is not None:
         require_backup(settings.warehouse, settings.application_id)
     with (
-        nullcontext(target_connection(settings, target))
+        nullcontext(target_connection(settings, request.target))
         if name is None
         else local_target(settings, name, wait_s=wait_s)
     ) as connection:

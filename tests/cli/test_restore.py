@@ -157,6 +157,7 @@ class TestPlan:
         for command in ("plan", "run"):
             assert program("restore", command, "--app", app_file, *options.split()).exit_code == 0
         expected = RestoreRequest(
+            target="other:2",
             mode=RestoreMode.INPUTS_UNTIL,
             as_of_ms=1_795_271_400_250,
             accept=Restores.AT_LEAST_ONCE,

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Final, Literal
@@ -193,7 +193,9 @@ def assert_restored_as_control(
     all_restored: dict[str, Restored] = {}
     for label in labels:
         request = own_names("restored", run.source.points[label])
-        request = replace(request, changelog_source=source, skip_completeness=label != labels[0])
+        request = request.model_copy(
+            update={"changelog_source": source, "skip_completeness": label != labels[0]}
+        )
         all_restored[label] = restore(run.source, target, spark, change(request))
         all_restored[label].commit()
     with ExitStack() as stack:

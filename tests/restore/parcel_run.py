@@ -5,7 +5,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -185,10 +185,10 @@ def versions(records: Iterable[Record], history_ms: int) -> set[Version]:
 
 def _request(run: ExampleRun, label: str) -> RestoreRequest:
     request = own_names("restored", run.source.points[label])
-    request = replace(request, skip_completeness=label != LIVE[0])
+    request = request.model_copy(update={"skip_completeness": label != LIVE[0]})
     if label != BUFFER_LEFT_OUT:
         return request
-    return replace(request, exclude=(changelog(run, BUFFER),))
+    return request.model_copy(update={"exclude": (changelog(run, BUFFER),)})
 
 
 def _send_again(run: ExampleRun, restored: Restored) -> None:

@@ -9,7 +9,6 @@ import json
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -263,7 +262,7 @@ def test_it_goes_on_from_live_points(
         spark,
         tmp_path,
         outputs="newest",
-        change=lambda request: replace(request, inputs=InputsExtent.TAIL),
+        change=lambda request: request.model_copy(update={"inputs": InputsExtent.TAIL}),
     )
     control = run.source.written
     whole, counted = (

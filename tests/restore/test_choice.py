@@ -1,7 +1,7 @@
 """Which recovery point is taken, and what is said when there is none."""
 
 from collections.abc import Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
@@ -260,7 +260,7 @@ class TestSnapshots:
 
     def _choose(self, made: Made, count: int = 5, **changes: Any) -> Choice:
         points = Points([E] * count, snapshots=made)
-        return points.choose(replace(self.REQUEST, **changes))
+        return points.choose(self.REQUEST.model_copy(update=changes))
 
     def test_the_newest_point_that_has_them(self) -> None:
         chosen = self._choose(Made({"p1", "p2"}))

@@ -188,7 +188,7 @@ def test_a_changed_snapshot_is_not_restored(
     make()
     closing = workbench.ledger.entries()[-1].recovery_point_id
     (point,) = (point for point in workbench.points() if point.id == closing)
-    request = replace(own_names("copy", point), changelog_source=ChangelogSource.SNAPSHOT)
+    request = own_names("copy", point, changelog_source=ChangelogSource.SNAPSHOT)
     plan = plan_restore(settings, request, settings.connection)
     assert [str(refusal) for refusal in plan.refusals] == []
     assert len(plan.from_snapshots) == 1

@@ -5,7 +5,7 @@ import struct
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -197,7 +197,7 @@ def test_it_goes_on_from_live_points(
         second_cluster,
         spark,
         tmp_path,
-        change=lambda request: replace(request, inputs=InputsExtent.TAIL),
+        change=lambda request: request.model_copy(update={"inputs": InputsExtent.TAIL}),
     )
     scores = run.prefix + RISK_SCORES
     for label, restored in all_restored.items():

@@ -7,7 +7,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -246,7 +246,7 @@ def test_a_restore_from_a_ktable_snapshot_is_killed_and_goes_on(
 
 def _from_snapshot(source: KillSource, folder: Path) -> Restoring:
     request = source.request(unique_name("s"))
-    request = replace(request, changelog_source=ChangelogSource.SNAPSHOT)
+    request = request.model_copy(update={"changelog_source": ChangelogSource.SNAPSHOT})
     return Restoring(source, request, source.settings.connection, folder)
 
 

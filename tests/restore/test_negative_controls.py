@@ -77,7 +77,7 @@ def test_records_in_flight_left_out(
     tmp_path: Path,
 ) -> None:
     run, point = order_run.source, order_run.source.points["reader paused"]
-    request = replace(own_names("forgotten", point), inputs=InputsExtent.TAIL)
+    request = own_names("forgotten", point, inputs=InputsExtent.TAIL)
     restored = restore(
         run, second_cluster, spark, request, change=lambda p: without(p, TopicRole.REPARTITION)
     )
@@ -133,7 +133,7 @@ def test_metadata_lost(
     tmp_path: Path,
 ) -> None:
     topics, half = wide_run.topics, wide_run.source.points["half"]
-    request = replace(own_names("forgetful", half), verify=VerifyExtent.COUNTS)
+    request = own_names("forgetful", half, verify=VerifyExtent.COUNTS)
     restored = restore(wide_run.source, second_cluster, spark, request)
     assert any(offset.metadata for offset in restored.restore.to_commit)
     restored.commit_instead([replace(o, metadata="") for o in restored.restore.to_commit])

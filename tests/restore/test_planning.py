@@ -51,7 +51,7 @@ class TestRestoreId:
     REQUEST = RestoreRequest()
 
     def _id(self, **changes: object) -> str:
-        return restore_id("shop", "p1", "c1", replace(self.REQUEST, **changes))  # pyright: ignore[reportArgumentType]
+        return restore_id("shop", "p1", "c1", self.REQUEST.model_copy(update=changes))  # pyright: ignore[reportArgumentType]
 
     def test_begins_with_the_point(self) -> None:
         assert self._id().startswith("p1-")

@@ -84,7 +84,7 @@ def test_the_order_processor_goes_on_from_a_live_point(
 ) -> None:
     topics, point = order_run.topics, order_run.source.points[label]
     request = RestoreRequest(point_id=point.id) if same_names else own_names("restored", point)
-    request = replace(request, inputs=inputs)
+    request = request.model_copy(update={"inputs": inputs})
     restored = restore(order_run.source, second_cluster, spark, request)
     restored.commit()
 
@@ -139,8 +139,10 @@ def test_the_order_processor_goes_on_from_a_ktable_snapshot(
     topics = order_run.topics
     run = with_snapshots(order_run.source, [Store("order-totals", topics.changelog)], spark)
     closing = run.points["one instance"]
-    request = replace(own_names("snapshot", closing), changelog_source=ChangelogSource.SNAPSHOT)
-    restored = restore(run, second_cluster, spark, replace(request, inputs=InputsExtent.TAIL))
+    request = own_names("snapshot", closing, changelog_source=ChangelogSource.SNAPSHOT)
+    restored = restore(
+        run, second_cluster, spark, request.model_copy(update={"inputs": InputsExtent.TAIL})
+    )
     assert_from_snapshots(restored, (topics.changelog,))
     restored.commit()
 
@@ -156,9 +158,7 @@ def test_a_point_between_windows_has_no_snapshots(
     run = order_run.source
     application = replace(run.settings.application, stores=stores)
     settings = replace(run.settings, application=application)
-    request = replace(
-        own_names("between", run.points["steady"]), changelog_source=ChangelogSource.SNAPSHOT
-    )
+    request = own_names("between", run.points["steady"], changelog_source=ChangelogSource.SNAPSHOT)
     (refusal,) = plan_restore(settings, request, second_cluster).refusals
     assert "It closes no window that is backed up" in refusal.problem
 
@@ -173,7 +173,7 @@ def test_a_wide_application_goes_on_from_ktable_snapshots(
     changelogs = (*topics.changelogs, topics.buffer)
     stores = [Store(_store_of(topic, topics.application_id), topic) for topic in changelogs]
     run = with_snapshots(wide_run.source, stores, spark)
-    request = replace(own_names("snapshot", half), changelog_source=ChangelogSource.SNAPSHOT)
+    request = own_names("snapshot", half, changelog_source=ChangelogSource.SNAPSHOT)
     restored = restore(run, second_cluster, spark, request)
     assert_from_snapshots(restored, changelogs)
     restored.commit()
@@ -255,7 +255,7 @@ def test_at_least_once_from_a_live_point_loses_nothing(
     at_least_once_run: AtLeastOnceRun, spark: SparkSessionResource, tmp_path: Path
 ) -> None:
     run, topics = at_least_once_run.source, at_least_once_run.topics
-    request = replace(own_names("live", run.points["live"]), accept=Restores.AT_LEAST_ONCE)
+    request = own_names("live", run.points["live"], accept=Restores.AT_LEAST_ONCE)
     restored = restore(run, run.settings.connection, spark, request)
     restored.commit()
 
@@ -281,7 +281,7 @@ def test_at_least_once_from_an_application_closed_in_an_orderly_way_repeats_noth
     # that it was not killed nobody can see in Kafka, so the operator has to know it
     assert run.points["stopped"].guarantee is Guarantee.AT_LEAST_ONCE
     request = own_names("stopped", run.points["stopped"])
-    request = replace(request, accept=Restores.AT_LEAST_ONCE)
+    request = request.model_copy(update={"accept": Restores.AT_LEAST_ONCE})
     restored = restore(run, run.settings.connection, spark, request)
     restored.commit()
 

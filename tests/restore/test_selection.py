@@ -190,13 +190,15 @@ class TestExcludedInputs:
 
     @pytest.mark.parametrize("inputs_are_at", list(InputsAt))
     def test_with_a_word_they_are_left_as_they_are(self, inputs_are_at: InputsAt) -> None:
-        found = _select(replace(STATE, inputs_are_at=inputs_are_at), excluded={"orders"})
+        found = _select(
+            STATE.model_copy(update={"inputs_are_at": inputs_are_at}), excluded={"orders"}
+        )
         assert found.refusals == ()
         assert "orders" not in _partitions(found)
 
     def test_the_word_needs_one(self) -> None:
         for excluded in (set[str](), {"totals"}):
-            request = replace(STATE, inputs_are_at=InputsAt.MAPPED)
+            request = STATE.model_copy(update={"inputs_are_at": InputsAt.MAPPED})
             (refusal,) = _select(request, excluded=excluded).refusals
             assert refusal.subject == "inputs_are_at mapped"
 

@@ -9,10 +9,9 @@ from kstreams_assets.errors import ConfigurationError, WarehouseError
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.kafka.secret import Secret
-from kstreams_assets.restore.config import RestoreConfig, parse_instant
-from kstreams_assets.restore.request import RestoreRequest
+from kstreams_assets.orchestration.restore import RestoreConfig
+from kstreams_assets.restore.request import RestoreRequest, parse_instant
 from kstreams_assets.restore.target import (
-    local_name,
     local_name_of,
     open_stored_target,
     open_target,
@@ -41,14 +40,20 @@ NOON = RestoreRequest(as_of_ms=1_795_262_400_250)
     ],
 )
 def test_local_name(target: str | None, request_: RestoreRequest, name: str | None) -> None:
-    assert local_name(target, request_) == name
+    assert request_.model_copy(update={"target": target}).local_name == name
 
 
 def test_only_a_local_cluster_has_one_replica_by_itself(tmp_path: Path) -> None:
     settings = outcomes.settings(tmp_path)
-    assert RestoreConfig(target="local").request(settings).replication_factor == 1
-    assert RestoreConfig(target="a:1").request(settings).replication_factor is None
-    three = RestoreConfig(target="local:x", replication_factor=3).request(settings)
+    assert (
+        RestoreConfig.model_validate({"target": "local"}).request(settings).replication_factor == 1
+    )
+    assert (
+        RestoreConfig.model_validate({"target": "a:1"}).request(settings).replication_factor is None
+    )
+    three = RestoreConfig.model_validate({"target": "local:x", "replication_factor": 3}).request(
+        settings
+    )
     assert three.replication_factor == 3
 
 
@@ -143,12 +148,12 @@ def test_a_local_cluster_is_found_again_by_its_id(tmp_path: Path) -> None:
     settings = outcomes.settings(tmp_path / "warehouse")
     with (
         pytest.raises(WarehouseError, match="there is no warehouse"),
-        open_target(settings, "local:trial", RestoreRequest()),
+        open_target(settings, RestoreRequest(target="local:trial")),
     ):
         pytest.fail("it was started")
     assert not settings.warehouse.root.exists()
     make_warehouse(settings.warehouse.root)
-    with open_target(settings, "local:trial", RestoreRequest()) as connection:
+    with open_target(settings, RestoreRequest(target="local:trial")) as connection:
         assert connection.bootstrap_servers.startswith("127.0.0.1:")
         with KafkaCluster(connection) as cluster:
             cluster_id = cluster.cluster_id()

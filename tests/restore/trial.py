@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from kstreams_assets.app.model import Store, StreamsApplication, TopicRole
 from kstreams_assets.backup.run import Spark, back_up, recorder_of
@@ -252,10 +253,10 @@ def without(plan: RestorePlan, role: TopicRole) -> RestorePlan:
     )
 
 
-def own_names(label: str, point: RecoveryPoint) -> RestoreRequest:
+def own_names(label: str, point: RecoveryPoint, **asked: Any) -> RestoreRequest:
     """A request for a point under names that nothing else has."""
     name = unique_name(label)
-    return RestoreRequest(point_id=point.id, application_id=name, prefix=f"{name}.")
+    return RestoreRequest(point_id=point.id, application_id=name, prefix=f"{name}.", **asked)
 
 
 def _drain(
