@@ -29,7 +29,7 @@ def ready(settings: ApplicationSettings, as_json: bool) -> None:
                 "statements": [
                     {
                         "subject": statement.subject,
-                        "speaks_against": statement.speaks_against,
+                        "speaks_against": statement in found.against,
                         "text": statement.text,
                     }
                     for statement in found.statements
@@ -41,7 +41,7 @@ def ready(settings: ApplicationSettings, as_json: bool) -> None:
             f"ready: {'yes' if found.ready else 'no'} ({settings.application_id})",
             ["subject", "against", "what was found"],
             [
-                [statement.subject, "yes" if statement.speaks_against else "", statement.text]
+                [statement.subject, "yes" if statement in found.against else "", statement.text]
                 for statement in found.statements
             ],
         )

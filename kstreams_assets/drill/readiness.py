@@ -8,11 +8,10 @@ from functools import cached_property
 from typing import Final
 
 from kstreams_assets.backup.requests import WindowStatus, window_statuses
-from kstreams_assets.checks import Severity
+from kstreams_assets.checks import Finding, Severity
 from kstreams_assets.completeness.checks import declared_rules
 from kstreams_assets.completeness.result import Outcome, ResultsTable, RuleResult, RuleStanding
 from kstreams_assets.drill.report import DrillsTable, ObjectiveResult, StoredDrill
-from kstreams_assets.drill.run import has_rules
 from kstreams_assets.errors import KafkaError, SecretNotFoundError
 from kstreams_assets.governance.findings import GovernanceReport
 from kstreams_assets.governance.table import FindingsTable
@@ -40,15 +39,6 @@ _RED: Final = frozenset({Outcome.VIOLATED, Outcome.FAILED})
 
 
 @dataclass(frozen=True, slots=True)
-class OpenFinding:
-    """A finding of the newest look at the application's governance."""
-
-    check: str
-    text: str
-    severity: Severity
-
-
-@dataclass(frozen=True, slots=True)
 class Facts:
     """What readiness is judged by.
 
@@ -68,7 +58,7 @@ class Facts:
     damaged: tuple[SpanDamage, ...] = ()
     damaged_snapshots: tuple[str, ...] = ()
     results: tuple[RuleResult, ...] | None = None
-    findings: tuple[OpenFinding, ...] | None = None
+    findings: tuple[Finding, ...] | None = None
     drill: StoredDrill | None = None
     drill_declared: bool = True
     warehouse_mode: str | None = None
@@ -77,151 +67,122 @@ class Facts:
 
 
 @dataclass(frozen=True, slots=True)
-class Statement:
-    """One thing that was looked at; `speaks_against` the application being ready."""
-
-    subject: str
-    text: str
-    speaks_against: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class Readiness:
-    """The summary: everything that was looked at, what speaks against it first."""
+    """Everything that was looked at, what speaks against a recovery (errors) first."""
 
-    statements: tuple[Statement, ...]
+    statements: tuple[Finding, ...]
+
+    @property
+    def against(self) -> tuple[Finding, ...]:
+        """What speaks against a recovery right now."""
+        return tuple(one for one in self.statements if one.severity is Severity.ERROR)
 
     @property
     def ready(self) -> bool:
         """Whether nothing speaks against a recovery right now."""
-        return not any(statement.speaks_against for statement in self.statements)
+        return not self.against
 
     @property
     def why(self) -> str:
         """What speaks against it, or that nothing does."""
-        against = [s.text for s in self.statements if s.speaks_against]
-        return " ".join(against) if against else "Nothing speaks against it."
+        return " ".join(one.text for one in self.against) or "Nothing speaks against it."
 
 
 def judge_readiness(facts: Facts) -> Readiness:
     """Whether the application could be recovered at the time of the facts."""
     statements = [
-        _of_point(facts.recency),
-        _of_windows(facts.due),
-        *_of_files(facts.damaged),
-        *_of_snapshots(facts.damaged_snapshots),
+        *_of_backups(facts),
         *_of_rules(facts.results),
         *_of_governance(facts.findings),
         _of_drill(facts),
-        *_of_cluster(facts),
-        *_of_warehouse(facts),
+        *_of_places(facts),
     ]
-    return Readiness(tuple(sorted(statements, key=lambda s: not s.speaks_against)))
+    return Readiness(tuple(sorted(statements, key=lambda one: one.severity is Severity.WARN)))
 
 
-def _of_point(recency: Recency) -> Statement:
-    missing = recency.restorable.exact is None
-    return Statement("recovery point", recency.explanation, missing or not recency.passed)
+def _told(subject: str, text: str) -> Finding:
+    """What an operator should know, and what does not speak against a recovery."""
+    return Finding(subject, text, severity=Severity.WARN)
 
 
-def _of_warehouse(facts: Facts) -> Iterator[Statement]:
-    if facts.warehouse_mode is not None:
-        yield Statement(
-            "warehouse",
-            f"Others than its owner may read the folder of the warehouse (mode"
-            f" {facts.warehouse_mode}), which holds production records. Close it: chmod 700 on the"
-            " folder.",
+def _of_backups(facts: Facts) -> Iterator[Finding]:
+    recency, due, damaged = facts.recency, facts.due, facts.damaged
+    missing = recency.restorable.exact is None or not recency.passed
+    severity = Severity.ERROR if missing else Severity.WARN
+    yield Finding("recovery point", recency.explanation, severity=severity)
+    if due:
+        yield Finding(
+            "windows",
+            f"{len(due)} closed windows are not backed up, from {due[0]} on.",
+            action="Back them up; see that the backup sensor is on.",
+        )
+    else:
+        yield _told("windows", "Every closed window but perhaps the newest is backed up.")
+    if damaged:
+        windows = len({damage.window for damage in damaged})
+        yield Finding(
+            "stored files",
+            f"Files of {windows} windows do not match the ledger. {damaged[0]}.",
+            action=f"{damaged[0].remedy} kstreams-assets windows names every window.",
+        )
+    if facts.damaged_snapshots:
+        first, *others = facts.damaged_snapshots
+        rest = f" (and {len(others)} more)" if others else ""
+        yield Finding(
+            "KTable snapshots",
+            f"Files of KTable snapshots are not those that were written: {first}{rest}.",
+            action="Make the snapshots again (kstreams-assets ktables make --window WINDOW), or"
+            " bring the files back from a copy of the warehouse.",
         )
 
 
-def _of_windows(due: Sequence[str]) -> Statement:
-    if not due:
-        return Statement("windows", "Every closed window but perhaps the newest is backed up.")
-    return Statement(
-        "windows",
-        f"{len(due)} closed windows are not backed up, from {due[0]} on. Back them up; see that"
-        " the backup sensor is on.",
-        speaks_against=True,
-    )
-
-
-def _of_files(damaged: Sequence[SpanDamage]) -> Iterator[Statement]:
-    if not damaged:
-        return
-    windows = len({damage.window for damage in damaged})
-    yield Statement(
-        "stored files",
-        f"Files of {windows} windows do not match the ledger. {damaged[0]}. {damaged[0].remedy}"
-        " kstreams-assets windows names every window.",
-        speaks_against=True,
-    )
-
-
-def _of_snapshots(damaged: Sequence[str]) -> Iterator[Statement]:
-    if not damaged:
-        return
-    rest = f" (and {len(damaged) - 1} more)" if damaged[1:] else ""
-    yield Statement(
-        "KTable snapshots",
-        f"Files of KTable snapshots are not those that were written: {damaged[0]}{rest}. Make the"
-        " snapshots again (kstreams-assets ktables make --window WINDOW), or bring the files back"
-        " from a copy of the warehouse.",
-        speaks_against=True,
-    )
-
-
-def _of_rules(results: Sequence[RuleResult] | None) -> Iterator[Statement]:
+def _of_rules(results: Sequence[RuleResult] | None) -> Iterator[Finding]:
     if results is None:
-        yield Statement("completeness", "No completeness rule is declared.")
+        yield _told("completeness", "No completeness rule is declared.")
         return
     if not results:
-        yield Statement(
+        yield Finding(
             "completeness",
-            "The completeness rules were never evaluated. Run kstreams-assets completeness check.",
-            speaks_against=True,
+            "The completeness rules were never evaluated.",
+            action="Run kstreams-assets completeness check.",
         )
         return
     red = [r for r in results if r.outcome in _RED]
     for result in red:
         at = f"window {result.window}" if result.window else f"point {result.point_id}"
-        yield Statement(
+        yield Finding(
             "completeness",
             f"Rule {result.rule} does not hold at {at} ({result.place}): {result.explanation}",
-            speaks_against=result.severity is Severity.ERROR,
+            severity=result.severity,
         )
     unsure = sorted({r.rule for r in results if r.outcome is Outcome.NOT_VERIFIABLE})
     if unsure:
-        yield Statement("completeness", f"Not verifiable: {', '.join(unsure)}.")
+        yield _told("completeness", f"Not verifiable: {', '.join(unsure)}.")
     if not red:
         passed = len({r.rule for r in results if r.passed})
-        yield Statement("completeness", f"{passed} rules hold, as last evaluated.")
+        yield _told("completeness", f"{passed} rules hold, as last evaluated.")
 
 
-def _of_governance(findings: Sequence[OpenFinding] | None) -> Iterator[Statement]:
+def _of_governance(findings: Sequence[Finding] | None) -> Iterator[Finding]:
     if findings is None:
-        yield Statement(
+        yield _told(
             "governance",
             "The cluster was never compared with what is declared. Run kstreams-assets governance.",
         )
         return
     if not findings:
-        yield Statement("governance", "No finding is open.")
-    for finding in findings[:_FEW]:
-        yield Statement(
-            "governance",
-            f"{finding.check}: {finding.text}",
-            speaks_against=finding.severity is Severity.ERROR,
-        )
+        yield _told("governance", "No finding is open.")
+    yield from findings[:_FEW]
     rest = findings[_FEW:]
     if rest:
-        yield Statement(
+        yield Finding(
             "governance",
             f"{len(rest)} more findings: kstreams-assets governance.",
-            speaks_against=any(f.severity is Severity.ERROR for f in rest),
+            severity=min(finding.severity for finding in rest),
         )
 
 
-def _of_drill(facts: Facts) -> Statement:
+def _of_drill(facts: Facts) -> Finding:
     drill = facts.drill
     if drill is None:
         to_do = (
@@ -229,46 +190,49 @@ def _of_drill(facts: Facts) -> Statement:
             if facts.drill_declared
             else "Give drill.command in the YAML, then run kstreams-assets drill."
         )
-        return Statement("drill", f"No restore drill was ever made. {to_do}", speaks_against=True)
+        return Finding("drill", "No restore drill was ever made.", action=to_do)
     at = iso_time(drill.began_at_ms)
     if not drill.passed:
-        return Statement(
-            "drill", f"The last drill ({at}) failed: {drill.reason}", speaks_against=True
-        )
+        return Finding("drill", f"The last drill ({at}) failed: {drill.reason}")
     age_s = (facts.now_ms - drill.began_at_ms) / 1000
     took = f"{drill.total_s:.1f} s" if drill.total_s is not None else "an unknown time"
     if age_s > DRILL_IS_OLD_S:
-        return Statement(
+        return Finding(
             "drill",
-            f"The last drill was {age_s / _DAY_S:.0f} days ago ({at}). Run kstreams-assets drill,"
-            " or let drill.every do so.",
-            speaks_against=True,
+            f"The last drill was {age_s / _DAY_S:.0f} days ago ({at}).",
+            action="Run kstreams-assets drill, or let drill.every do so.",
         )
     if drill.objective_result is ObjectiveResult.MISSED:
-        return Statement(
+        return Finding(
             "drill",
             f"The last drill ({at}) took {took}, more than the objective of {drill.objective_s:g}"
-            " s. Its report says which phase took longest and what to do.",
-            speaks_against=True,
+            " s.",
+            action="Its report says which phase took longest and what to do.",
         )
     objective = (
         "no objective is declared (drill.objective_seconds)"
         if drill.objective_s is None
         else f"the objective is {drill.objective_s:g} s"
     )
-    return Statement("drill", f"The last drill ({at}) passed in {took}; {objective}.")
+    return _told("drill", f"The last drill ({at}) passed in {took}; {objective}.")
 
 
-def _of_cluster(facts: Facts) -> Iterator[Statement]:
-    if not facts.cluster_asked:
-        return
-    if facts.cluster_problem is None:
-        yield Statement("cluster", "The source cluster answers.")
-    else:
-        yield Statement(
+def _of_places(facts: Facts) -> Iterator[Finding]:
+    """The source cluster, which a recovery does not need, and the warehouse's folder."""
+    if facts.cluster_asked and facts.cluster_problem is None:
+        yield _told("cluster", "The source cluster answers.")
+    elif facts.cluster_asked:
+        yield _told(
             "cluster",
             f"The source cluster does not answer ({facts.cluster_problem}); all of this comes from"
             " the warehouse alone, which is what a recovery needs.",
+        )
+    if facts.warehouse_mode is not None:
+        yield _told(
+            "warehouse",
+            f"Others than its owner may read the folder of the warehouse (mode"
+            f" {facts.warehouse_mode}), which holds production records. Close it: chmod 700 on the"
+            " folder.",
         )
 
 
@@ -341,6 +305,7 @@ def readiness(
 def facts_of(evidence: Evidence, now_ms: int) -> Facts:
     """What the warehouse says, as readiness is judged by it."""
     settings, windows = evidence.settings, evidence.windows
+    declared = settings.completeness or settings.recomputed
     return Facts(
         now_ms=now_ms,
         recency=recovery_point_is_recent(settings, restorable=evidence.restorable, now_ms=now_ms),
@@ -350,7 +315,7 @@ def facts_of(evidence: Evidence, now_ms: int) -> Facts:
             f"store {snapshot.store}, window {snapshot.window.key}: {problem}"
             for snapshot, problem in evidence.damaged_snapshots
         ),
-        results=tuple(rule.newest for rule in evidence.rules) if has_rules(settings) else None,
+        results=tuple(rule.newest for rule in evidence.rules) if declared else None,
         findings=_findings(evidence.governance),
         drill=evidence.drill,
         drill_declared=bool(settings.drill.command),
@@ -358,11 +323,11 @@ def facts_of(evidence: Evidence, now_ms: int) -> Facts:
     )
 
 
-def _findings(report: GovernanceReport | None) -> tuple[OpenFinding, ...] | None:
+def _findings(report: GovernanceReport | None) -> tuple[Finding, ...] | None:
     if report is None:
         return None
     return tuple(
-        OpenFinding(verdict.check, str(finding), finding.severity)
+        Finding("governance", f"{verdict.check}: {finding}", severity=finding.severity)
         for verdict in report.verdicts
         for finding in verdict.findings
     )

@@ -6,7 +6,7 @@ import secrets
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn
@@ -90,11 +90,6 @@ class DrillPlace:
     client_properties: Path
     state_dir: Path
     log_file: Path
-
-
-def reports_folder(settings: ApplicationSettings) -> Path:
-    """Where the reports of an application's drills are."""
-    return settings.warehouse.root / "drill_reports" / settings.application_id
 
 
 @contextmanager
@@ -224,7 +219,8 @@ def _restoration(
     application: DrilledApplication, expected: dict[str, int]
 ) -> tuple[int | None, float | None, RateFrom | None]:
     """Changelog records that were restored and how many a second, as far as either is known."""
-    log = application.log
+    log, running_s, in_all = application.log, application.running_s, sum(expected.values())
+    records = None
     if log.records and log.restoration_s is not None:
         records = sum(
             count
@@ -232,37 +228,11 @@ def _restoration(
             if partition.rpartition("-")[0] in expected
         )
         # Less than one look of the log between the lines tells nothing about a rate.
-        per_s = records / log.restoration_s if log.restoration_s > 0 else None
-        if per_s is not None:
-            return records, per_s, RateFrom.LOG
-        return records, *_by_offsets(application, expected)
-    return None, *_by_offsets(application, expected)
-
-
-def _by_offsets(
-    application: DrilledApplication, expected: dict[str, int]
-) -> tuple[float | None, RateFrom | None]:
-    running_s, records = application.running_s, sum(expected.values())
-    if not running_s or not records:
-        return None, None
-    return records / running_s, RateFrom.OFFSETS
-
-
-def has_rules(settings: ApplicationSettings) -> bool:
-    """Whether there is anything to evaluate."""
-    return bool(settings.completeness or settings.recomputed)
-
-
-def rules_before_commit(
-    settings: ApplicationSettings,
-    restore: StoredRestore,
-    target: KafkaConnection,
-    *,
-    spark: Spark,
-    log: Callable[[str], None],
-) -> tuple[RuleResult, ...]:
-    """As a restore evaluates them: at the offsets that are to be committed."""
-    return tuple(evaluate_restore(settings, restore, target, spark=spark, log=log))
+        if log.restoration_s > 0:
+            return records, records / log.restoration_s, RateFrom.LOG
+    if not running_s or not in_all:
+        return records, None, None
+    return records, in_all / running_s, RateFrom.OFFSETS
 
 
 def rules_after_catching_up(
@@ -437,6 +407,7 @@ def _sample(keys: "DataFrame") -> tuple[str, ...]:
 
 
 _FEW: Final = 3
+_LOCK_WAIT_S: Final = 5.0
 
 
 class _DrillEndedError(Exception):
@@ -445,234 +416,6 @@ class _DrillEndedError(Exception):
     def __init__(self, failure: Failure) -> None:
         super().__init__(failure.reason)
         self.failure = failure
-
-
-@dataclass(slots=True)
-class DrillAttempt:
-    """One drill, and what it knows so far."""
-
-    settings: ApplicationSettings
-    request: DrillRequest
-    spark: Spark
-    run_id: str
-    log: Callable[[str], None]
-    drill_id: str = field(default_factory=lambda: _new_id())
-    began_at_ms: int = field(default_factory=lambda: _now_ms())
-    phase: Phase = Phase.RESTORE
-    phases: list[PhaseMeasure] = field(default_factory=list)
-    restore_id: str | None = None
-    restored: Restored | None = None
-    application: ApplicationMeasure | None = None
-    follower: Follower | None = None
-    comparisons: tuple[StoreComparison, ...] = ()
-    rules: list[EvaluatedRules] = field(default_factory=list)
-    problems: list[str] = field(default_factory=list)
-    failure: Failure | None = None
-    kept: str | None = None
-
-    def execute(self) -> DrillReport:
-        """Drill and judge; what goes wrong is in the report."""
-        try:
-            with drill_place(self.settings, self.drill_id, keep=self.request.keep) as place:
-                if self.request.keep:
-                    self.kept = place.name
-                self._take_place(place)
-        except _DrillEndedError as ended:
-            self.failure = ended.failure
-        except (JarsMissingError, JavaNotFoundError):
-            raise  # of this machine, not of the application: no drill took place
-        except KStreamsAssetsError as error:
-            self.failure = Failure(self.phase, str(error))
-        finally:
-            self._let_point_go()
-        return self._report()
-
-    def _take_place(self, place: DrillPlace) -> None:
-        with self._measured(Phase.RESTORE):
-            result = self._restore(place.connection)
-        with KafkaCluster(place.connection) as cluster:
-            if has_rules(self.settings):
-                with self._measured(Phase.COMPLETENESS):
-                    self._evaluate_before(result.restore, place.connection)
-            with self._measured(Phase.COMMIT):
-                restore = commit_group_offsets(
-                    self.settings, result.restore, place.connection, gate=require_complete
-                )
-            self._run_application(place, cluster, restore)
-            with self._measured(Phase.COMPARISON):
-                self._compare(cluster, restore, result)
-
-    def _restore(self, target: KafkaConnection) -> RestoreResult:
-        request = RestoreRequest(
-            point_id=self.request.point_id,
-            as_of_ms=self.request.as_of_ms,
-            replication_factor=1,
-            verify=VerifyExtent.FULL,
-        )
-        plan = plan_restore(self.settings, request, target)
-        plan.require_allowed()
-        self.restore_id = plan.restore_id
-        self.log(f"Restoring {plan.records:,} records: {plan.restore_id}.")
-        result = run_restore(
-            self.settings,
-            plan,
-            target,
-            spark=self.spark,
-            run_id=self.run_id,
-            log=self.log,
-        )
-        self.restored = restored_of(self.settings, plan, result.restore, target)
-        if not result.passed:
-            first = "; ".join(str(problem) for problem in result.problems[:_FEW])
-            self._end(
-                f"The restored topics are not as the backup: {first}. See who else writes to the"
-                " drill's cluster, and whether files of the backup were changed."
-            )
-        return result
-
-    def _evaluate_before(self, restore: StoredRestore, target: KafkaConnection) -> None:
-        results = rules_before_commit(
-            self.settings, restore, target, spark=self.spark, log=self.log
-        )
-        rules = EvaluatedRules(after=False, results=results)
-        self.rules.append(rules)
-        if any(result.blocks for result in results):
-            self._end(" ".join(rule_problems(rules)))
-
-    def _evaluate_after(self, cluster: KafkaCluster, restore: StoredRestore) -> None:
-        before = [result for rules in self.rules for result in rules.results]
-        judged = [r.rule for r in before if r.outcome is not Outcome.NOT_VERIFIABLE]
-        if not judged:
-            return
-        results = rules_after_catching_up(
-            self.settings, cluster, restore, rules=judged, spark=self.spark
-        )
-        rules = EvaluatedRules(after=True, results=results)
-        self.rules.append(rules)
-        self.problems += rule_problems(rules)
-
-    def _run_application(
-        self, place: DrillPlace, cluster: KafkaCluster, restore: StoredRestore
-    ) -> None:
-        """Start it, wait until it has caught up, stop it."""
-        command = drill_command(
-            self.settings,
-            connection=place.connection,
-            client_properties=place.client_properties,
-            state_dir=place.state_dir,
-        )
-        follower = Follower(self.settings, restore, cluster, self.log)
-        self.follower = follower
-        running_line = self.settings.drill.running_line
-        with self._measured(Phase.START), ExitStack() as stack:
-            follower.before_start()
-            application = stack.enter_context(
-                DrilledApplication(command, log_file=place.log_file, running_line=running_line)
-            )
-            self._require(follower.until_running, application, restore, place)
-            running = stack.pop_all()
-        with running:
-            with self._measured(Phase.CATCH_UP):
-                self._require(follower.until_caught_up, application, restore, place)
-            self.application = measure_of(
-                application,
-                restore,
-                caught_up_s=follower.caught_up_s,
-                state_dir=place.state_dir,
-                failed=False,
-            )
-
-    def _require(
-        self,
-        wait: Callable[[DrilledApplication], Failure | None],
-        application: DrilledApplication,
-        restore: StoredRestore,
-        place: DrillPlace,
-    ) -> None:
-        try:
-            failure = wait(application)
-        except KafkaError as error:
-            failure = Failure(self.phase, str(error))
-        if failure is None:
-            return
-        self.application = measure_of(
-            application, restore, caught_up_s=None, state_dir=place.state_dir, failed=True
-        )
-        raise _DrillEndedError(failure)
-
-    def _compare(
-        self, cluster: KafkaCluster, restore: StoredRestore, result: RestoreResult
-    ) -> None:
-        self.comparisons = compare_state(
-            self.spark.spark_session,
-            cluster,
-            restore,
-            restored_ends={p.target: p.end for p in result.produced},
-            stores=self.settings.application.stores,
-        )
-        waiting = self.follower.waiting if self.follower is not None else None
-        self.problems += state_problems(
-            self.comparisons, waiting=waiting or 0, application=self.application
-        )
-        self._evaluate_after(cluster, restore)
-
-    def _end(self, reason: str) -> NoReturn:
-        raise _DrillEndedError(Failure(self.phase, reason))
-
-    @contextmanager
-    def _measured(self, phase: Phase) -> Iterator[None]:
-        self.phase = phase
-        self.log(f"Phase {phase}.")
-        began_s, before = time.monotonic(), MachineUse.now()
-        try:
-            yield
-        finally:
-            busy, waited = before.shares_until(MachineUse.now())
-            took_s = time.monotonic() - began_s
-            self.phases.append(PhaseMeasure(phase, took_s, busy, waited))
-
-    def _let_point_go(self) -> None:
-        """A restore that is not finished keeps its recovery point; a drill's cluster is gone."""
-        if self.restore_id is None or self.kept is not None:
-            return
-        table = RestoresTable(self.settings.warehouse)
-        restore = table.newest(self.settings.application_id, self.restore_id)
-        if restore is not None and not restore.is_finished:
-            table.append(replace(restore, state=RestoreState.FINISHED, changed_at_ms=_now_ms()))
-
-    def _report(self) -> DrillReport:
-        follower = self.follower
-        return DrillReport(
-            drill_id=self.drill_id,
-            application_id=self.settings.application_id,
-            run_id=self.run_id,
-            began_at_ms=self.began_at_ms,
-            ended_at_ms=_now_ms(),
-            stores=tuple(sorted(store.name for store in self.settings.application.stores)),
-            objective_s=self.settings.drill.objective_s,
-            phases=with_own_times(self.phases, self.application),
-            restored=self.restored,
-            application=self.application,
-            waiting_records=follower.waiting if follower else None,
-            waiting_counted=follower.waiting_counted if follower else True,
-            lag=tuple(follower.lag) if follower else (),
-            comparisons=self.comparisons,
-            rules=tuple(self.rules),
-            problems=tuple(self.problems),
-            failure=self.failure,
-            kept=self.kept,
-        )
-
-
-def _new_id() -> str:
-    return f"{datetime.now(tz=UTC):%Y%m%dT%H%M%S}-{secrets.token_hex(3)}"
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
-
-
-_LOCK_WAIT_S: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -709,21 +452,240 @@ class DrillRun:
             purpose=f"drill run {self.run_id}",
             wait_s=_LOCK_WAIT_S,
         ):
-            report = DrillAttempt(
-                settings, request, spark=self.spark, run_id=self.run_id, log=self.log
-            ).execute()
-            _write(settings, report)
+            report = _Attempt(self, request, _begun(self)).execute()
+            file = report_file(settings, report.drill_id)
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(report_yaml(report), encoding="utf-8")
+            DrillsTable(settings.warehouse).record(report)
         self.log(f"Drill {report.drill_id} {'passed' if report.passed else 'failed'}.")
         return report
 
 
 def report_file(settings: ApplicationSettings, drill_id: str) -> Path:
     """Where the report of a drill is."""
-    return reports_folder(settings) / f"{drill_id}.yaml"
+    folder = settings.warehouse.root / "drill_reports" / settings.application_id
+    return folder / f"{drill_id}.yaml"
 
 
-def _write(settings: ApplicationSettings, report: DrillReport) -> None:
-    file = report_file(settings, report.drill_id)
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(report_yaml(report), encoding="utf-8")
-    DrillsTable(settings.warehouse).record(report)
+def _begun(run: DrillRun) -> DrillReport:
+    began_at_ms = _now_ms()
+    settings = run.settings
+    return DrillReport(
+        drill_id=f"{datetime.now(tz=UTC):%Y%m%dT%H%M%S}-{secrets.token_hex(3)}",
+        application_id=settings.application_id,
+        run_id=run.run_id,
+        began_at_ms=began_at_ms,
+        ended_at_ms=began_at_ms,
+        stores=tuple(sorted(store.name for store in settings.application.stores)),
+        objective_s=settings.drill.objective_s,
+        phases=(),
+    )
+
+
+@dataclass(slots=True)
+class _Attempt:
+    """One drill; `report` has what it knows so far."""
+
+    run: DrillRun
+    request: DrillRequest
+    report: DrillReport
+    phase: Phase = Phase.RESTORE
+    restore_id: str | None = None
+
+    def execute(self) -> DrillReport:
+        """Drill and judge; what goes wrong is in the report."""
+        settings, drill_id = self.run.settings, self.report.drill_id
+        try:
+            with drill_place(settings, drill_id, keep=self.request.keep) as place:
+                if self.request.keep:
+                    self.report = replace(self.report, kept=place.name)
+                self._take_place(place)
+        except _DrillEndedError as ended:
+            self.report = replace(self.report, failure=ended.failure)
+        except (JarsMissingError, JavaNotFoundError):
+            raise  # of this machine, not of the application: no drill took place
+        except KStreamsAssetsError as error:
+            self.report = replace(self.report, failure=Failure(self.phase, str(error)))
+        finally:
+            self._let_point_go()
+        phases = with_own_times(self.report.phases, self.report.application)
+        return replace(self.report, phases=phases, ended_at_ms=_now_ms())
+
+    def _take_place(self, place: DrillPlace) -> None:
+        settings = self.run.settings
+        with self._measured(Phase.RESTORE):
+            result = self._restore(place.connection)
+        with KafkaCluster(place.connection) as cluster:
+            if settings.completeness or settings.recomputed:
+                with self._measured(Phase.COMPLETENESS):
+                    self._evaluate_before(result.restore, place.connection)
+            with self._measured(Phase.COMMIT):
+                restore = commit_group_offsets(
+                    settings, result.restore, place.connection, gate=require_complete
+                )
+            self._run_application(place, cluster, restore)
+            with self._measured(Phase.COMPARISON):
+                self._compare(cluster, restore, result)
+                self._evaluate_after(cluster, restore)
+
+    def _restore(self, target: KafkaConnection) -> RestoreResult:
+        run = self.run
+        request = RestoreRequest(
+            point_id=self.request.point_id,
+            as_of_ms=self.request.as_of_ms,
+            replication_factor=1,
+            verify=VerifyExtent.FULL,
+        )
+        plan = plan_restore(run.settings, request, target)
+        plan.require_allowed()
+        self.restore_id = plan.restore_id
+        run.log(f"Restoring {plan.records:,} records: {plan.restore_id}.")
+        result = run_restore(
+            run.settings, plan, target, spark=run.spark, run_id=run.run_id, log=run.log
+        )
+        restored = restored_of(run.settings, plan, result.restore, target)
+        self.report = replace(self.report, restored=restored)
+        if not result.passed:
+            first = "; ".join(str(problem) for problem in result.problems[:_FEW])
+            self._end(
+                f"The restored topics do not match the backup: {first}. See who else writes to the"
+                " drill's cluster, and whether files of the backup were changed."
+            )
+        return result
+
+    def _evaluate_before(self, restore: StoredRestore, target: KafkaConnection) -> None:
+        """As a restore evaluates them: at the offsets that are to be committed."""
+        run = self.run
+        found = evaluate_restore(run.settings, restore, target, spark=run.spark, log=run.log)
+        rules = EvaluatedRules(after=False, results=tuple(found))
+        self.report = replace(self.report, rules=(rules,))
+        if any(result.blocks for result in rules.results):
+            self._end(" ".join(rule_problems(rules)))
+
+    def _evaluate_after(self, cluster: KafkaCluster, restore: StoredRestore) -> None:
+        before = [result for rules in self.report.rules for result in rules.results]
+        judged = [r.rule for r in before if r.outcome is not Outcome.NOT_VERIFIABLE]
+        if not judged:
+            return
+        results = rules_after_catching_up(
+            self.run.settings, cluster, restore, rules=judged, spark=self.run.spark
+        )
+        rules = EvaluatedRules(after=True, results=results)
+        self.report = replace(
+            self.report,
+            rules=(*self.report.rules, rules),
+            problems=(*self.report.problems, *rule_problems(rules)),
+        )
+
+    def _run_application(
+        self, place: DrillPlace, cluster: KafkaCluster, restore: StoredRestore
+    ) -> None:
+        """Start it, wait until it has caught up, stop it."""
+        settings = self.run.settings
+        command = drill_command(
+            settings,
+            connection=place.connection,
+            client_properties=place.client_properties,
+            state_dir=place.state_dir,
+        )
+        follower = Follower(settings, restore, cluster, self.run.log)
+        try:
+            with self._measured(Phase.START), ExitStack() as stack:
+                follower.before_start()
+                application = stack.enter_context(
+                    DrilledApplication(
+                        command, log_file=place.log_file, running_line=settings.drill.running_line
+                    )
+                )
+                self._require(follower.until_running, application, restore, place)
+                running = stack.pop_all()
+            with running:
+                with self._measured(Phase.CATCH_UP):
+                    self._require(follower.until_caught_up, application, restore, place)
+                self._note(application, restore, place, caught_up_s=follower.caught_up_s)
+        finally:
+            self.report = replace(
+                self.report,
+                waiting_records=follower.waiting,
+                waiting_counted=follower.waiting_counted,
+                lag=tuple(follower.lag),
+            )
+
+    def _require(
+        self,
+        wait: Callable[[DrilledApplication], Failure | None],
+        application: DrilledApplication,
+        restore: StoredRestore,
+        place: DrillPlace,
+    ) -> None:
+        try:
+            failure = wait(application)
+        except KafkaError as error:
+            failure = Failure(self.phase, str(error))
+        if failure is not None:
+            self._note(application, restore, place, failed=True)
+            raise _DrillEndedError(failure)
+
+    def _note(
+        self,
+        application: DrilledApplication,
+        restore: StoredRestore,
+        place: DrillPlace,
+        *,
+        caught_up_s: float | None = None,
+        failed: bool = False,
+    ) -> None:
+        measure = measure_of(
+            application,
+            restore,
+            caught_up_s=caught_up_s,
+            state_dir=place.state_dir,
+            failed=failed,
+        )
+        self.report = replace(self.report, application=measure)
+
+    def _compare(
+        self, cluster: KafkaCluster, restore: StoredRestore, result: RestoreResult
+    ) -> None:
+        comparisons = compare_state(
+            self.run.spark.spark_session,
+            cluster,
+            restore,
+            restored_ends={p.target: p.end for p in result.produced},
+            stores=self.run.settings.application.stores,
+        )
+        problems = state_problems(
+            comparisons,
+            waiting=self.report.waiting_records or 0,
+            application=self.report.application,
+        )
+        self.report = replace(self.report, comparisons=comparisons, problems=problems)
+
+    def _end(self, reason: str) -> NoReturn:
+        raise _DrillEndedError(Failure(self.phase, reason))
+
+    @contextmanager
+    def _measured(self, phase: Phase) -> Iterator[None]:
+        self.phase = phase
+        self.run.log(f"Phase {phase}.")
+        began_s, before = time.monotonic(), MachineUse.now()
+        try:
+            yield
+        finally:
+            busy, waited = before.shares_until(MachineUse.now())
+            measure = PhaseMeasure(phase, time.monotonic() - began_s, busy, waited)
+            self.report = replace(self.report, phases=(*self.report.phases, measure))
+
+    def _let_point_go(self) -> None:
+        """A restore that is not finished keeps its recovery point; a drill's cluster is gone."""
+        if self.restore_id is None or self.report.kept is not None:
+            return
+        settings = self.run.settings
+        table = RestoresTable(settings.warehouse)
+        restore = table.newest(settings.application_id, self.restore_id)
+        if restore is not None and not restore.is_finished:
+            table.append(replace(restore, state=RestoreState.FINISHED, changed_at_ms=_now_ms()))
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

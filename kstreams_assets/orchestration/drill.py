@@ -85,7 +85,7 @@ def readiness_metadata(readiness: Readiness) -> _Values:
         dg.TableRecord(
             {
                 "subject": statement.subject,
-                "speaks_against": statement.speaks_against,
+                "speaks_against": statement in readiness.against,
                 "statement": statement.text,
             }
         )

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
+from kstreams_assets.checks import Finding, Severity
 from kstreams_assets.cli import drill as drill_module
 from kstreams_assets.cli import ready as ready_module
-from kstreams_assets.drill.readiness import Readiness, Statement
+from kstreams_assets.drill.readiness import Readiness
 from kstreams_assets.drill.report import DrillReport, Failure, Phase
 from kstreams_assets.drill.settings import DrillRequest
 from tests.cli.application import Program, document, nothing_written, write
@@ -139,7 +140,7 @@ class TestReady:
         assert "does not answer" in result.out
 
     def test_yes(self, program: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        found = Readiness((Statement("drill", "Passed."),))
+        found = Readiness((Finding("drill", "Passed.", severity=Severity.WARN),))
         monkeypatch.setattr(ready_module, "readiness", lambda *_, **__: found)
         result = program("ready", "--app", _app(tmp_path), "--json")
         assert result.exit_code == 0

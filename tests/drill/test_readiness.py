@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from kstreams_assets.checks import Severity
+from kstreams_assets.checks import Finding, Severity
 from kstreams_assets.completeness.result import Outcome, ResultsTable
 from kstreams_assets.completeness.rule import CompletenessRule, Place
-from kstreams_assets.drill.readiness import Facts, OpenFinding, judge_readiness, readiness
+from kstreams_assets.drill.readiness import Facts, judge_readiness, readiness
 from kstreams_assets.drill.report import DrillsTable, Failure, Phase, stored_drill
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.warehouse.coverage import Recency, Restorable
@@ -84,13 +84,19 @@ _NO_POINT = Restorable(exact=None, covered=_POINT)
             "Rule nothing_is_lost does not hold at point p1 (restore): One lost.",
         ),
         (
-            {"findings": (OpenFinding("changelogs_replicated", "Too few.", Severity.ERROR),)},
+            {
+                "findings": (
+                    Finding(
+                        "governance", "changelogs_replicated: Too few.", severity=Severity.ERROR
+                    ),
+                )
+            },
             "changelogs_replicated: Too few.",
         ),
         (
             {
-                "findings": (OpenFinding("lag", "Lag.", Severity.WARN),) * 5
-                + (OpenFinding("x", "X.", Severity.ERROR),)
+                "findings": (Finding("governance", "lag: Lag.", severity=Severity.WARN),) * 5
+                + (Finding("governance", "x: X.", severity=Severity.ERROR),)
             },
             "1 more findings",
         ),
@@ -109,7 +115,7 @@ def test_not_ready(change: dict[str, Any], told: str) -> None:
     assert not found.ready
     assert told in found.why
     assert told in found.statements[0].text
-    assert sum(statement.speaks_against for statement in found.statements) == 1
+    assert len(found.against) == 1
 
 
 @pytest.mark.parametrize(
@@ -122,7 +128,7 @@ def test_not_ready(change: dict[str, Any], told: str) -> None:
             "does not hold",
         ),
         ({"findings": None}, "never compared"),
-        ({"findings": (OpenFinding("lag", "Lag.", Severity.WARN),)}, "lag: Lag."),
+        ({"findings": (Finding("governance", "lag: Lag.", severity=Severity.WARN),)}, "lag: Lag."),
         ({"drill": stored_drill(replace(REPORT, objective_s=None))}, "no objective is declared"),
         ({"now_ms": REPORT.began_at_ms + 29 * DAY_MS}, "passed in 32.0 s"),
         ({"cluster_problem": "refused"}, "does not answer (refused)"),
@@ -157,7 +163,7 @@ class TestFacts:
         found = readiness(settings, now_ms=NOW_MS)
         assert "Rule nothing_is_lost does not hold" in found.why
         assert "an old rule" not in found.why
-        assert "drill" not in [s.subject for s in found.statements if s.speaks_against]
+        assert "drill" not in [s.subject for s in found.against]
         table.record([replace(RULE, place=Place.RESTORE, evaluated_at_ms=1_500)])
         assert "does not hold" in readiness(settings, now_ms=NOW_MS).why
         table.record([replace(RULE, place=Place.BACKUP, evaluated_at_ms=2_000)])
@@ -168,7 +174,7 @@ class TestFacts:
         found = readiness(settings_of("shop", connection, tmp_path), ask_cluster=True)
         (cluster,) = [s for s in found.statements if s.subject == "cluster"]
         assert "does not answer" in cluster.text
-        assert not cluster.speaks_against
+        assert cluster not in found.against
 
 
 def test_a_warehouse_that_others_may_read_is_reported() -> None:

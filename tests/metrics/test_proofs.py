@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from kstreams_assets.checks import Severity
+from kstreams_assets.checks import Finding, Severity
 from kstreams_assets.completeness.recomputation import Recomputation
 from kstreams_assets.completeness.result import Outcome, ResultsTable, RuleKind, RuleResult
 from kstreams_assets.completeness.rule import CompletenessRule, Place
-from kstreams_assets.drill.readiness import Readiness, Statement
+from kstreams_assets.drill.readiness import Readiness
 from kstreams_assets.drill.report import (
     ApplicationMeasure,
     DrillReport,
@@ -133,7 +133,7 @@ def test_completeness(settings: ApplicationSettings) -> None:
 
 def test_ready(settings: ApplicationSettings, monkeypatch: pytest.MonkeyPatch) -> None:
     assert _exposed(settings).one("kstreams_ready") == 0
-    statements = (Statement("drill", "Fine."),)
+    statements = (Finding("drill", "Fine.", severity=Severity.WARN),)
     monkeypatch.setattr(proofs, "judge_readiness", lambda _: Readiness(statements))
     assert _exposed(settings).one("kstreams_ready") == 1
 
