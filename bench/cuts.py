@@ -13,7 +13,7 @@ from bench.machine import write_result
 from examples.order_processor.application import TOPICS, OrderProcessor, create_topics
 from examples.order_processor.load import produce_orders
 from examples.order_processor.orders import OrderGenerator
-from kstreams_assets.app.model import AppTopic, StreamsApplication, TopicRole
+from kstreams_assets.app.model import AppTopic, StreamsApplication, TopicRole, TopicRoles
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.local.cluster import LocalCluster
@@ -125,7 +125,7 @@ def _application() -> StreamsApplication:
         "orders-orders-by-customer-repartition": TopicRole.REPARTITION,
         "orders-order-totals-changelog": TopicRole.CHANGELOG,
     }
-    topics = tuple(AppTopic(name, frozenset({role})) for name, role in sorted(roles.items()))
+    topics = tuple(AppTopic(name, TopicRoles({role})) for name, role in sorted(roles.items()))
     return StreamsApplication("orders", topics)
 
 

@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 from deltalake import DeltaTable
 
 from bench.machine import write_result
-from kstreams_assets.app.model import TopicRole
+from kstreams_assets.app.model import TopicRole, TopicRoles
 from kstreams_assets.kafka.raw_batch import RawRecord
 from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.recovery.maintenance import Retention, maintain
@@ -43,8 +43,8 @@ _CHANGELOGS = [
 _INPUTS = [TopicPartitionId(f"orders-{n // 4}", n % 4) for n in range(8)]
 _RATE = 10
 """Records per point and changelog partition."""
-_CHANGELOG = frozenset({TopicRole.CHANGELOG})
-_INPUT = frozenset({TopicRole.INPUT})
+_CHANGELOG = TopicRoles({TopicRole.CHANGELOG})
+_INPUT = TopicRoles({TopicRole.INPUT})
 _TOPIC_ID = "x7YkZq0aTmWbPc3nRs5uVw"
 _AS_IT_COMES = 66
 """Points that are stored one by one at the end, as the recorder does."""

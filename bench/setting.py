@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from kstreams_assets.app.model import AppTopic, StreamsApplication, TopicRole
+from kstreams_assets.app.model import AppTopic, StreamsApplication, TopicRole, TopicRoles
 from kstreams_assets.backup.run import BackupRun
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
@@ -39,7 +39,7 @@ class Setting:
     @property
     def application(self) -> StreamsApplication:
         """The topics as inputs of an application."""
-        inputs = frozenset({TopicRole.INPUT})
+        inputs = TopicRoles({TopicRole.INPUT})
         return StreamsApplication("bench", tuple(AppTopic(t, inputs) for t in self.topics))
 
     def dated_point(self, warehouse: Warehouse, number: int) -> Window:

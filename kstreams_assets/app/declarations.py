@@ -11,6 +11,7 @@ from kstreams_assets.app.model import (
     StreamsApplication,
     TopicEdge,
     TopicRole,
+    TopicRoles,
 )
 from kstreams_assets.errors import ConfigurationError, DeclaredNotFoundError
 
@@ -45,7 +46,7 @@ class Declarations:
     Raises ConfigurationError when a topic has no role at all, or is both declared and `not_mine`.
     """
 
-    topic_roles: Mapping[str, frozenset[TopicRole]] = field(default_factory=dict)
+    topic_roles: Mapping[str, TopicRoles] = field(default_factory=dict)
     """These roles and no others, whatever names and text say."""
     stores: Mapping[str, StoreDeclaration] = field(default_factory=dict)
     inputs: frozenset[str] = frozenset()
@@ -166,9 +167,9 @@ class ApplicationDraft:
         """Names of the topics that play this role so far, sorted."""
         return tuple(sorted(name for name, roles in self._roles.items() if role in roles))
 
-    def roles_of(self, topic: str) -> frozenset[TopicRole]:
+    def roles_of(self, topic: str) -> TopicRoles:
         """The roles of a topic so far."""
-        return frozenset(self._roles[topic])
+        return TopicRoles(self._roles[topic])
 
     def subtopologies_of(self, topic: str) -> tuple[int, ...]:
         """The sub-topologies that read a topic or own its store, sorted."""

@@ -3,6 +3,7 @@
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
 
 from kstreams_assets.app.names import name_problem, owner_of
 from kstreams_assets.errors import ConfigurationError
@@ -18,6 +19,95 @@ class TopicRole(StrEnum):
     OUTPUT = "output"
 
 
+class TopicRoles(frozenset[TopicRole]):
+    """The parts that one topic plays in an application, and what follows from them."""
+
+    __slots__ = ()
+
+    @property
+    def is_source(self) -> bool:
+        """Whether others write it for the application: an input, or a global table's source."""
+        return not self.isdisjoint(_SOURCES)
+
+    @property
+    def is_changelog(self) -> bool:
+        """Whether it rebuilds a store; an input may (`topology.optimization`)."""
+        return TopicRole.CHANGELOG in self
+
+    @property
+    def is_source_changelog(self) -> bool:
+        """Whether it rebuilds a store and others write it."""
+        return self.is_changelog and self.is_source
+
+    @property
+    def rebuilds_store(self) -> bool:
+        """Whether a store is made of it, a global one too."""
+        return not self.isdisjoint(_STATE)
+
+    @property
+    def is_repartition(self) -> bool:
+        """Whether it carries records between sub-topologies, which are deleted once processed."""
+        return TopicRole.REPARTITION in self
+
+    @property
+    def is_input(self) -> bool:
+        """Whether the application's group reads it as its input."""
+        return TopicRole.INPUT in self
+
+    @property
+    def is_output(self) -> bool:
+        """Whether the application writes it for others, or for itself."""
+        return TopicRole.OUTPUT in self
+
+    @property
+    def is_read_by_group(self) -> bool:
+        """Whether the application's group commits offsets of it."""
+        return not self.isdisjoint(_READ)
+
+    @property
+    def is_internal(self) -> bool:
+        """Whether Kafka Streams itself created it."""
+        return self <= _INTERNAL
+
+    @property
+    def is_recomputed_from(self) -> bool:
+        """Whether a rebuild starts from it: the application reads it and does not write it."""
+        return self.is_source and not self.is_output
+
+    @property
+    def in_flight_only(self) -> bool:
+        """Whether its records matter only until they are processed."""
+        return self == _IN_FLIGHT
+
+    @property
+    def written_only(self) -> bool:
+        """Whether the application goes on without it."""
+        return self == _WRITTEN
+
+    @property
+    def input_only(self) -> bool:
+        """Whether it is read and nothing else."""
+        return self == _INPUT
+
+    @property
+    def changelog_only(self) -> bool:
+        """Whether it is a store's own changelog, which only the application writes."""
+        return self == _CHANGELOG
+
+
+_INPUT: Final = frozenset({TopicRole.INPUT})
+_WRITTEN: Final = frozenset({TopicRole.OUTPUT})
+_CHANGELOG: Final = frozenset({TopicRole.CHANGELOG})
+_IN_FLIGHT: Final = frozenset({TopicRole.REPARTITION})
+_INTERNAL: Final = _IN_FLIGHT | _CHANGELOG
+_SOURCES: Final = frozenset({TopicRole.INPUT, TopicRole.GLOBAL})
+_STATE: Final = frozenset({TopicRole.CHANGELOG, TopicRole.GLOBAL})
+_READ: Final = frozenset({TopicRole.INPUT, TopicRole.REPARTITION})
+
+NO_ROLES: Final = TopicRoles()
+"""Not known, or none."""
+
+
 class BackupMode(StrEnum):
     """Which roles are backed up: `full` all, `minimal` inputs (with globals) and changelogs."""
 
@@ -30,7 +120,7 @@ class AppTopic:
     """A topic of one application, under its name on the cluster."""
 
     name: str
-    roles: frozenset[TopicRole]
+    roles: TopicRoles
     stores: tuple[str, ...] = ()
     """Stores whose changelog this topic is, or that a global topic fills."""
     subtopologies: tuple[int, ...] = ()
@@ -43,7 +133,7 @@ class AppTopic:
     @property
     def is_internal(self) -> bool:
         """Whether Kafka Streams itself created the topic."""
-        return self.roles <= {TopicRole.REPARTITION, TopicRole.CHANGELOG}
+        return self.roles.is_internal
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,10 +4,16 @@ import difflib
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 
-from kstreams_assets.app.model import AppTopic, BackupMode, StreamsApplication, TopicRole
+from kstreams_assets.app.model import (
+    AppTopic,
+    BackupMode,
+    StreamsApplication,
+    TopicRole,
+    TopicRoles,
+)
 from kstreams_assets.errors import ConfigurationError, TopicPatternUnmatchedError
 
-_MINIMAL = frozenset({TopicRole.INPUT, TopicRole.GLOBAL, TopicRole.CHANGELOG})
+_MINIMAL = TopicRoles({TopicRole.INPUT, TopicRole.GLOBAL, TopicRole.CHANGELOG})
 
 
 def select_topics(

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from kstreams_assets.app.model import TopicRole
+from kstreams_assets.app.model import TopicRole, TopicRoles
 from kstreams_assets.backup.plan import ReadRange
 from kstreams_assets.completeness.content import (
     ClusterRows,
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
-def needed_topics(rules: Iterable[Runnable]) -> Mapping[str, frozenset[TopicRole]]:
+def needed_topics(rules: Iterable[Runnable]) -> Mapping[str, TopicRoles]:
     """The topics (of the source) that rules look at, with their roles."""
     return {view.topic: view.roles for rule in rules for view, _ in rule.views.values()}
 
@@ -53,7 +53,7 @@ class ClusterContents:
         names: Mapping[str, str],
         committed: Mapping[TopicPartitionId, int],
         point_id: str,
-        topics: Mapping[str, frozenset[TopicRole]],
+        topics: Mapping[str, TopicRoles],
         backup: MomentPlanner | None,
     ) -> None:
         self._settings, self._cluster, self._names = settings, cluster, names
@@ -133,7 +133,7 @@ class ClusterContents:
         self,
         point_id: str,
         committed: Mapping[TopicPartitionId, int],
-        topics: Mapping[str, frozenset[TopicRole]],
+        topics: Mapping[str, TopicRoles],
     ) -> RecoveryPoint:
         """The cluster as it stands, under the names of the source."""
         there = self._cluster.metadata().topics

@@ -7,7 +7,7 @@ import sqlglot
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
-from kstreams_assets.app.model import TopicRole
+from kstreams_assets.app.model import TopicRole, TopicRoles
 from kstreams_assets.completeness.column_types import NUMBERS, MissingColumnError, column_type
 from kstreams_assets.completeness.known_views import KnownViews, RuleTextError
 from kstreams_assets.completeness.recomputation import Recomputation, WindowedBy
@@ -17,7 +17,7 @@ from kstreams_assets.completeness.sql_check import check_rule_sql
 from kstreams_assets.completeness.view import View, ViewKind
 from kstreams_assets.ktables.store_format import StoreKind
 
-_READ: Final = frozenset({TopicRole.INPUT, TopicRole.GLOBAL})
+_READ: Final = TopicRoles({TopicRole.INPUT, TopicRole.GLOBAL})
 
 
 def check_recomputation(declared: Recomputation, known: KnownViews) -> None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from kstreams_assets.app.model import AppTopic, Store, TopicRole
+from kstreams_assets.app.model import AppTopic, Store, TopicRole, TopicRoles
 from kstreams_assets.completeness.recomputation import TopicFormat
 from kstreams_assets.ktables.columns import KEY_PARTS
 from kstreams_assets.ktables.ddl import SchemaField, parse_schema
@@ -57,7 +57,7 @@ class View:
     topic: str
     store: TableStore | None
     format: StoreFormat
-    roles: frozenset[TopicRole]
+    roles: TopicRoles
     columns: tuple[str, ...] | None
 
     @property

@@ -7,7 +7,7 @@ import dagster as dg
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from kstreams_assets.app.declarations import Declarations
-from kstreams_assets.app.model import TopicRole
+from kstreams_assets.app.model import TopicRole, TopicRoles
 from kstreams_assets.components.store_models import StoreModel
 from kstreams_assets.errors import ConfigurationError
 from kstreams_assets.kafka.connection import KafkaConnection
@@ -287,7 +287,7 @@ def declarations(
     """What the YAML says about topics and stores; raises ConfigurationError."""
     return Declarations(
         topic_roles={
-            name: frozenset(model.roles)
+            name: TopicRoles(model.roles)
             for name, model in topics.items()
             if model.roles or not model.says_how_to_read
         },

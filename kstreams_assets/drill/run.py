@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
-from kstreams_assets.app.model import Store, TopicRole
+from kstreams_assets.app.model import Store, TopicRole, TopicRoles
 from kstreams_assets.backup.run import Spark
 from kstreams_assets.completeness.on_restores import evaluate_restore, require_complete
 from kstreams_assets.completeness.result import Outcome, RuleResult
@@ -130,7 +130,7 @@ def _remove_leftovers(settings: ApplicationSettings) -> None:
         _log.warning("What a drill left behind stays for now: %s", error)
 
 
-_SOURCES = frozenset({TopicRole.INPUT, TopicRole.GLOBAL})
+_SOURCES = TopicRoles({TopicRole.INPUT, TopicRole.GLOBAL})
 
 
 def restored_of(

@@ -2,12 +2,12 @@
 
 from collections.abc import Iterable, Iterator
 
-from kstreams_assets.app.model import AppTopic, TopicRole
+from kstreams_assets.app.model import AppTopic, TopicRole, TopicRoles
 from kstreams_assets.governance.facts import Declared, GovernanceFacts
 from kstreams_assets.governance.findings import GovernanceFinding, GovernanceVerdict, verdict
 from kstreams_assets.governance.remedies import add_partitions
 
-_READ = frozenset({TopicRole.INPUT, TopicRole.REPARTITION})
+_READ = TopicRoles({TopicRole.INPUT, TopicRole.REPARTITION})
 
 
 def partitions_as_needed(facts: GovernanceFacts, declared: Declared) -> GovernanceVerdict:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Final
 
-from kstreams_assets.app.model import AppTopic, TopicRole
+from kstreams_assets.app.model import AppTopic, TopicRole, TopicRoles
 from kstreams_assets.checks import Severity
 from kstreams_assets.governance.facts import Declared, GovernanceFacts, TopicState
 from kstreams_assets.governance.findings import (
@@ -16,7 +16,7 @@ from kstreams_assets.governance.remedies import duration, set_configs
 from kstreams_assets.ktables.store_format import StoreKind
 
 _EXPIRING: Final = (StoreKind.WINDOW, StoreKind.SESSION, StoreKind.JOIN_WINDOW)
-_INPUTS: Final = frozenset({TopicRole.INPUT, TopicRole.GLOBAL})
+_INPUTS: Final = TopicRoles({TopicRole.INPUT, TopicRole.GLOBAL})
 _DAY_MS: Final = 86_400_000
 """What Kafka Streams adds by default (`windowstore.changelog.additional.retention.ms`)."""
 _WINDOWS: Final = 2

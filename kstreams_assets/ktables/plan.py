@@ -8,7 +8,7 @@ which it may build (its base) and the records that this one did not hold, or fro
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from kstreams_assets.app.model import TopicRole
+from kstreams_assets.app.model import TopicRole, TopicRoles
 from kstreams_assets.ktables.snapshot import Snapshot, SnapshotPartition, TableStore
 from kstreams_assets.ktables.store_format import StoreFormat, StoreKind
 from kstreams_assets.offsets import OffsetRange, TopicPartitionId, outside
@@ -16,7 +16,7 @@ from kstreams_assets.warehouse.point import PartitionCut, RecoveryPoint
 from kstreams_assets.warehouse.records import SpanFile
 from kstreams_assets.warehouse.spans import Window
 
-_SOURCES = frozenset({TopicRole.INPUT, TopicRole.GLOBAL})
+_SOURCES = TopicRoles({TopicRole.INPUT, TopicRole.GLOBAL})
 
 
 @dataclass(frozen=True, slots=True)

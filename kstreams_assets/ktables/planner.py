@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from kstreams_assets.app.model import StreamsApplication, TopicRole
+from kstreams_assets.app.model import StreamsApplication, TopicRole, TopicRoles
 from kstreams_assets.errors import KTableWindowError, StoredDataError
 from kstreams_assets.ktables.plan import (
     PartitionPlan,
@@ -287,12 +287,12 @@ class SnapshotPlanner:
         return [point for point in found if point is not None and point.sealed]
 
     def _with_roles(self, cut: PartitionCut) -> PartitionCut:
-        return cut if cut.roles else replace(cut, roles=self._roles.get(cut.topic, frozenset()))
+        return cut if cut.roles else replace(cut, roles=self._roles.get(cut.topic, TopicRoles()))
 
     def _proof_facts(self, topics: Sequence[str]) -> dict[str, ProofFacts]:
         ledger = Ledger(self._warehouse, self._application_id)
         spans = ledger.stored_spans(topics)
-        others = {t for t in topics if TopicRole.CHANGELOG not in self._roles.get(t, frozenset())}
+        others = {t for t in topics if TopicRole.CHANGELOG not in self._roles.get(t, TopicRoles())}
         spans = _with_holes(spans, ledger, others)
         by_topic: dict[str, list[StoredSpan]] = {topic: [] for topic in topics}
         for span in spans:

@@ -15,7 +15,7 @@ from deltalake.exceptions import DeltaError
 from prometheus_client.metrics_core import Metric as MetricFamily
 from prometheus_client.registry import Collector
 
-from kstreams_assets.app.model import AppTopic, TopicRole
+from kstreams_assets.app.model import AppTopic, TopicRole, TopicRoles
 from kstreams_assets.backup.requests import WindowStatus
 from kstreams_assets.checks import Severity
 from kstreams_assets.completeness.result import Outcome
@@ -48,7 +48,7 @@ GROUP_STATES: Final = (
 )
 """Kafka's states of classic, consumer and streams groups; `Absent` is our word for no group."""
 
-_READ: Final = frozenset({TopicRole.INPUT, TopicRole.REPARTITION})
+_READ: Final = TopicRoles({TopicRole.INPUT, TopicRole.REPARTITION})
 
 
 def read_cluster(settings: ApplicationSettings, *, timeout_s: float) -> list[Sample]:

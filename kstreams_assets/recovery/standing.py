@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from kstreams_assets.app.model import StreamsApplication, TopicRole
+from kstreams_assets.app.model import StreamsApplication, TopicRole, TopicRoles
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.topics import TopicIdentity
 from kstreams_assets.offsets import TopicPartitionId
@@ -63,7 +63,7 @@ def incarnations(
     return Incarnations(now, tuple(truncated.values()))
 
 
-_READ = frozenset({TopicRole.INPUT, TopicRole.REPARTITION})
+_READ = TopicRoles({TopicRole.INPUT, TopicRole.REPARTITION})
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ class Standing:
     @cached_property
     def needed_but_absent(self) -> Sequence[str]:
         """Absent topics without which the application could not be restored; outputs are not."""
-        written_only = frozenset({TopicRole.OUTPUT})
+        written_only = TopicRoles({TopicRole.OUTPUT})
         return [topic for topic in self.absent_topics if self._roles[topic] != written_only]
 
     @cached_property
@@ -135,19 +135,19 @@ class Standing:
         """Every partition whose offsets the group commits."""
         return self._with(lambda roles: bool(roles & _READ))
 
-    def roles(self, partition: TopicPartitionId) -> frozenset[TopicRole]:
+    def roles(self, partition: TopicPartitionId) -> TopicRoles:
         """The roles of the partition's topic."""
         return self._roles[partition.topic]
 
     @cached_property
-    def _roles(self) -> Mapping[str, frozenset[TopicRole]]:
+    def _roles(self) -> Mapping[str, TopicRoles]:
         return {topic.name: topic.roles for topic in self.application.topics}
 
-    def _with(self, fits: Callable[[frozenset[TopicRole]], bool]) -> Sequence[TopicPartitionId]:
+    def _with(self, fits: Callable[[TopicRoles], bool]) -> Sequence[TopicPartitionId]:
         return [one for one in self.partitions if fits(self._roles[one.topic])]
 
 
-def _is_source(roles: frozenset[TopicRole]) -> bool:
+def _is_source(roles: TopicRoles) -> bool:
     return bool(roles & {TopicRole.INPUT, TopicRole.GLOBAL})
 
 

@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from kstreams_assets.app.model import TopicRole
+from kstreams_assets.app.model import TopicRole, TopicRoles
 from kstreams_assets.errors import OffsetOutOfRangeError, RawReadLimitError, RawReadTimeoutError
 from kstreams_assets.kafka.coordinator_log import (
     CONSUMER_OFFSETS,
@@ -119,7 +119,7 @@ _ROUNDS = 5
 _DATA_AND_MARKER = 2
 _PASSING = (OffsetOutOfRangeError, RawReadTimeoutError)
 _OUTPUTS_READ_S = 5.0
-_WRITTEN_ONLY = frozenset({TopicRole.OUTPUT})
+_WRITTEN_ONLY = TopicRoles({TopicRole.OUTPUT})
 _MOST = 5
 _FETCHED = (Wanted.PRODUCERS, Wanted.HISTORY, Wanted.ONGOING)
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from kstreams_assets.app.model import TopicRole
+from kstreams_assets.app.model import TopicRoles
 from kstreams_assets.errors import RestoreRefusedError
 from kstreams_assets.offsets import CommittedOffset, OffsetRange, TopicPartitionId
 from kstreams_assets.restore.request import InputsAt, RestoreRequest
@@ -88,7 +88,7 @@ class TopicPlan:
 
     source: str
     target: str
-    roles: frozenset[TopicRole]
+    roles: TopicRoles
     partitions: tuple[PartitionPlan, ...]
     replication_factor: int
     target_topic_id: str | None = None

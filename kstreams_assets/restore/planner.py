@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from kstreams_assets.app.model import Store, TopicRole
+from kstreams_assets.app.model import Store, TopicRole, TopicRoles
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.ktables.store_format import StoreFormat, StoreKind, format_of
@@ -63,7 +63,7 @@ def misread_buffers(
             )
 
 
-_INTERNAL = frozenset({TopicRole.REPARTITION, TopicRole.CHANGELOG})
+_INTERNAL = TopicRoles({TopicRole.REPARTITION, TopicRole.CHANGELOG})
 _ALL = (OffsetRange(0, 2**63 - 1),)
 _ENDED = frozenset({RestoreState.FINISHED, RestoreState.ROLLED_BACK})
 

@@ -5,7 +5,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from kstreams_assets.app.model import TopicRole
+from kstreams_assets.app.model import TopicRole, TopicRoles
 from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.restore.plan import (
     PartitionPlan,
@@ -30,7 +30,7 @@ from kstreams_assets.warehouse.judge import PointStatus, Restores
 from kstreams_assets.warehouse.point import RecoveryPoint, WantedPartition, topic_id_of
 from kstreams_assets.warehouse.restores import StoredRestore, StoredTopic
 
-_IN_FLIGHT_ONLY = frozenset({TopicRole.REPARTITION})
+_IN_FLIGHT_ONLY = TopicRoles({TopicRole.REPARTITION})
 _FEW = 5
 _NOTHING = Selection()
 

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from kstreams_assets.app.model import TopicRole
+from kstreams_assets.app.model import TopicRole, TopicRoles
 from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.restore.plan import (
     SOMEBODY_ELSE,
@@ -24,7 +24,7 @@ from kstreams_assets.warehouse.restores import RestoreState, StoredRestore
 _TOPIC_RIGHTS = ("READ", "WRITE", "ALTER_CONFIGS")
 _GROUP_RIGHTS = ("READ",)
 _ALL = "ALL"
-_INTERNAL = frozenset({TopicRole.CHANGELOG, TopicRole.REPARTITION})
+_INTERNAL = TopicRoles({TopicRole.CHANGELOG, TopicRole.REPARTITION})
 _HANDED_OVER = frozenset({RestoreState.COMMITTED, RestoreState.FINISHED})
 _TAKEN_OVER = frozenset({"classic", "consumer", "streams"})
 """Types of groups whose offsets the application can go on from."""

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, replace
 
-from kstreams_assets.app.model import StreamsApplication, TopicRole
+from kstreams_assets.app.model import StreamsApplication, TopicRole, TopicRoles
 from kstreams_assets.offsets import TopicPartitionId, outside
 from kstreams_assets.restore.plan import Refusal
 from kstreams_assets.restore.request import InputsExtent, RestoreMode, RestoreRequest
@@ -14,15 +14,15 @@ from kstreams_assets.warehouse.point import (
     WantedPartition,
 )
 
-Roles = Mapping[str, frozenset[TopicRole]]
+Roles = Mapping[str, TopicRoles]
 """Of each topic."""
 
-_NONE: frozenset[TopicRole] = frozenset()
-_IN_FLIGHT_ONLY = frozenset({TopicRole.REPARTITION})
-_WRITTEN_ONLY = frozenset({TopicRole.OUTPUT})
-_INPUT_ONLY = frozenset({TopicRole.INPUT})
-_INTERNAL = frozenset({TopicRole.REPARTITION, TopicRole.CHANGELOG})
-_SOURCES = frozenset({TopicRole.INPUT, TopicRole.GLOBAL})
+_NONE: TopicRoles = TopicRoles()
+_IN_FLIGHT_ONLY = TopicRoles({TopicRole.REPARTITION})
+_WRITTEN_ONLY = TopicRoles({TopicRole.OUTPUT})
+_INPUT_ONLY = TopicRoles({TopicRole.INPUT})
+_INTERNAL = TopicRoles({TopicRole.REPARTITION, TopicRole.CHANGELOG})
+_SOURCES = TopicRoles({TopicRole.INPUT, TopicRole.GLOBAL})
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class WantedTopic:
     """A topic that the target is to have; without any range it is created empty."""
 
     source: str
-    roles: frozenset[TopicRole]
+    roles: TopicRoles
     partitions: tuple[WantedPartition, ...]
 
 
@@ -47,11 +47,11 @@ def roles_at(application: StreamsApplication, point: RecoveryPoint | None) -> Ro
     """The roles of the topics of the application and of those that the point knows besides."""
     roles = {topic.name: topic.roles for topic in application.topics}
     for cut in point.partitions if point else ():
-        roles[cut.topic] = cut.roles or roles.get(cut.topic, frozenset())
+        roles[cut.topic] = cut.roles or roles.get(cut.topic, TopicRoles())
     return roles
 
 
-def is_recomputed_from(roles: frozenset[TopicRole]) -> bool:
+def is_recomputed_from(roles: TopicRoles) -> bool:
     """Whether a rebuild starts from the topic: the application reads it and does not write it."""
     return bool(roles & _SOURCES) and TopicRole.OUTPUT not in roles
 
@@ -64,7 +64,7 @@ def reduced(
     rebuilds = request.mode is not RestoreMode.STATE
     cuts = []
     for cut in point.partitions:
-        of_topic = cut.roles or roles.get(cut.topic, frozenset())
+        of_topic = cut.roles or roles.get(cut.topic, TopicRoles())
         if cut.topic in excluded or (rebuilds and not is_recomputed_from(of_topic)):
             continue
         start = _start(cut, of_topic, request, committed.get(cut.id))
@@ -134,7 +134,7 @@ def select(
 
 def _topic(
     topic: str,
-    roles: frozenset[TopicRole],
+    roles: TopicRoles,
     cuts: Iterable[PartitionCut],
     point: RecoveryPoint,
     request: RestoreRequest,
@@ -155,7 +155,7 @@ def _topic(
 
 def _start(
     cut: PartitionCut,
-    roles: frozenset[TopicRole],
+    roles: TopicRoles,
     request: RestoreRequest,
     committed: GroupOffset | None,
 ) -> int:
@@ -165,11 +165,11 @@ def _start(
     return max(cut.log_start, committed.offset)
 
 
-def _belongs(roles: frozenset[TopicRole], request: RestoreRequest) -> bool:
+def _belongs(roles: TopicRoles, request: RestoreRequest) -> bool:
     return request.mode is RestoreMode.STATE or bool(roles - _INTERNAL)
 
 
-def _is_saved(roles: frozenset[TopicRole]) -> bool:
+def _is_saved(roles: TopicRoles) -> bool:
     """Records in flight are saved with the point, whatever is backed up."""
     return roles == _IN_FLIGHT_ONLY
 
@@ -216,7 +216,7 @@ def _left_out(
             )
     for topic in sorted(excluded):
         what = f"Topic {topic} is excluded."
-        of_topic = roles.get(topic, frozenset())
+        of_topic = roles.get(topic, TopicRoles())
         if request.mode is RestoreMode.STATE and of_topic != _WRITTEN_ONLY:
             what += (
                 " The state needs it (role "
@@ -237,7 +237,7 @@ def _absent_state(
     if request.mode is not RestoreMode.STATE:
         return
     for topic in sorted(set(point.absent_topics) - excluded):
-        if TopicRole.CHANGELOG in roles.get(topic, frozenset()):
+        if TopicRole.CHANGELOG in roles.get(topic, TopicRoles()):
             yield Refusal(
                 f"changelog {topic}",
                 f"It was not seen on the cluster when point {point.id} was taken, and was before:"

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
-from kstreams_assets.app.model import TopicRole
+from kstreams_assets.app.model import TopicRole, TopicRoles
 from kstreams_assets.ktables.run import table_stores
 from kstreams_assets.ktables.snapshot import Snapshot, SnapshotPartition, TableStore
 from kstreams_assets.ktables.snapshots_table import SnapshotsTable, snapshot_problem
@@ -78,7 +78,7 @@ def _count(
     return found
 
 
-CHANGELOG_ONLY = frozenset({TopicRole.CHANGELOG})
+CHANGELOG_ONLY = TopicRoles({TopicRole.CHANGELOG})
 """Topics with this role alone are written from snapshots."""
 
 MAKE = "kstreams-assets ktables make"

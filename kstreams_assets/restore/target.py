@@ -5,7 +5,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
-from kstreams_assets.app.model import TopicRole
+from kstreams_assets.app.model import TopicRole, TopicRoles
 from kstreams_assets.app.names import name_problem
 from kstreams_assets.errors import (
     AuthorizationFailedError,
@@ -238,9 +238,9 @@ def require_empty_group(group: str, target: KafkaCluster, *, operation: str) -> 
         )
 
 
-def roles_of(topic: StoredTopic) -> frozenset[TopicRole]:
+def roles_of(topic: StoredTopic) -> TopicRoles:
     """The roles of a restored topic."""
-    return frozenset(TopicRole(role) for role in topic.roles)
+    return TopicRoles(TopicRole(role) for role in topic.roles)
 
 
 def partitions_of(topic: StoredTopic) -> list[TopicPartitionId]:

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from kstreams_assets.app.model import TopicRole
+from kstreams_assets.app.model import TopicRole, TopicRoles
 from kstreams_assets.backup.result import TopicBackup
 from kstreams_assets.offsets import outside
 from kstreams_assets.warehouse.ledger import (
@@ -35,9 +35,9 @@ from kstreams_assets.warehouse.spans import SpanResult, Window
 
 _FEW = 3
 _DEFAULTS: Mapping[str, int] = {}
-_IN_FLIGHT_ONLY = frozenset({TopicRole.REPARTITION})
-_WRITTEN_ONLY = frozenset({TopicRole.OUTPUT})
-_SOURCES = frozenset({TopicRole.INPUT, TopicRole.GLOBAL})
+_IN_FLIGHT_ONLY = TopicRoles({TopicRole.REPARTITION})
+_WRITTEN_ONLY = TopicRoles({TopicRole.OUTPUT})
+_SOURCES = TopicRoles({TopicRole.INPUT, TopicRole.GLOBAL})
 
 
 class Restores(StrEnum):
@@ -116,7 +116,7 @@ class PointJudge:
         self,
         chains: Mapping[PartitionLife, Chain],
         *,
-        roles: Mapping[str, frozenset[TopicRole]],
+        roles: Mapping[str, TopicRoles],
         backed_up: Set[str],
         closed: Sequence[Window],
         not_mine: Set[str] = frozenset(),
@@ -182,7 +182,7 @@ class PointJudge:
             if missing is not None:
                 found.missing.append(missing)
                 continue
-            roles = cut.roles or self._roles.get(cut.topic, frozenset())
+            roles = cut.roles or self._roles.get(cut.topic, TopicRoles())
             chain = self._chains.get((cut.topic, cut.partition, cut.topic_id))
             offset = committed.get((cut.topic, cut.partition))
             if roles == _IN_FLIGHT_ONLY:
@@ -213,7 +213,7 @@ class PointJudge:
     def _damaged(self, cut: PartitionCut, committed: int | None) -> _Missing | None:
         """The first span that a restore would read and whose files do not match the ledger."""
         chain = self._chains.get((cut.topic, cut.partition, cut.topic_id))
-        roles = cut.roles or self._roles.get(cut.topic, frozenset())
+        roles = cut.roles or self._roles.get(cut.topic, TopicRoles())
         is_in_flight = roles == _IN_FLIGHT_ONLY
         if not (is_in_flight or cut.topic in self._backed_up):
             return None
@@ -297,7 +297,7 @@ class PointJudge:
         return self._closed[index]
 
 
-def absent_texts(point: RecoveryPoint, roles: Mapping[str, frozenset[TopicRole]]) -> list[str]:
+def absent_texts(point: RecoveryPoint, roles: Mapping[str, TopicRoles]) -> list[str]:
     """Topics that a restore of the point needs and that were absent, with what to do.
 
     They count for as long as they are declared (`roles`; empty: not known), backed up or not.

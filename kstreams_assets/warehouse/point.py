@@ -8,7 +8,7 @@ from enum import StrEnum
 from functools import lru_cache
 from typing import Annotated, Protocol, TypeVar
 
-from kstreams_assets.app.model import TopicRole
+from kstreams_assets.app.model import NO_ROLES, TopicRoles
 from kstreams_assets.offsets import OffsetRange, TopicPartitionId
 from kstreams_assets.warehouse.column import ApplicationId, Column, Int32
 
@@ -78,7 +78,7 @@ class PartitionCut:
     topic_id: str
     log_start: int
     end: int
-    roles: frozenset[TopicRole] = frozenset()
+    roles: TopicRoles = NO_ROLES
     excluded: tuple[OffsetRange, ...] = ()
     saved_from: int | None = None
     leader_epoch: Int32 | None = None

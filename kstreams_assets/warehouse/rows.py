@@ -295,8 +295,10 @@ def _kind(hint: object, type_name: str | None = None) -> _Kind:
     if origin is tuple and args[1:] == (...,):
         is_pair = get_origin(args[0]) is tuple and ... not in get_args(args[0])
         return _pairs(args[0]) if is_pair else _many(args[0], tuple, list)
-    if origin is frozenset:
-        return _many(args[0], frozenset, sorted)
+    if isinstance(hint, type) and issubclass(hint, frozenset):
+        # A class of sets says itself what of: class Roles(frozenset[Role]).
+        (base,) = vars(hint)["__orig_bases__"]
+        return _many(get_args(base)[0], hint, sorted)
     if isinstance(origin, type) and issubclass(origin, Mapping):
         kind = pa.map_(*(_kind(one).arrow for one in args))
         return _Kind(kind, lambda value: list(value.items()), lambda value: dict(value or ()))

@@ -1,7 +1,7 @@
 import pytest
 
 from kstreams_assets.app.declarations import Declarations, StoreDeclaration, require_known
-from kstreams_assets.app.model import TopicRole
+from kstreams_assets.app.model import TopicRole, TopicRoles
 from kstreams_assets.errors import ConfigurationError, DeclaredNotFoundError
 
 
@@ -18,12 +18,12 @@ def test_contradictions_are_refused() -> None:
     with pytest.raises(ConfigurationError, match="not_mine: c"):
         Declarations(stores={"s": StoreDeclaration(changelog="c")}, not_mine=frozenset({"c"}))
     with pytest.raises(ConfigurationError, match="'a' is declared without any role"):
-        Declarations(topic_roles={"a": frozenset()})
+        Declarations(topic_roles={"a": TopicRoles()})
 
 
 def test_a_declared_role_denies_the_others() -> None:
     declared = Declarations(
-        topic_roles={"a": frozenset({TopicRole.OUTPUT})}, not_mine=frozenset({"b"})
+        topic_roles={"a": TopicRoles({TopicRole.OUTPUT})}, not_mine=frozenset({"b"})
     )
     assert declared.denies("a", TopicRole.CHANGELOG)
     assert not declared.denies("a", TopicRole.OUTPUT)

@@ -4,7 +4,7 @@ import pytest
 
 from kstreams_assets.app.declarations import Declarations, StoreDeclaration
 from kstreams_assets.app.discovery import ClusterFacts, StreamsGroupSubtopology
-from kstreams_assets.app.model import AppTopic, Store, StreamsApplication, TopicRole
+from kstreams_assets.app.model import AppTopic, Store, StreamsApplication, TopicRole, TopicRoles
 from kstreams_assets.app.roles import application_from_cluster, application_from_declarations
 from kstreams_assets.errors import ApplicationNotFoundError, DeclaredNotFoundError
 
@@ -189,8 +189,8 @@ def test_foreign_key_topics_are_paired_by_name() -> None:
 def test_declarations_win() -> None:
     declared = Declarations(
         topic_roles={
-            "customers": frozenset({GLOBAL}),
-            "orders-totals-repartition": frozenset({OUT}),
+            "customers": TopicRoles({GLOBAL}),
+            "orders-totals-repartition": TopicRoles({OUT}),
         },
         outputs=frozenset({"orders-audit"}),
         not_mine=frozenset({"orders-totals-changelog"}),
@@ -269,11 +269,11 @@ DESCRIBED = ClusterFacts(
 def test_what_a_streams_group_says_is_authoritative() -> None:
     app = application_from_cluster("app", DESCRIBED)
     assert app.topics == (
-        AppTopic("app-x-changelog", frozenset({LOG}), ("x",), (1,)),
-        AppTopic("app-x-repartition", frozenset({REP}), (), (1,)),
-        AppTopic("out", frozenset({OUT})),
-        AppTopic("raw", frozenset({IN}), (), (0,)),
-        AppTopic("users", frozenset({IN, LOG}), (), (1,)),
+        AppTopic("app-x-changelog", TopicRoles({LOG}), ("x",), (1,)),
+        AppTopic("app-x-repartition", TopicRoles({REP}), (), (1,)),
+        AppTopic("out", TopicRoles({OUT})),
+        AppTopic("raw", TopicRoles({IN}), (), (0,)),
+        AppTopic("users", TopicRoles({IN, LOG}), (), (1,)),
     )
     assert _edges(app) == {
         ("raw", "app-x-repartition"),
@@ -306,8 +306,8 @@ def test_streams_group_with_a_foreign_key_join_has_no_cycle() -> None:
 def test_only_what_is_declared() -> None:
     declared = Declarations(
         topic_roles={
-            "customers": frozenset({GLOBAL}),
-            "orders-totals-changelog": frozenset({LOG}),
+            "customers": TopicRoles({GLOBAL}),
+            "orders-totals-changelog": TopicRoles({LOG}),
         },
         stores={
             "rates": StoreDeclaration(source_topic="fx"),

@@ -3,7 +3,7 @@ from collections.abc import Callable
 import pytest
 
 from kstreams_assets.app.declarations import Declarations, StoreDeclaration
-from kstreams_assets.app.model import AppTopic, Store, StreamsApplication, TopicRole
+from kstreams_assets.app.model import AppTopic, Store, StreamsApplication, TopicRole, TopicRoles
 from kstreams_assets.app.roles import application_from_topology
 from kstreams_assets.app.topology import Topology, parse_topology
 from kstreams_assets.errors import DeclaredNotFoundError
@@ -36,7 +36,7 @@ def _topic(
     stores: tuple[str, ...] = (),
     subtopologies: tuple[int, ...] = (),
 ) -> AppTopic:
-    return AppTopic(name, frozenset(roles), stores, subtopologies)
+    return AppTopic(name, TopicRoles(roles), stores, subtopologies)
 
 
 # --- the reference texts, whole; exact classification gives the same as names alone ---------------
@@ -140,7 +140,7 @@ def test_user_topic_named_like_a_repartition_topic() -> None:
     assert _roles(on_cluster)["mid-repartition"] == {IN, OUT}
     # By name alone it is internal; what the user declares wins.
     assert "app-mid-repartition" in _roles(application_from_topology("app", chain))
-    declared = Declarations(topic_roles={"mid-repartition": frozenset({IN, OUT})})
+    declared = Declarations(topic_roles={"mid-repartition": TopicRoles({IN, OUT})})
     app = application_from_topology("app", chain, declarations=declared)
     assert _roles(app)["mid-repartition"] == {IN, OUT}
 
@@ -336,11 +336,11 @@ def test_declared_topics_that_a_pattern_may_match_need_no_cluster(topology: Topo
     text = topology("pattern_and_extractor")
     for declared in (
         Declarations(not_mine=frozenset({"eu-orders.food"})),
-        Declarations(topic_roles={"eu-orders.food": frozenset({IN})}),
+        Declarations(topic_roles={"eu-orders.food": TopicRoles({IN})}),
     ):
         app = application_from_topology("app", text, declarations=declared)
         assert ("eu-orders.food" in _roles(app)) is not bool(declared.not_mine)
-    other = Declarations(topic_roles={"de-orders.food": frozenset({IN})})
+    other = Declarations(topic_roles={"de-orders.food": TopicRoles({IN})})
     with pytest.raises(DeclaredNotFoundError):
         application_from_topology("app", text, declarations=other)
 
@@ -420,7 +420,7 @@ def test_internal_topic_unknown_to_the_text_is_told(topology: Topologies) -> Non
 def test_declared_roles_and_additions_win(topology: Topologies) -> None:
     cluster = {"in": 1, "out": 1, "dlq": 1, "lookup": 1}
     declared = Declarations(
-        topic_roles={"in": frozenset({GLOBAL})},
+        topic_roles={"in": TopicRoles({GLOBAL})},
         inputs=frozenset({"lookup"}),
         outputs=frozenset({"dlq"}),
         not_mine=frozenset({"out"}),
@@ -435,7 +435,7 @@ def test_declared_roles_and_additions_win(topology: Topologies) -> None:
 @pytest.mark.parametrize(
     ("declared", "name"),
     [
-        (Declarations(topic_roles={"inn": frozenset({IN})}), "inn"),
+        (Declarations(topic_roles={"inn": TopicRoles({IN})}), "inn"),
         (Declarations(not_mine=frozenset({"ou"})), "ou"),
         (Declarations(stores={"stor": StoreDeclaration(logging_disabled=True)}), "stor"),
         (Declarations(stores={"store": StoreDeclaration(source_topic="gone")}), "gone"),

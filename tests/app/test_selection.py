@@ -1,13 +1,19 @@
 import pytest
 
-from kstreams_assets.app.model import AppTopic, BackupMode, StreamsApplication, TopicRole
+from kstreams_assets.app.model import (
+    AppTopic,
+    BackupMode,
+    StreamsApplication,
+    TopicRole,
+    TopicRoles,
+)
 from kstreams_assets.app.selection import select_topics
 from kstreams_assets.errors import ConfigurationError, TopicPatternUnmatchedError
 
 APP = StreamsApplication(
     "orders",
     tuple(
-        AppTopic(name, frozenset(roles))
+        AppTopic(name, TopicRoles(roles))
         for name, roles in sorted(
             {
                 "Orders": {TopicRole.INPUT},

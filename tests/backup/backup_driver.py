@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from kstreams_assets.app.model import AppTopic, StreamsApplication, TopicRole
+from kstreams_assets.app.model import AppTopic, StreamsApplication, TopicRole, TopicRoles
 from kstreams_assets.backup.planner import Planner
 from kstreams_assets.backup.run import BackupRun
 from kstreams_assets.kafka.cluster import KafkaCluster
@@ -49,7 +49,7 @@ def main() -> None:
     telling(TopicFactsTable, "record", None, "described")
     telling(Ledger, "record", "recording", "recorded")
     spark = SparkSessionResource(master="local[2]", driver_memory="1g")
-    topics = tuple(AppTopic(name, frozenset({TopicRole.INPUT})) for name in job["topics"])
+    topics = tuple(AppTopic(name, TopicRoles({TopicRole.INPUT})) for name in job["topics"])
     connection = KafkaConnection(bootstrap_servers=job["bootstrap"])
     with KafkaCluster(connection) as cluster:
         run = BackupRun(

@@ -23,7 +23,7 @@ from dagster._core.storage.tags import (
 )
 from dagster._core.test_utils import create_run_for_test, freeze_time
 
-from kstreams_assets.app.model import AppTopic, TopicRole
+from kstreams_assets.app.model import AppTopic, TopicRole, TopicRoles
 from kstreams_assets.backup.partitions import WindowCalendar
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.orchestration import backup_sensor as sensor
@@ -34,7 +34,7 @@ from kstreams_assets.warehouse.ledger import Ledger
 from kstreams_assets.warehouse.points import RecoveryPointTable
 from tests.backup.samples import APPLICATION_ID, application, backup, cut, point, result, span
 
-TOPICS = tuple(AppTopic(name, frozenset({TopicRole.INPUT})) for name in ("t", "u"))
+TOPICS = tuple(AppTopic(name, TopicRoles({TopicRole.INPUT})) for name in ("t", "u"))
 FIRST = datetime(2026, 10, 20, tzinfo=UTC)
 SCHEDULE = WindowSchedule.every("minute", start=f"{FIRST:%Y-%m-%d}")
 ROOT = Path(__file__).resolve().parents[2]

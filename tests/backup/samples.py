@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from kstreams_assets.app.model import AppTopic, StreamsApplication, TopicRole
+from kstreams_assets.app.model import AppTopic, StreamsApplication, TopicRole, TopicRoles
 from kstreams_assets.backup.result import TopicBackup, TopicLife, WindowBackup
 from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.warehouse.point import (
@@ -136,5 +136,5 @@ def window_backup(*topics: TopicBackup, index: int = 0, **counts: int) -> Window
 def application(*topics: AppTopic) -> StreamsApplication:
     """An application of these topics, one input `t` by default."""
     return StreamsApplication(
-        APPLICATION_ID, topics or (AppTopic("t", frozenset({TopicRole.INPUT})),)
+        APPLICATION_ID, topics or (AppTopic("t", TopicRoles({TopicRole.INPUT})),)
     )

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kstreams_assets.app.model import AppTopic, TopicRole
+from kstreams_assets.app.model import AppTopic, TopicRole, TopicRoles
 from kstreams_assets.backup.accounting import Accountant, Look, explain, first_hole
 from kstreams_assets.backup.planner import TopicPlan
 from kstreams_assets.kafka.connection import KafkaConnection
@@ -182,7 +182,7 @@ class TestResults:
         monkeypatch.setattr(RawLogReader, "scan", lambda *_, **__: iter(_log(list(self.KINDS))))
         spans = (span(0, 3), span(3, 6, index=1))
         topics = [
-            TopicPlan(one.window, AppTopic("t", frozenset({role})), (one,), None, None, None)
+            TopicPlan(one.window, AppTopic("t", TopicRoles({role})), (one,), None, None, None)
             for one in spans
         ]
         contents = {
@@ -224,7 +224,7 @@ def test_the_look_does_not_grow_with_the_number_of_batches(
             yield batch._replace(base_offset=offset, last_offset=offset)
 
     monkeypatch.setattr(RawLogReader, "scan", scan)
-    topic = AppTopic("t", frozenset({TopicRole.INPUT}))
+    topic = AppTopic("t", TopicRoles({TopicRole.INPUT}))
     plan = TopicPlan(window(0), topic, (span(0, count),), None, None, None)
     connection = KafkaConnection(bootstrap_servers="localhost:1")
     with Accountant(connection, stall_s=1) as accountant:

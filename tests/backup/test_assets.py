@@ -8,7 +8,7 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from kstreams_assets.app.model import AppTopic, TopicRole
+from kstreams_assets.app.model import AppTopic, TopicRole, TopicRoles
 from kstreams_assets.backup.result import TopicBackup, UnreadTopic, WindowBackup
 from kstreams_assets.backup.verdicts import CHANGELOG_CHECKS, CHECKS
 from kstreams_assets.errors import TopicNotFoundError
@@ -21,8 +21,8 @@ from spark_resources.resource import SparkSessionResource
 from tests.backup.samples import application, backup, result, span
 
 TOPICS = (
-    AppTopic("t", frozenset({TopicRole.INPUT})),
-    AppTopic("u", frozenset({TopicRole.CHANGELOG})),
+    AppTopic("t", TopicRoles({TopicRole.INPUT})),
+    AppTopic("u", TopicRoles({TopicRole.CHANGELOG})),
 )
 KEYS = [f"2026-10-20-0{hour}:00" for hour in range(3)]
 LOST = Gap(GapCause.RETENTION, 0, 4, 4)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from dagster._core.test_utils import freeze_time
 
-from kstreams_assets.app.model import AppTopic, TopicRole
+from kstreams_assets.app.model import AppTopic, TopicRole, TopicRoles
 from kstreams_assets.backup.partitions import WindowCalendar
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.settings import ApplicationSettings, RecoveryPointSettings, WindowSchedule
@@ -31,8 +31,8 @@ from tests.backup.held_records import hold_records
 from tests.backup.samples import APPLICATION_ID, application, backup, point, result, span
 
 TOPICS = (
-    AppTopic("in", frozenset({TopicRole.INPUT})),
-    AppTopic("log", frozenset({TopicRole.CHANGELOG})),
+    AppTopic("in", TopicRoles({TopicRole.INPUT})),
+    AppTopic("log", TopicRoles({TopicRole.CHANGELOG})),
 )
 SCHEDULE = WindowSchedule.every("hour", start="2026-10-20")
 
@@ -43,7 +43,7 @@ def _ms(hour: int, minute: int) -> int:
 
 def _settings(root: Path, *, objective_s: int | None = None) -> ApplicationSettings:
     return ApplicationSettings(
-        application=application(*TOPICS, AppTopic("out", frozenset({TopicRole.OUTPUT}))),
+        application=application(*TOPICS, AppTopic("out", TopicRoles({TopicRole.OUTPUT}))),
         topics=TOPICS,
         connection=KafkaConnection(bootstrap_servers="localhost:1"),
         warehouse=Warehouse(root),

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from kstreams_assets.app.model import AppTopic, TopicRole
+from kstreams_assets.app.model import AppTopic, TopicRole, TopicRoles
 from kstreams_assets.errors import StoredDataError, WarehouseError
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.offsets import OffsetRange, TopicPartitionId
@@ -33,7 +33,7 @@ from kstreams_assets.warehouse.spans import SpanContent, SpanResult
 from tests.backup.record_files import write_records
 from tests.backup.samples import APPLICATION_ID, application, backup, cut, point, span, window
 
-TOPICS = (AppTopic("log", frozenset({TopicRole.CHANGELOG})),)
+TOPICS = (AppTopic("log", TopicRoles({TopicRole.CHANGELOG})),)
 LOG = TopicPartitionId("log", 0)
 WINDOWS = 3
 EACH = 10

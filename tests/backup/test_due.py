@@ -6,7 +6,7 @@ from pathlib import Path
 
 from dagster._core.test_utils import freeze_time
 
-from kstreams_assets.app.model import AppTopic, TopicRole
+from kstreams_assets.app.model import AppTopic, TopicRole, TopicRoles
 from kstreams_assets.backup.partitions import WindowCalendar
 from kstreams_assets.backup.requests import WindowStatus, window_statuses
 from kstreams_assets.kafka.connection import KafkaConnection
@@ -16,7 +16,7 @@ from kstreams_assets.warehouse.ledger import Ledger
 from kstreams_assets.warehouse.points import RecoveryPointTable
 from tests.backup.samples import APPLICATION_ID, application, backup, cut, point, result, span
 
-TOPICS = tuple(AppTopic(name, frozenset({TopicRole.INPUT})) for name in ("t", "u"))
+TOPICS = tuple(AppTopic(name, TopicRoles({TopicRole.INPUT})) for name in ("t", "u"))
 SCHEDULE = WindowSchedule.every("hour", start="2026-10-20")
 NOW = datetime(2026, 10, 20, 6, 30, tzinfo=UTC)
 

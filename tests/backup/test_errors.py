@@ -18,7 +18,7 @@ from confluent_kafka.admin import (
 from deltalake import DeltaTable
 from pydantic import SecretStr
 
-from kstreams_assets.app.model import TopicRole
+from kstreams_assets.app.model import TopicRole, TopicRoles
 from kstreams_assets.backup.run import BackupRun
 from kstreams_assets.errors import (
     AuthenticationFailedError,
@@ -157,7 +157,7 @@ class TestCluster:
     def test_missing_topic(self, workbench: Workbench, window: str) -> None:
         workbench.spark = NoSpark()
         missing = unique_name("never-there")
-        workbench.roles[missing] = frozenset({TopicRole.INPUT})
+        workbench.roles[missing] = TopicRoles({TopicRole.INPUT})
         with refused(workbench, TopicNotFoundError, missing, within_s=15):
             workbench.back_up()
         # A recorder goes on, with less of a guarantee.

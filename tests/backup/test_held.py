@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from kstreams_assets.app.model import AppTopic, TopicRole
+from kstreams_assets.app.model import AppTopic, TopicRole, TopicRoles
 from kstreams_assets.backup.result import TopicBackup
 from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.warehouse.layout import Warehouse
@@ -20,9 +20,9 @@ from tests.backup.held_records import hold_records
 from tests.backup.samples import APPLICATION_ID, application, backup, result, span
 
 APPLICATION = application(
-    AppTopic("in", frozenset({TopicRole.INPUT})),
-    AppTopic("log", frozenset({TopicRole.CHANGELOG})),
-    AppTopic("other-log", frozenset({TopicRole.CHANGELOG})),
+    AppTopic("in", TopicRoles({TopicRole.INPUT})),
+    AppTopic("log", TopicRoles({TopicRole.CHANGELOG})),
+    AppTopic("other-log", TopicRoles({TopicRole.CHANGELOG})),
 )
 LOG = TopicPartitionId("log", 0)
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kstreams_assets.app.model import TopicRole
+from kstreams_assets.app.model import TopicRole, TopicRoles
 from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.warehouse.judge import PointJudge, PointStatus, Restores
 from kstreams_assets.warehouse.ledger import DELETE_RETENTION_MS, StoredSpan, chains_of
@@ -23,16 +23,16 @@ from kstreams_assets.warehouse.spans import Window
 from tests.backup.samples import point, window
 from tests.backup.stored import stored_span
 
-INPUT = frozenset({TopicRole.INPUT})
-OUTPUT = frozenset({TopicRole.OUTPUT})
-CHANGELOG = frozenset({TopicRole.CHANGELOG})
-REPARTITION = frozenset({TopicRole.REPARTITION})
-SOURCE_CHANGELOG = INPUT | CHANGELOG
+INPUT = TopicRoles({TopicRole.INPUT})
+OUTPUT = TopicRoles({TopicRole.OUTPUT})
+CHANGELOG = TopicRoles({TopicRole.CHANGELOG})
+REPARTITION = TopicRoles({TopicRole.REPARTITION})
+SOURCE_CHANGELOG = TopicRoles(INPUT | CHANGELOG)
 
 
 def cut(
     end: int,
-    roles: frozenset[TopicRole] = CHANGELOG,
+    roles: TopicRoles = CHANGELOG,
     *,
     topic: str = "t",
     partition: int = 0,
@@ -81,7 +81,7 @@ class TestCovered:
     """Spans hold everything below the ends, from the begin of the life on."""
 
     @pytest.mark.parametrize("roles", [INPUT, OUTPUT, CHANGELOG])
-    def test_up_to_the_end(self, roles: frozenset[TopicRole]) -> None:
+    def test_up_to_the_end(self, roles: TopicRoles) -> None:
         assert judged(exact(cut(100, roles)), FIRST).gives is Restores.EXACT
         beyond = judged(exact(cut(101, roles)), FIRST)
         assert beyond.gives is Restores.NOTHING
@@ -311,7 +311,7 @@ class TestInFlight:
 
     def test_of_points_that_do_not_tell_roles(self) -> None:
         judge = PointJudge({}, roles={"t": REPARTITION}, backed_up={"t"}, closed=[])
-        (status,) = judge.judge([exact(cut(100, frozenset()), committed=100)])
+        (status,) = judge.judge([exact(cut(100, TopicRoles()), committed=100)])
         assert status.covered
 
 
@@ -420,7 +420,7 @@ class TestTopicsThatThePointLacks:
         self,
         taken: RecoveryPoint,
         *,
-        roles: dict[str, frozenset[TopicRole]] | None = None,
+        roles: dict[str, TopicRoles] | None = None,
         backed_up: Sequence[str] = ("t", "u"),
         not_mine: frozenset[str] = frozenset(),
     ) -> PointStatus:
@@ -434,7 +434,7 @@ class TestTopicsThatThePointLacks:
         return judge.judge([taken])[0]
 
     @pytest.mark.parametrize("roles", [CHANGELOG, INPUT, REPARTITION, SOURCE_CHANGELOG])
-    def test_a_declared_topic_was_absent(self, roles: frozenset[TopicRole]) -> None:
+    def test_a_declared_topic_was_absent(self, roles: TopicRoles) -> None:
         status = self._status(replace(self.HERE, absent_topics=("u",)), roles={"u": roles})
         assert (status.gives, status.covered) == (Restores.NOTHING, False)
         assert "topic u is declared, but was not seen" in status.reason

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from dagster._core.test_utils import freeze_time
 
-from kstreams_assets.app.model import AppTopic, TopicRole
+from kstreams_assets.app.model import AppTopic, TopicRole, TopicRoles
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.recovery.maintenance import maintain, retention_of
@@ -25,7 +25,7 @@ from tests.backup.held_records import hold_records
 from tests.backup.samples import APPLICATION_ID, application, backup, point, result, span
 
 HOUR_MS = 3_600_000
-CHANGELOG = AppTopic("t", frozenset({TopicRole.CHANGELOG}))
+CHANGELOG = AppTopic("t", TopicRoles({TopicRole.CHANGELOG}))
 
 
 def _settings(root: Path) -> ApplicationSettings:

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from kstreams_assets.app.model import AppTopic, TopicRole
+from kstreams_assets.app.model import AppTopic, TopicRole, TopicRoles
 from kstreams_assets.backup import run as run_points
 from kstreams_assets.backup.run import RunPoints, with_unproven
 from kstreams_assets.errors import ClusterUnavailableError
@@ -63,7 +63,7 @@ def points(tmp_path: Path) -> RunPoints:
     ledger = Ledger(warehouse, APPLICATION_ID)
     ledger.record([backup(stored, topic="log")], run_id="run-1")
     hold_records(warehouse, APPLICATION_ID)
-    made = application(AppTopic("log", frozenset({TopicRole.CHANGELOG})))
+    made = application(AppTopic("log", TopicRoles({TopicRole.CHANGELOG})))
     return RunPoints(made, cast(KafkaCluster, None), warehouse, SETTINGS)
 
 

@@ -15,7 +15,7 @@ from dagster._core.execution.backfill import BulkActionStatus, PartitionBackfill
 from dagster._core.storage.tags import RUN_KEY_TAG
 from dagster._core.test_utils import create_run_for_test
 
-from kstreams_assets.app.model import AppTopic, TopicRole
+from kstreams_assets.app.model import AppTopic, TopicRole, TopicRoles
 from kstreams_assets.backup.requests import CLAIM_S, FIRST_PAUSE_S, MAX_WINDOWS, claim_file
 from kstreams_assets.orchestration.backup_sensor import build_backup_sensor
 from kstreams_assets.orchestration.keys import pool
@@ -63,7 +63,7 @@ class TestWhatIsRequested:
         bench.minutes = 2.5
         bench.back_up(bench.request())
         assert bench.reason() == "Every closed window is backed up."
-        bench.topics = (*TOPICS, AppTopic("v", frozenset({TopicRole.INPUT})))
+        bench.topics = (*TOPICS, AppTopic("v", TopicRoles({TopicRole.INPUT})))
         assert "ended a short while ago" in bench.reason()
         bench.minutes += 2 * FIRST_PAUSE_S * SECOND
         record(bench.root, [2, 3], topics=["t", "u", "v"])

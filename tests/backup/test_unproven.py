@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from kstreams_assets.app.model import TopicRole
+from kstreams_assets.app.model import TopicRole, TopicRoles
 from kstreams_assets.warehouse.judge import unproven_points
 from kstreams_assets.warehouse.point import RecoveryPoint
 from kstreams_assets.warehouse.spans import SpanResult
@@ -33,7 +33,7 @@ def test_points_of_other_windows_are_not_told_again() -> None:
 def test_sealed_points_are_safe_but_for_source_topics() -> None:
     sealed = replace(point(5, cut(0, 100)), sealed=True)
     assert _found(sealed) == ()
-    roles = frozenset({TopicRole.INPUT, TopicRole.CHANGELOG})
+    roles = TopicRoles({TopicRole.INPUT, TopicRole.CHANGELOG})
     source = replace(sealed, partitions=(replace(cut(0, 100), roles=roles),))
     assert _found(source) == ("point-5",)
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from kstreams_assets.app.model import AppTopic, TopicRole
+from kstreams_assets.app.model import AppTopic, TopicRole, TopicRoles
 from kstreams_assets.backup.result import TopicLife
 from kstreams_assets.backup.verdicts import (
     CHANGELOG_CHECKS,
@@ -175,12 +175,12 @@ class TestPartitionsAligned:
     """All partitions, as many as the sub-topology needs."""
 
     APPLICATION = application(
-        AppTopic("in", frozenset({TopicRole.INPUT}), subtopologies=(0,)),
-        AppTopic("rep", frozenset({TopicRole.REPARTITION}), subtopologies=(1,)),
-        AppTopic("wide", frozenset({TopicRole.INPUT}), subtopologies=(1,)),
-        AppTopic("log", frozenset({TopicRole.CHANGELOG}), stores=("s",), subtopologies=(1,)),
-        AppTopic("table", frozenset({TopicRole.INPUT, TopicRole.CHANGELOG}), subtopologies=(1,)),
-        AppTopic("out", frozenset({TopicRole.OUTPUT})),
+        AppTopic("in", TopicRoles({TopicRole.INPUT}), subtopologies=(0,)),
+        AppTopic("rep", TopicRoles({TopicRole.REPARTITION}), subtopologies=(1,)),
+        AppTopic("wide", TopicRoles({TopicRole.INPUT}), subtopologies=(1,)),
+        AppTopic("log", TopicRoles({TopicRole.CHANGELOG}), stores=("s",), subtopologies=(1,)),
+        AppTopic("table", TopicRoles({TopicRole.INPUT, TopicRole.CHANGELOG}), subtopologies=(1,)),
+        AppTopic("out", TopicRoles({TopicRole.OUTPUT})),
     )
 
     def _judged(self, topic: str, present: int, **counts: int) -> Verdict:

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 from deltalake import write_deltalake
 
-from kstreams_assets.app.model import AppTopic, Store, StreamsApplication, TopicRole
+from kstreams_assets.app.model import AppTopic, Store, StreamsApplication, TopicRole, TopicRoles
 from kstreams_assets.backup.result import TopicBackup
 from kstreams_assets.completeness.recomputation import TopicFormat
 from kstreams_assets.completeness.rule import CompletenessRule
@@ -34,12 +34,12 @@ ORDERS, TOTALS, JOINED, RATES = "orders", "totals", "joined", "rates"
 MOVED, CHANGELOG = "app-moved-repartition", "app-sums-changelog"
 HOUR_MS = 3_600_000
 ROLES = {
-    ORDERS: frozenset({TopicRole.INPUT}),
-    TOTALS: frozenset({TopicRole.OUTPUT}),
-    JOINED: frozenset({TopicRole.INPUT, TopicRole.OUTPUT}),
-    RATES: frozenset({TopicRole.GLOBAL}),
-    MOVED: frozenset({TopicRole.REPARTITION}),
-    CHANGELOG: frozenset({TopicRole.CHANGELOG}),
+    ORDERS: TopicRoles({TopicRole.INPUT}),
+    TOTALS: TopicRoles({TopicRole.OUTPUT}),
+    JOINED: TopicRoles({TopicRole.INPUT, TopicRole.OUTPUT}),
+    RATES: TopicRoles({TopicRole.GLOBAL}),
+    MOVED: TopicRoles({TopicRole.REPARTITION}),
+    CHANGELOG: TopicRoles({TopicRole.CHANGELOG}),
 }
 _TEXT = Format(Encoding.STRING)
 _AMOUNT = Format(Encoding.JSON, "customer STRING, amount BIGINT")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import dagster as dg
 
-from kstreams_assets.app.model import AppTopic, StreamsApplication, TopicRole
+from kstreams_assets.app.model import AppTopic, StreamsApplication, TopicRole, TopicRoles
 from kstreams_assets.completeness.rule import CompletenessRule
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.orchestration.component import build_application_definitions
@@ -24,7 +24,7 @@ def settings() -> ApplicationSettings:
     """The application; restores go to the cluster it is on."""
     said = json.loads(told())
     topics = tuple(
-        AppTopic(name, frozenset(TopicRole(role) for role in roles))
+        AppTopic(name, TopicRoles(TopicRole(role) for role in roles))
         for name, roles in sorted(said["topics"].items())
     )
     connection = KafkaConnection(bootstrap_servers=said["bootstrap_servers"])

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kstreams_assets.app.model import AppTopic, StreamsApplication, TopicRole
+from kstreams_assets.app.model import AppTopic, StreamsApplication, TopicRole, TopicRoles
 from kstreams_assets.checks import Severity
 from kstreams_assets.governance.facts import (
     BackedUpRecords,
@@ -225,8 +225,8 @@ class TestNotDeclared:
 
     def test_without_a_topology_text(self) -> None:
         topics = (
-            AppTopic("in", frozenset({TopicRole.INPUT})),
-            AppTopic("shop-s-changelog", frozenset({TopicRole.CHANGELOG})),
+            AppTopic("in", TopicRoles({TopicRole.INPUT})),
+            AppTopic("shop-s-changelog", TopicRoles({TopicRole.CHANGELOG})),
         )
         said = replace(
             declared("orders_count_v1"), application=StreamsApplication("shop", topics), formats={}

@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 from deltalake import write_deltalake
 
-from kstreams_assets.app.model import AppTopic, Store, StreamsApplication, TopicRole
+from kstreams_assets.app.model import AppTopic, Store, StreamsApplication, TopicRole, TopicRoles
 from kstreams_assets.backup.partitions import WindowCalendar
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.ktables.snapshot import RowProblem, Snapshot, SnapshotPartition
@@ -26,9 +26,9 @@ SESSIONS = StoreFormat(
     StoreKind.SESSION, Format(Encoding.STRING), Format(Encoding.LONG), retention_ms=1000
 )
 TOPICS = (
-    AppTopic("orders.eu", frozenset({TopicRole.INPUT})),
-    AppTopic("shop-totals-changelog", frozenset({TopicRole.CHANGELOG}), stores=("totals",)),
-    AppTopic("shop-sessions-changelog", frozenset({TopicRole.CHANGELOG}), stores=("sessions",)),
+    AppTopic("orders.eu", TopicRoles({TopicRole.INPUT})),
+    AppTopic("shop-totals-changelog", TopicRoles({TopicRole.CHANGELOG}), stores=("totals",)),
+    AppTopic("shop-sessions-changelog", TopicRoles({TopicRole.CHANGELOG}), stores=("sessions",)),
 )
 STORES = (
     Store("totals", "shop-totals-changelog"),

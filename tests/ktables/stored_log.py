@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 from deltalake import DeltaTable, write_deltalake
 
-from kstreams_assets.app.model import AppTopic, StreamsApplication, TopicRole
+from kstreams_assets.app.model import AppTopic, StreamsApplication, TopicRole, TopicRoles
 from kstreams_assets.backup.result import TopicBackup
 from kstreams_assets.backup.run import Spark
 from kstreams_assets.kafka.raw_batch import RawRecord
@@ -27,7 +27,7 @@ TOPIC = "app-store-changelog"
 STORE = "store"
 APPLICATION_ID = "app"
 HOUR_MS = 3_600_000
-_CHANGELOG = frozenset({TopicRole.CHANGELOG})
+_CHANGELOG = TopicRoles({TopicRole.CHANGELOG})
 _SCHEMA = pa.schema(
     [
         ("window", pa.string()),
@@ -71,7 +71,7 @@ class StoredLog:
     warehouse: Warehouse
     spark: Spark
     format: StoreFormat = field(default_factory=StoreFormat)
-    roles: frozenset[TopicRole] = _CHANGELOG
+    roles: TopicRoles = _CHANGELOG
     runs: int = 0
 
     @property

@@ -9,7 +9,7 @@ import dagster as dg
 import pyarrow as pa
 import pytest
 
-from kstreams_assets.app.model import AppTopic, Store, TopicRole
+from kstreams_assets.app.model import AppTopic, Store, TopicRole, TopicRoles
 from kstreams_assets.errors import KTableWindowError
 from kstreams_assets.ktables.checks import EVERY_ROW_DECODES, SNAPSHOT_IS_PROVED
 from kstreams_assets.ktables.snapshot import RowProblem, Snapshot
@@ -141,7 +141,7 @@ def test_no_store_no_asset(tmp_path: Path) -> None:
 
 
 def test_stores_that_dagster_cannot_tell_apart(tmp_path: Path) -> None:
-    topic = AppTopic("log", frozenset({TopicRole.CHANGELOG}))
+    topic = AppTopic("log", TopicRoles({TopicRole.CHANGELOG}))
     two = settings(tmp_path, topics=[topic], stores=[Store("a-b", "log"), Store("a.b", "log")])
     with pytest.raises(CollidingNamesError, match="ktable: false"):
         assets.build_ktable_assets(two)

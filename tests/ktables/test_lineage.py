@@ -5,7 +5,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from kstreams_assets.app.model import AppTopic, TopicRole
+from kstreams_assets.app.model import AppTopic, TopicRole, TopicRoles
 from kstreams_assets.errors import ConfigurationError
 from kstreams_assets.ktables.run import table_stores
 from kstreams_assets.ktables.snapshot import TableStore
@@ -135,7 +135,7 @@ def test_the_table_tells_the_fields_of_registered_schemas() -> None:
 
 
 def test_the_longest_name_of_a_topic_wins(tmp_path: Path) -> None:
-    orders = AppTopic("orders", frozenset({TopicRole.INPUT}))
+    orders = AppTopic("orders", TopicRoles({TopicRole.INPUT}))
     configured = settings(tmp_path, topics=[orders, *TOPICS])
     store = TableStore("totals", "shop-totals-changelog", TOTALS)
     assert split_source("orders.eu.id", store, configured) == ("orders.eu", "id")

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from kstreams_assets.app.model import TopicRole
+from kstreams_assets.app.model import TopicRole, TopicRoles
 from kstreams_assets.ktables.plan import (
     PartitionPlan,
     choose_base,
@@ -139,7 +139,7 @@ class TestRanges:
 
 class TestStateCuts:
     def test_an_input_that_is_a_changelog_counts_up_to_the_committed_offset(self) -> None:
-        both = frozenset({TopicRole.INPUT, TopicRole.CHANGELOG})
+        both = TopicRoles({TopicRole.INPUT, TopicRole.CHANGELOG})
         now = replace(_cut(30, _range(5, 6), _range(18, 24)), roles=both)
         taken = point(5, now, group_offsets=[GroupOffset("t", 0, 20, "")])
         assert state_cuts(taken, "t") == [
@@ -147,12 +147,12 @@ class TestStateCuts:
         ]
 
     def test_without_a_committed_offset_nothing_of_it_is_in_the_store(self) -> None:
-        both = frozenset({TopicRole.INPUT, TopicRole.CHANGELOG})
+        both = TopicRoles({TopicRole.INPUT, TopicRole.CHANGELOG})
         now = replace(_cut(30), roles=both, log_start=4)
         assert state_cuts(point(5, now), "t") == [replace(now, end=4)]
 
     def test_other_topics_count_up_to_their_ends(self) -> None:
-        inputs = replace(_cut(30), roles=frozenset({TopicRole.GLOBAL}))
+        inputs = replace(_cut(30), roles=TopicRoles({TopicRole.GLOBAL}))
         taken = point(5, inputs, cut(0, 9, topic="u"), group_offsets=[GroupOffset("t", 0, 20, "")])
         assert state_cuts(taken, "t") == [inputs]
 

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from kstreams_assets.app.model import TopicRole
+from kstreams_assets.app.model import TopicRole, TopicRoles
 from kstreams_assets.ktables.planner import Proof, ProofFacts, prove, thinned_spans
 from kstreams_assets.offsets import OffsetRange
 from kstreams_assets.warehouse.ledger import StoredSpan, chains_of
@@ -10,8 +10,8 @@ from kstreams_assets.warehouse.point import Guarantee, PartitionCut, RecoveryPoi
 from tests.backup.samples import cut, point, window
 from tests.backup.stored import stored_span
 
-CHANGELOG = frozenset({TopicRole.CHANGELOG})
-GLOBAL = frozenset({TopicRole.GLOBAL})
+CHANGELOG = TopicRoles({TopicRole.CHANGELOG})
+GLOBAL = TopicRoles({TopicRole.GLOBAL})
 
 
 def _point(
@@ -22,9 +22,7 @@ def _point(
     return replace(taken, sealed=sealed, guarantee=guarantee, ledger_version=taken.taken_at_ms)
 
 
-def _cut(
-    end: int, *, saved_from: int | None = None, roles: frozenset[TopicRole] = CHANGELOG
-) -> PartitionCut:
+def _cut(end: int, *, saved_from: int | None = None, roles: TopicRoles = CHANGELOG) -> PartitionCut:
     return replace(cut(0, end), roles=roles, saved_from=saved_from)
 
 

@@ -14,7 +14,7 @@ import examples
 from examples.order_processor.application import OrderProcessor, create_topics
 from examples.order_processor.load import produce_orders
 from examples.order_processor.orders import OrderGenerator
-from kstreams_assets.app.model import AppTopic, TopicRole
+from kstreams_assets.app.model import AppTopic, TopicRole, TopicRoles
 from kstreams_assets.app.roles import application_from_topology
 from kstreams_assets.app.topology import parse_topology
 from kstreams_assets.kafka.cluster import KafkaCluster
@@ -183,8 +183,8 @@ def test_a_topic_that_is_gone_and_one_never_read(running: Running, tmp_path: Pat
     application = running.settings.application
     absent, unread = unique_name("absent"), f"{running.prefix}orders-rejected"
     topics = (
-        AppTopic(absent, frozenset({TopicRole.INPUT})),
-        AppTopic(unread, frozenset({TopicRole.INPUT})),
+        AppTopic(absent, TopicRoles({TopicRole.INPUT})),
+        AppTopic(unread, TopicRoles({TopicRole.INPUT})),
     )
     settings = replace(running.settings, application=replace(application, topics=topics))
     found = Exposed.of(Scrape([settings], timeout_s=20))

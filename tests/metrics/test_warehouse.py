@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from dagster._core.test_utils import freeze_time
 
-from kstreams_assets.app.model import AppTopic, TopicRole
+from kstreams_assets.app.model import AppTopic, TopicRole, TopicRoles
 from kstreams_assets.backup.partitions import WindowCalendar
 from kstreams_assets.errors import ConfigurationError
 from kstreams_assets.kafka.connection import KafkaConnection
@@ -27,8 +27,8 @@ from tests.ktables.samples import KEYS, snapshot
 from tests.metrics.exposed import Exposed
 
 TOPICS = (
-    AppTopic("in", frozenset({TopicRole.INPUT})),
-    AppTopic("log", frozenset({TopicRole.CHANGELOG})),
+    AppTopic("in", TopicRoles({TopicRole.INPUT})),
+    AppTopic("log", TopicRoles({TopicRole.CHANGELOG})),
 )
 SCHEDULE = WindowSchedule.every("hour", start="2026-10-20")
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from kstreams_assets.app.model import AppTopic, StreamsApplication, TopicRole
+from kstreams_assets.app.model import AppTopic, StreamsApplication, TopicRole, TopicRoles
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.kafka.coordinator_log import (
@@ -85,8 +85,8 @@ class Replicated:
         return StreamsApplication(
             self.group,
             (
-                AppTopic(self.input.topic, frozenset({TopicRole.INPUT})),
-                AppTopic(self.changelog.topic, frozenset({TopicRole.CHANGELOG})),
+                AppTopic(self.input.topic, TopicRoles({TopicRole.INPUT})),
+                AppTopic(self.changelog.topic, TopicRoles({TopicRole.CHANGELOG})),
             ),
         )
 

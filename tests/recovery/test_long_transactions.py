@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import pytest
 from confluent_kafka import Producer
 
-from kstreams_assets.app.model import AppTopic, StreamsApplication, TopicRole
+from kstreams_assets.app.model import AppTopic, StreamsApplication, TopicRole, TopicRoles
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.kafka.raw_log import RawLogReader
@@ -69,7 +69,7 @@ class Application:
     def take(self, between=lambda _step: None) -> Positions | NotTaken:
         """One try of the method."""
         roles = {self.changelog: TopicRole.CHANGELOG, self.output: TopicRole.OUTPUT}
-        topics = tuple(AppTopic(p.topic, frozenset({role})) for p, role in sorted(roles.items()))
+        topics = tuple(AppTopic(p.topic, TopicRoles({role})) for p, role in sorted(roles.items()))
         application = StreamsApplication(self.id, topics)
         with self.cluster() as cluster, RawLogReader(self.connection) as reader:
             present = cluster.metadata().topics

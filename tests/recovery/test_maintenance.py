@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from kstreams_assets.app.model import TopicRole
+from kstreams_assets.app.model import TopicRole, TopicRoles
 from kstreams_assets.kafka.raw_batch import RawRecord
 from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.recovery import maintenance
@@ -54,7 +54,7 @@ def sealed_point(number: int, *, every_s: int = 10, saved_from: int | None = Non
     of_hour = number % (3600 // every_s)
     changelog = replace(
         cut(0, (number + 1) * RATE, topic="changelog"),
-        roles=frozenset({TopicRole.CHANGELOG}),
+        roles=TopicRoles({TopicRole.CHANGELOG}),
         saved_from=(number - of_hour) * RATE if saved_from is None else saved_from,
     )
     taken = point(at_ms, changelog, cut(0, number), point_id=point_id(at_ms))

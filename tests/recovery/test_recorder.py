@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from kstreams_assets.app.model import TopicRole
+from kstreams_assets.app.model import TopicRole, TopicRoles
 from kstreams_assets.errors import ClusterUnavailableError, TopicNotFoundError
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.coordinator_log import CONSUMER_OFFSETS, coordinator_partition
@@ -276,7 +276,7 @@ def test_the_first_point_wants_every_topic_and_later_ones_go_on_without(bench: W
     bench.roles.pop(never)
     bench.topic("other")
     assert bench.take_point().guarantee is Guarantee.EXACT
-    bench.roles[never] = frozenset({TopicRole.CHANGELOG})
+    bench.roles[never] = TopicRoles({TopicRole.CHANGELOG})
     point = bench.take_point()
     assert point.absent_topics == (never,)
     assert (point.guarantee, point.guarantee_of_cut) == (Guarantee.AT_LEAST_ONCE, Guarantee.EXACT)
@@ -330,7 +330,7 @@ def test_topics_of_the_application_that_nobody_declared_cap_the_guarantee(
     with monkeypatch.context() as patched:
         patched.setattr(KafkaCluster, "group_ids", unavailable)
         assert others in (bench.take_point().undeclared_topics or ())
-    bench.roles[new] = frozenset({TopicRole.CHANGELOG})
+    bench.roles[new] = TopicRoles({TopicRole.CHANGELOG})
     denied = replace(bench.application, not_mine=frozenset({left_over, data}))
     fine = Recorder(denied, bench.cluster, bench.warehouse).take()
     assert (fine.undeclared_topics, fine.guarantee) == ((), fine.guarantee_of_cut)

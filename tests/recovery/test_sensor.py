@@ -11,7 +11,7 @@ import dagster as dg
 import pytest
 from dagster._core.definitions.sensor_definition import SensorExecutionData
 
-from kstreams_assets.app.model import TopicRole
+from kstreams_assets.app.model import TopicRole, TopicRoles
 from kstreams_assets.errors import ClusterUnavailableError
 from kstreams_assets.orchestration import recovery_point_sensor as recorder_sensor
 from kstreams_assets.orchestration.keys import recovery_points_key
@@ -344,4 +344,4 @@ class TestMetadata:
 def _cut(
     topic: str, partition: int, end: int, *roles: TopicRole, log_start: int = 0
 ) -> PartitionCut:
-    return PartitionCut(topic, partition, "life", log_start, end, frozenset(roles))
+    return PartitionCut(topic, partition, "life", log_start, end, TopicRoles(roles))

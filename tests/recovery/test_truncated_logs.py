@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from kstreams_assets.app.model import TopicRole
+from kstreams_assets.app.model import TopicRole, TopicRoles
 from kstreams_assets.backup.planner import Planner
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
@@ -41,7 +41,7 @@ def test_a_log_that_was_truncated_and_written_again(
         bench = Workbench(cluster, Warehouse(tmp_path / "w"), NoSpark(), unique_name("app"))
         topic = unique_name("t")
         cluster.create_topics([TopicSpec(topic, 1, 2, UNCLEAN)])
-        bench.roles[topic] = frozenset({TopicRole.INPUT})
+        bench.roles[topic] = TopicRoles({TopicRole.INPUT})
         leader, follower = await_in_sync(servers, topic, 2)
         write(bench, topic, 5)
         first = bench.close_window()

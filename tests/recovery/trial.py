@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from operator import itemgetter
 from pathlib import Path
 
-from kstreams_assets.app.model import AppTopic, StreamsApplication, TopicRole
+from kstreams_assets.app.model import AppTopic, StreamsApplication, TopicRole, TopicRoles
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.offsets import TopicPartitionId
@@ -48,7 +48,7 @@ def application_of(topics: OracleTopics, *, ticks: bool) -> StreamsApplication:
             topics.ticks_changelog: TopicRole.CHANGELOG,
             topics.ticks: TopicRole.OUTPUT,
         }
-    found = tuple(AppTopic(name, frozenset({role})) for name, role in sorted(roles.items()))
+    found = tuple(AppTopic(name, TopicRoles({role})) for name, role in sorted(roles.items()))
     return StreamsApplication(topics.application_id, found)
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from kstreams_assets.app.model import AppTopic, Store, StreamsApplication, TopicRole
+from kstreams_assets.app.model import AppTopic, Store, StreamsApplication, TopicRole, TopicRoles
 from kstreams_assets.backup.run import Spark, back_up, recorder_of
 from kstreams_assets.completeness.on_restores import require_complete
 from kstreams_assets.kafka.cluster import KafkaCluster
@@ -57,8 +57,8 @@ def make_source(bootstrap_servers: str, folder: Path, spark: Spark) -> KillSourc
     application = StreamsApplication(
         application_id,
         (
-            AppTopic(names[0], frozenset({TopicRole.INPUT})),
-            AppTopic(names[1], frozenset({TopicRole.CHANGELOG}), stores=("totals",)),
+            AppTopic(names[0], TopicRoles({TopicRole.INPUT})),
+            AppTopic(names[1], TopicRoles({TopicRole.CHANGELOG}), stores=("totals",)),
         ),
         (Store("totals", names[1]),),
     )

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from kstreams_assets.app.model import AppTopic, TopicRole
+from kstreams_assets.app.model import AppTopic, TopicRole, TopicRoles
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.offsets import OffsetRange, TopicPartitionId
 from kstreams_assets.restore.offset_map import OffsetRun
@@ -29,9 +29,9 @@ from tests.backup.samples import application, point
 TARGET = "target:1"
 ORDERS, TOTALS, BETWEEN = "orders", "shop-totals-changelog", "shop-by-customer-repartition"
 TOPICS = (
-    AppTopic(ORDERS, frozenset({TopicRole.INPUT})),
-    AppTopic(BETWEEN, frozenset({TopicRole.REPARTITION})),
-    AppTopic(TOTALS, frozenset({TopicRole.CHANGELOG})),
+    AppTopic(ORDERS, TopicRoles({TopicRole.INPUT})),
+    AppTopic(BETWEEN, TopicRoles({TopicRole.REPARTITION})),
+    AppTopic(TOTALS, TopicRoles({TopicRole.CHANGELOG})),
 )
 RECORDS = {ORDERS: 90, TOTALS: 9, BETWEEN: 1}
 

@@ -13,7 +13,7 @@ from confluent_kafka.admin import (
 )
 from pydantic import SecretStr
 
-from kstreams_assets.app.model import TopicRole
+from kstreams_assets.app.model import TopicRole, TopicRoles
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.kafka.topics import TopicSpec
@@ -68,7 +68,7 @@ class PlannedApplication:
         for name, (role, configs) in internal.items():
             topic = self.names[name] = f"{application_id}-sums-{name}"
             cluster.create_topics([TopicSpec(topic, 2, 1, configs)])
-            self.bench.roles[topic] = frozenset({role})
+            self.bench.roles[topic] = TopicRoles({role})
         self._write({"orders": 19, "rates": 3, "totals": 5, "changelog": 10, "repartition": 10})
         self._write({"orders": 1}, size=LARGE)
         self._commit({"orders": 12, "repartition": 6})

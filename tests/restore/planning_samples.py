@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from kstreams_assets.app.model import AppTopic, StreamsApplication, TopicRole
+from kstreams_assets.app.model import AppTopic, StreamsApplication, TopicRole, TopicRoles
 from kstreams_assets.offsets import OffsetRange, TopicPartitionId
 from kstreams_assets.restore.planning import Findings
 from kstreams_assets.restore.request import RestoreRequest
@@ -26,14 +26,14 @@ INPUT, GLOBAL = TopicRole.INPUT, TopicRole.GLOBAL
 CHANGELOG, REPARTITION, OUTPUT = TopicRole.CHANGELOG, TopicRole.REPARTITION, TopicRole.OUTPUT
 SOURCE_CLUSTER, TARGET_CLUSTER = "source-cluster", "target-cluster"
 
-ROLES: Mapping[str, frozenset[TopicRole]] = {
-    "orders": frozenset({INPUT}),
-    "rates": frozenset({GLOBAL}),
-    "names": frozenset({INPUT, CHANGELOG}),
-    "between": frozenset({INPUT, OUTPUT}),
-    "totals": frozenset({OUTPUT}),
-    "shop-sums-changelog": frozenset({CHANGELOG}),
-    "shop-sums-repartition": frozenset({REPARTITION}),
+ROLES: Mapping[str, TopicRoles] = {
+    "orders": TopicRoles({INPUT}),
+    "rates": TopicRoles({GLOBAL}),
+    "names": TopicRoles({INPUT, CHANGELOG}),
+    "between": TopicRoles({INPUT, OUTPUT}),
+    "totals": TopicRoles({OUTPUT}),
+    "shop-sums-changelog": TopicRoles({CHANGELOG}),
+    "shop-sums-repartition": TopicRoles({REPARTITION}),
 }
 """Of an application `shop` with a topic of every kind, in one partition each."""
 
@@ -42,7 +42,7 @@ COMMITTED = {"orders": 60, "names": 100, "between": 70, "shop-sums-repartition":
 RIGHTS = frozenset({"READ", "WRITE", "DESCRIBE", "DESCRIBE_CONFIGS", "ALTER_CONFIGS"})
 
 
-def application(roles: Mapping[str, frozenset[TopicRole]] = ROLES) -> StreamsApplication:
+def application(roles: Mapping[str, TopicRoles] = ROLES) -> StreamsApplication:
     """The application of these topics."""
     topics = tuple(AppTopic(name, of_topic) for name, of_topic in sorted(roles.items()))
     return StreamsApplication("shop", topics)

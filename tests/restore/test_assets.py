@@ -8,7 +8,7 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from kstreams_assets.app.model import AppTopic, TopicRole
+from kstreams_assets.app.model import AppTopic, TopicRole, TopicRoles
 from kstreams_assets.errors import GroupOffsetsDifferError
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.offsets import TopicPartitionId
@@ -499,7 +499,7 @@ def test_keys_edges_and_pool(settings: ApplicationSettings) -> None:
 def test_a_topic_with_the_name_of_the_group_offsets(
     settings: ApplicationSettings, name: str
 ) -> None:
-    topic = AppTopic(name, frozenset({TopicRole.REPARTITION}))
+    topic = AppTopic(name, TopicRoles({TopicRole.REPARTITION}))
     application = replace(settings.application, topics=(topic,))
     with pytest.raises(CollidingNamesError, match=rf"'{name}' and 'group_offsets'"):
         assets.build_restore_assets(replace(settings, application=application, topics=(topic,)))

@@ -8,7 +8,7 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from kstreams_assets.app.model import AppTopic, TopicRole
+from kstreams_assets.app.model import AppTopic, TopicRole, TopicRoles
 from kstreams_assets.completeness.on_restores import SKIPPED
 from kstreams_assets.completeness.result import Outcome, ResultsTable, RuleResult
 from kstreams_assets.completeness.rule import Place
@@ -295,7 +295,7 @@ def test_without_rules_on_restores_there_is_no_asset(settings: ApplicationSettin
 
 
 def test_a_topic_with_the_name_of_the_rules(settings: ApplicationSettings) -> None:
-    topic = AppTopic("restored_completeness", frozenset({TopicRole.INPUT}))
+    topic = AppTopic("restored_completeness", TopicRoles({TopicRole.INPUT}))
     application = replace(settings.application, topics=(topic,))
     named = replace(settings, application=application, topics=(topic,))
     with pytest.raises(CollidingNamesError, match="'restored_completeness'"):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kstreams_assets.app.model import AppTopic, StreamsApplication, TopicRole
+from kstreams_assets.app.model import AppTopic, StreamsApplication, TopicRole, TopicRoles
 from kstreams_assets.backup.run import back_up, recorder_of
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.topics import TopicSpec
@@ -70,7 +70,7 @@ def _backed_up(
 ) -> ApplicationSettings:
     application_id = unique_name("app")
     names = {name: f"{application_id}-{name}" for name in _OLD}
-    topics = tuple(AppTopic(names[name], frozenset({_role(name)})) for name in sorted(_OLD))
+    topics = tuple(AppTopic(names[name], TopicRoles({_role(name)})) for name in sorted(_OLD))
     application = StreamsApplication(application_id, topics)
     found = settings_of(application, bootstrap_servers, folder)
     began_ms = time.time_ns() // 1_000_000

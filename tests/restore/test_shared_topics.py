@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from kstreams_assets.app.model import TopicRole
+from kstreams_assets.app.model import TopicRole, TopicRoles
 from kstreams_assets.completeness.on_restores import require_complete
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
@@ -46,9 +46,9 @@ class Shared:
     def prepare(self) -> None:
         """Write, commit, take points, back up."""
         cluster = self.billing.cluster
-        self.shipping.roles[self.orders] = frozenset({TopicRole.INPUT})
+        self.shipping.roles[self.orders] = TopicRoles({TopicRole.INPUT})
         for bench in (self.billing, self.shipping):
-            bench.roles[bench.topic("out", role=TopicRole.OUTPUT)] = frozenset({TopicRole.OUTPUT})
+            bench.roles[bench.topic("out", role=TopicRole.OUTPUT)] = TopicRoles({TopicRole.OUTPUT})
         write(cluster, self.orders, [now_ms()] * 20)
         self.billing.delete_records(self.orders, _DELETED)
         self._commit(self.billing, _BILLING)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kstreams_assets.app.model import TopicRole
+from kstreams_assets.app.model import TopicRole, TopicRoles
 from kstreams_assets.errors import RestoreRefusedError
 from kstreams_assets.kafka.topics import TopicSpec
 from kstreams_assets.local.cluster import LocalCluster
@@ -64,7 +64,7 @@ def _topic(
     return TopicPlan(
         source=name,
         target=name,
-        roles=frozenset({TopicRole.INPUT}),
+        roles=TopicRoles({TopicRole.INPUT}),
         partitions=tuple(
             PartitionPlan(i, i, "", (), (), records=3, bytes=0, base_offset=end)
             for i, end in zip(ids, ends, strict=True)

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from confluent_kafka import Producer
 
-from kstreams_assets.app.model import TopicRole
+from kstreams_assets.app.model import TopicRole, TopicRoles
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.kafka.topics import TopicSpec
@@ -186,7 +186,7 @@ def _plan(works: Sequence[PartitionWork]) -> TopicPlan:
         PartitionPlan(work.source, work.target, "", work.ranges, (), work.records, 0)
         for work in works
     )
-    input_role = frozenset({TopicRole.INPUT})
+    input_role = TopicRoles({TopicRole.INPUT})
     return TopicPlan("orders", works[0].target.topic, input_role, partitions, 1, None, CONFIGS)
 
 

@@ -10,7 +10,7 @@ from typing import Final
 
 from examples.order_processor.application import Guarantee, OrderProcessor
 from examples.order_processor.orders import OrderGenerator
-from kstreams_assets.app.model import AppTopic, StreamsApplication, TopicRole
+from kstreams_assets.app.model import AppTopic, StreamsApplication, TopicRole, TopicRoles
 from tests.streams.feed import Record
 
 PARTITIONS: Final = 4
@@ -74,7 +74,7 @@ class OrderTopics:
             self.totals: TopicRole.OUTPUT,
             self.rejected: TopicRole.OUTPUT,
         }
-        found = tuple(AppTopic(name, frozenset({roles[name]})) for name in sorted(roles))
+        found = tuple(AppTopic(name, TopicRoles({roles[name]})) for name in sorted(roles))
         return StreamsApplication(self.application_id, found)
 
 

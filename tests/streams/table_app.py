@@ -6,7 +6,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Final
 
-from kstreams_assets.app.model import AppTopic, Store, StreamsApplication, TopicRole
+from kstreams_assets.app.model import AppTopic, Store, StreamsApplication, TopicRole, TopicRoles
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.topics import TopicSpec
 from kstreams_assets.local.process import StreamsProcess
@@ -46,7 +46,7 @@ class TableTopics:
             self.customers: {TopicRole.INPUT, TopicRole.CHANGELOG, TopicRole.OUTPUT},
             self.out: {TopicRole.OUTPUT},
         }
-        found = tuple(AppTopic(name, frozenset(roles[name])) for name in sorted(roles))
+        found = tuple(AppTopic(name, TopicRoles(roles[name])) for name in sorted(roles))
         stores = (Store(STORE, self.customers),)
         return StreamsApplication(self.application_id, found, stores)
 

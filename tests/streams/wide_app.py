@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from kstreams_assets.app.model import AppTopic, StreamsApplication, TopicRole
+from kstreams_assets.app.model import AppTopic, StreamsApplication, TopicRole, TopicRoles
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.topics import TopicSpec
 from kstreams_assets.local.process import StreamsProcess
@@ -111,5 +111,5 @@ class WideApp(StreamsProcess):
         super().__init__(PROGRAM, arguments, log_file=log_file, heap_mb=heap_mb)
 
 
-def _only(*roles: TopicRole) -> frozenset[TopicRole]:
-    return frozenset(roles)
+def _only(*roles: TopicRole) -> TopicRoles:
+    return TopicRoles(roles)

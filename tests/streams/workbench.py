@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from kstreams_assets.app.model import AppTopic, StreamsApplication, TopicRole
+from kstreams_assets.app.model import AppTopic, StreamsApplication, TopicRole, TopicRoles
 from kstreams_assets.backup.result import WindowBackup
 from kstreams_assets.backup.run import BackupRun, Spark
 from kstreams_assets.backup.verdicts import Verdict, judge
@@ -54,7 +54,7 @@ class Workbench:
     warehouse: Warehouse
     spark: Spark
     application_id: str
-    roles: dict[str, frozenset[TopicRole]] = field(default_factory=dict)
+    roles: dict[str, TopicRoles] = field(default_factory=dict)
     windows: list[Window] = field(default_factory=list)
     settings: BackupSettings = field(default_factory=BackupSettings)
 
@@ -74,7 +74,7 @@ class Workbench:
         """Create a topic that belongs to the application, and return its name."""
         name = unique_name(prefix)
         self.cluster.create_topics([TopicSpec(name, partitions, 1, configs or {})])
-        self.roles[name] = frozenset({role})
+        self.roles[name] = TopicRoles({role})
         return name
 
     def delete_records(self, topic: str, before: int, *, partition: int = 0) -> None:

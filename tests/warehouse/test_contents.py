@@ -12,7 +12,7 @@ from deltalake import write_deltalake
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kstreams_assets.app.model import AppTopic, TopicRole
+from kstreams_assets.app.model import AppTopic, TopicRole, TopicRoles
 from kstreams_assets.kafka.raw_batch import RawRecord
 from kstreams_assets.offsets import OffsetRange, TopicPartitionId, outside
 from kstreams_assets.warehouse.contents import Contents, Holding
@@ -127,7 +127,7 @@ def _wanted(
 
 
 def _contents(warehouse: Warehouse) -> Contents:
-    topic = AppTopic("t", frozenset({TopicRole.CHANGELOG}))
+    topic = AppTopic("t", TopicRoles({TopicRole.CHANGELOG}))
     return Contents(warehouse, application(topic))
 
 

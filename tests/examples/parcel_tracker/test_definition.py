@@ -8,7 +8,7 @@ import yaml
 import examples
 from examples.parcel_tracker.application import EXAMPLE, INPUTS, OUTPUTS, SERVE_AS_CHANGELOG
 from kstreams_assets.app.declarations import Declarations, StoreDeclaration
-from kstreams_assets.app.model import StreamsApplication, TopicRole
+from kstreams_assets.app.model import StreamsApplication, TopicRole, TopicRoles
 from kstreams_assets.app.roles import application_from_topology
 from kstreams_assets.app.topology import parse_topology
 from kstreams_assets.components import KafkaStreamsAppComponent
@@ -48,7 +48,7 @@ def settings() -> ApplicationSettings:
     return component.settings(FOLDER)
 
 
-def _roles(application: StreamsApplication) -> dict[str, frozenset[TopicRole]]:
+def _roles(application: StreamsApplication) -> dict[str, TopicRoles]:
     return {topic.name: topic.roles for topic in application.topics}
 
 
