@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from kstreams_assets.app.model import AppTopic, StreamsApplication, TopicRole
+from kstreams_assets.app.model import AppTopic, StreamsApplication, TopicRole, TopicRoles
 from kstreams_assets.kafka.topics import TopicIdentity
 from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.recovery.cut import Written
@@ -24,7 +24,7 @@ ROLES: Mapping[str, set[TopicRole]] = {
 
 
 def _standing(*absent: str) -> Standing:
-    topics = tuple(AppTopic(name, frozenset(roles)) for name, roles in sorted(ROLES.items()))
+    topics = tuple(AppTopic(name, TopicRoles(roles)) for name, roles in sorted(ROLES.items()))
     there = {name: TopicIdentity(name, f"{name}-id", 1) for name in ROLES if name not in absent}
     return Standing(StreamsApplication("app", topics), there, tuple(sorted(absent)))
 

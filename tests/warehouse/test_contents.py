@@ -122,7 +122,7 @@ def _wanted(
     end = wanted[-1].end
     bad = outside(0, end, wanted)
     inner = tuple(each for each in bad if each.start >= wanted[0].start)
-    cut = PartitionCut("t", 0, topic_id, 0, end, frozenset(), inner, saved_from)
+    cut = PartitionCut("t", 0, topic_id, 0, end, TopicRoles(), inner, saved_from)
     return point(10**6, cut, point_id="point-1"), [WantedPartition(cut, wanted)]
 
 

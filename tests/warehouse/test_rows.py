@@ -34,7 +34,10 @@ def made_up(hint: Any, numbers: Iterator[int], *, empty: bool) -> Any:
         return made_up(args[0], numbers, empty=empty)
     if origin in (Union, types.UnionType):
         return None if empty else made_up(args[0], numbers, empty=False)
-    if origin is frozenset or args[1:] == (...,):
+    if isinstance(hint, type) and issubclass(hint, frozenset):
+        (one,) = get_args(vars(hint)["__orig_bases__"][0])
+        return hint(made_up(one, numbers, empty=False) for _ in some)
+    if args[1:] == (...,):
         return origin(made_up(args[0], numbers, empty=False) for _ in some)
     if origin is tuple:
         return tuple(made_up(one, numbers, empty=empty) for one in args)
