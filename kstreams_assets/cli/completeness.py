@@ -14,10 +14,16 @@ from kstreams_assets.cli.options import app_options
 from kstreams_assets.cli.output import print_json, print_table
 from kstreams_assets.cli.restore_options import chosen_restore
 from kstreams_assets.cli.spark_run import spark_run
-from kstreams_assets.completeness.checks import AT_WINDOWS, ON_RESTORES, is_red, rule_checks
 from kstreams_assets.completeness.evaluate import evaluate_point, evaluate_window
 from kstreams_assets.completeness.on_restores import evaluate_restore
-from kstreams_assets.completeness.result import ResultsTable, RuleResult
+from kstreams_assets.completeness.result import (
+    AT_WINDOWS,
+    ON_RESTORES,
+    ResultsTable,
+    RuleResult,
+    is_red,
+    rule_checks,
+)
 from kstreams_assets.completeness.rule import Place
 from kstreams_assets.errors import ConfigurationError
 from kstreams_assets.restore.choice import choose

@@ -7,8 +7,7 @@ import click
 
 from kstreams_assets.checks import Severity
 from kstreams_assets.cli.output import print_table
-from kstreams_assets.completeness.checks import explanation_of, severity_of
-from kstreams_assets.completeness.result import RuleResult
+from kstreams_assets.completeness.result import RuleResult, explanation_of, severity_of
 from kstreams_assets.orchestration.completeness import NULL
 from kstreams_assets.warehouse.point import iso_time
 

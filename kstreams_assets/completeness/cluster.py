@@ -15,8 +15,7 @@ from kstreams_assets.completeness.content import (
     wanted,
 )
 from kstreams_assets.completeness.planner import MomentPlanner
-from kstreams_assets.completeness.runnable import Runnable
-from kstreams_assets.completeness.standing import Standing, listed
+from kstreams_assets.completeness.runnable import Runnable, Standing, listed
 from kstreams_assets.completeness.view import View, ViewKind
 from kstreams_assets.kafka.clients import java_system_properties, spark_options
 from kstreams_assets.kafka.cluster import KafkaCluster

@@ -6,12 +6,17 @@ from typing import Final
 
 from kstreams_assets.app.model import TopicRole
 from kstreams_assets.backup.run import Spark
-from kstreams_assets.completeness.checks import ON_RESTORES, explanation_of, rule_checks
 from kstreams_assets.completeness.evaluate import evaluate_cluster
-from kstreams_assets.completeness.result import Outcome, ResultsTable, RuleResult
+from kstreams_assets.completeness.result import (
+    ON_RESTORES,
+    Outcome,
+    ResultsTable,
+    RuleResult,
+    explanation_of,
+    rule_checks,
+)
 from kstreams_assets.completeness.rule import Place
-from kstreams_assets.completeness.runnable import Runnable, runnables_of
-from kstreams_assets.completeness.standing import Judged
+from kstreams_assets.completeness.runnable import Judged, Runnable, runnables_of
 from kstreams_assets.completeness.view import ViewKind
 from kstreams_assets.errors import RestoreIncompleteError, RestoreNotVerifiedError
 from kstreams_assets.kafka.cluster import KafkaCluster

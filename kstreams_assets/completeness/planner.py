@@ -1,6 +1,9 @@
 """From a recovery point or a window to the rows of each view; reads the warehouse, no JVM."""
 
-from collections.abc import Mapping, Sequence
+import shutil
+import time
+import uuid
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -11,30 +14,339 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from kstreams_assets.closing import Closing
 from kstreams_assets.completeness.content import (
     Content,
     LoggedRows,
     LogSource,
     Moment,
     Part,
+    SnapshotRows,
     ViewPart,
     in_flight_from,
     wanted,
 )
-from kstreams_assets.completeness.moments import Moments
-from kstreams_assets.completeness.snapshots import Snapshots
-from kstreams_assets.completeness.staging import Staging
-from kstreams_assets.completeness.standing import Standing, listed
+from kstreams_assets.completeness.runnable import Standing, listed
 from kstreams_assets.completeness.view import View, ViewKind
-from kstreams_assets.completeness.worth import PointWorth
+from kstreams_assets.errors import RecoveryPointNotFoundError
+from kstreams_assets.ktables.snapshot import Snapshot, TableStore
+from kstreams_assets.ktables.snapshots_table import SnapshotsTable
+from kstreams_assets.ktables.table import open_table, window_files
 from kstreams_assets.offsets import OffsetRange, TopicPartitionId
 from kstreams_assets.settings import ApplicationSettings
 from kstreams_assets.warehouse.contents import Contents
+from kstreams_assets.warehouse.judge import PointStatus, Restores
+from kstreams_assets.warehouse.layout import Warehouse
 from kstreams_assets.warehouse.ledger import Ledger, PartitionLife, rows_with_gap
-from kstreams_assets.warehouse.point import RecoveryPoint, WantedPartition
-from kstreams_assets.warehouse.points import SavedRecordsTable, by_partition
-from kstreams_assets.warehouse.spans import GapCause
+from kstreams_assets.warehouse.point import PartitionCut, RecoveryPoint, WantedPartition
+from kstreams_assets.warehouse.points import (
+    RecoveryPointTable,
+    SavedRecordsTable,
+    at_edges,
+    by_partition,
+)
+from kstreams_assets.warehouse.spans import GapCause, Window
 from kstreams_assets.warehouse.table import storage_failures
+
+
+class Moments:
+    """Points and windows of one application, as the ledger knew them at first use."""
+
+    def __init__(self, settings: ApplicationSettings, topics: Collection[str]) -> None:
+        self._application_id = settings.application_id
+        self._ledger = Ledger(settings.warehouse, settings.application_id)
+        self._table = RecoveryPointTable(settings.warehouse)
+        self._topics = topics
+        self._points: dict[str, RecoveryPoint] = {}
+
+    def of_window(self, window: Window) -> Moment | None:
+        """The point that ends a window and that of the window before; None if not backed up."""
+        point = self._load(self._closing.get(window))
+        if point is None:
+            return None
+        return Moment(point, self._before(window), window.key)
+
+    def of_point(self, point_id: str) -> Moment:
+        """A point, and the last one before it that ends a window.
+
+        Raises:
+            RecoveryPointNotFoundError: There is no point with this id.
+        """
+        for window, closing in self._closing.items():
+            if closing == point_id and (moment := self.of_window(window)) is not None:
+                return moment
+        point = self._load(point_id)
+        if point is None:
+            raise RecoveryPointNotFoundError(application_id=self._application_id, point_id=point_id)
+        ended = [w for w in self._closing if w.end_ms <= point.effective_at_ms]
+        before = self._load(self._closing[max(ended)]) if ended else None
+        return Moment(point, before)
+
+    def point(self, point_id: str) -> RecoveryPoint | None:
+        """A point by its id, None where it is not there (any more)."""
+        return self._load(point_id)
+
+    def prefetch(self, point_ids: Iterable[str]) -> None:
+        """Load points at once that will be asked for one by one."""
+        wanted = [point_id for point_id in point_ids if point_id not in self._points]
+        found = self._table.load(self._application_id, wanted) if wanted else []
+        self._points |= {point.id: point for point in found}
+
+    @cached_property
+    def _closing(self) -> dict[Window, str]:
+        """The recovery point (id) that bounds each window."""
+        by_topic = self._ledger.closing_points(self._topics)
+        return {
+            window: point_id
+            for _, closing in sorted(by_topic.items())
+            for window, point_id in closing.items()
+            if point_id is not None
+        }
+
+    def _before(self, window: Window) -> RecoveryPoint | None:
+        adjacent = [w for w in self._closing if w.end_ms == window.start_ms]
+        if adjacent:
+            return self._load(self._closing[adjacent[0]])
+        earlier = at_edges(self._table.instants(self._application_id), [window.start_ms])
+        return self._load(next(iter(earlier), None))
+
+    def _load(self, point_id: str | None) -> RecoveryPoint | None:
+        if point_id is None:
+            return None
+        self.prefetch([point_id])
+        return self._points.get(point_id)
+
+
+class Snapshots:
+    """The snapshots of one application by store and recovery point, as they were at first use."""
+
+    def __init__(self, settings: ApplicationSettings) -> None:
+        self._settings = settings
+        self._files: dict[str, dict[str, list[tuple[Path, int]]]] = {}
+
+    def find(self, store: TableStore, point_id: str) -> Snapshot | None:
+        """The snapshot at a point in the store's format of now, whose rows are in the table."""
+        snapshot = self._by_point.get((store.store, point_id))
+        if snapshot is None or snapshot.fingerprint != store.format.fingerprint:
+            return None
+        rows = sum(count for _, count in self._files_of(snapshot))
+        return snapshot if rows == snapshot.rows and snapshot.topic == store.topic else None
+
+    def rows(self, store: TableStore, point_id: str) -> SnapshotRows:
+        """Where the rows of a snapshot are; there must be one."""
+        snapshot = self._by_point[store.store, point_id]
+        files = tuple(str(path) for path, _ in self._files_of(snapshot))
+        return SnapshotRows(store.store, snapshot.window.key, files, snapshot.rows)
+
+    def doubt(self, store: TableStore, point_id: str) -> str:
+        """Why a snapshot is not proved; empty where it is, or where there is none."""
+        snapshot = self._by_point.get((store.store, point_id))
+        if snapshot is None or snapshot.proved:
+            return ""
+        return f"The snapshot of {store.store} is not proved: {snapshot.reason}"
+
+    @cached_property
+    def _by_point(self) -> dict[tuple[str, str], Snapshot]:
+        table = SnapshotsTable(self._settings.warehouse)
+        found = table.of(self._settings.application_id)
+        return {(snapshot.store, snapshot.point_id): snapshot for snapshot in found}
+
+    def _files_of(self, snapshot: Snapshot) -> list[tuple[Path, int]]:
+        if snapshot.store not in self._files:
+            path = self._settings.warehouse.ktable(self._settings.application_id, snapshot.store)
+            self._files[snapshot.store] = window_files(open_table(path), path)
+        return self._files[snapshot.store].get(snapshot.window.key, [])
+
+
+_COLUMNS: Final = ["partition", "offset", "timestamp_ms", "headers", "key", "value"]
+_STALE_S: Final = 86_400
+
+
+class Staging(Closing):
+    """A folder of one evaluation in the warehouse, where Spark's workers see it.
+
+    It is gone when closed; what a killed evaluation has left is removed a day later.
+    """
+
+    def __init__(self, warehouse: Warehouse, application_id: str) -> None:
+        self._parent = warehouse.root / ".staging" / f"completeness-{application_id}"
+        self._folder = self._parent / uuid.uuid4().hex
+        self._count = 0
+
+    def write(self, rows: pa.Table) -> str:
+        """Store saved records as a file and return its path."""
+        if not self._count:
+            self._sweep()
+            self._folder.mkdir(parents=True)
+        self._count += 1
+        path = self._folder / f"{self._count:06d}.parquet"
+        pq.write_table(rows.select(_COLUMNS), path, use_dictionary=False)
+        return str(path)
+
+    def empty(self) -> None:
+        """Remove the files that were written."""
+        for path in self._folder.glob("*.parquet"):
+            path.unlink()
+
+    def close(self) -> None:
+        """Remove the folder."""
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _sweep(self) -> None:
+        stale = time.time() - _STALE_S
+        for folder in self._parent.glob("*"):
+            if _age_of(folder) < stale:
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+def _age_of(folder: Path) -> float:
+    try:
+        return folder.stat().st_mtime
+    except FileNotFoundError:  # another evaluation has removed it
+        return time.time()
+
+
+class PointWorth:
+    """Judges one point for rules, each by the topics and stores that it looks at."""
+
+    def __init__(
+        self,
+        moment: Moment,
+        *,
+        contents: Contents,
+        snapshots: Snapshots,
+        backed_up: Set[str],
+    ) -> None:
+        self._moment, self._contents = moment, contents
+        self._snapshots, self._backed_up = snapshots, backed_up
+
+    def standings(self, views: Sequence[Sequence[ViewPart]]) -> list[Standing]:
+        """What stands against judging each of some rules, given the views of each."""
+        logged = [[one for one in of_rule if not one.of_snapshot] for of_rule in views]
+        return [
+            self._standing(of_rule, standing)
+            for of_rule, standing in zip(views, self._judged(logged), strict=True)
+        ]
+
+    def _standing(self, views: Sequence[ViewPart], standing: Standing) -> Standing:
+        missing = {one.view.topic for one in views if not self._is_backed_up(one.view)}
+        if missing:
+            return Standing(not_covered=f"Not in the backup: {listed(sorted(missing))}.")
+        doubts = [self._snapshot_doubt(one) for one in views if one.of_snapshot]
+        return replace(
+            standing,
+            unproven=" ".join(doubt for doubt in (*doubts, standing.unproven) if doubt),
+            incomplete=listed(text for one in views for text in self._incomplete(one)),
+            unknown=self._unknown(views),
+        )
+
+    def standings_of_restored(
+        self, views: Sequence[Sequence[ViewPart]], besides: Sequence[Sequence[str]]
+    ) -> list[Standing]:
+        """The same for a cluster that was restored from the point, with `besides` missing there.
+
+        What the backup does not hold was accepted with the restore.
+        """
+        covered = [
+            [one for one in of_rule if one.view.topic in self._backed_up] for of_rule in views
+        ]
+        return [
+            replace(
+                standing,
+                not_covered="",
+                unproven=standing.unproven or standing.not_covered,
+                incomplete=listed([*self._begun_late(of_rule), *texts]),
+            )
+            for of_rule, standing, texts in zip(views, self._judged(covered), besides, strict=True)
+        ]
+
+    def _judged(self, views: Sequence[Sequence[ViewPart]]) -> list[Standing]:
+        """What the point, and the one before where it is looked at, give of each rule's topics."""
+        points: list[RecoveryPoint] = []
+        slices: list[tuple[int, int]] = []
+        for of_rule in views:
+            first = len(points)
+            now = [one for one in of_rule if one.part is not Part.BEFORE]
+            then = [one for one in of_rule if one.part is Part.BEFORE]
+            points.append(self._narrowed(self._moment.point, now))
+            if self._moment.before is not None and then:
+                points.append(self._narrowed(self._moment.before, then))
+            slices.append((first, len(points)))
+        statuses = self._contents.statuses(points)
+        return [_standing_of(statuses[first:end]) for first, end in slices]
+
+    def _narrowed(self, point: RecoveryPoint, views: Sequence[ViewPart]) -> RecoveryPoint:
+        """The point with only the partitions and offsets that are looked at."""
+        cuts = [
+            _narrowed(one) for each in views for one in wanted(each.view, self._moment, each.part)
+        ]
+        return point.narrowed(cuts)
+
+    def _incomplete(self, asked: ViewPart) -> list[str]:
+        """Partitions of a topic of which records are missing for good."""
+        if not _is_counted(asked):
+            return []
+        found = []
+        for one in wanted(asked.view, self._moment, asked.part):
+            lost = self._contents.missing(one)
+            if lost and lost[0].start == 0:
+                found.append(f"{one.cut.id} begins at offset {lost[0].end} in the backup")
+            elif lost:
+                lacking = f"{lost[0].start} to {lost[0].end - 1}"
+                found.append(f"{one.cut.id} lacks offsets {lacking} in the backup")
+        return found
+
+    def _begun_late(self, views: Sequence[ViewPart]) -> list[str]:
+        """Partitions of which a restore from the point has not all records."""
+        topics = {one.view.topic for one in views if _is_counted(one)}
+        return [
+            f"{cut.id} begins at offset {cut.log_start} in the backup"
+            for cut in self._moment.point.partitions
+            if cut.topic in topics and cut.log_start > 0
+        ]
+
+    def _unknown(self, views: Sequence[ViewPart]) -> str:
+        known = {cut.topic for cut in self._moment.point.partitions}
+        unknown = sorted({one.view.topic for one in views} - known)
+        return f"The recovery point does not know {listed(unknown)}." if unknown else ""
+
+    def _is_backed_up(self, view: View) -> bool:
+        """Records in flight are saved with the point, whatever is backed up."""
+        return view.topic in self._backed_up or view.is_transient
+
+    def _snapshot_doubt(self, asked: ViewPart) -> str:
+        point = self._moment.at(asked.part)
+        if asked.view.store is None or point is None:
+            return ""
+        return self._snapshots.doubt(asked.view.store, point.id)
+
+
+def _standing_of(statuses: Sequence[PointStatus]) -> Standing:
+    by_gift = {status.gives: status for status in statuses}
+    bad = by_gift.get(Restores.NOTHING)
+    if bad is not None:
+        return Standing(not_covered=f"Recovery point {bad.id}: {bad.reason}")
+    repeating = by_gift.get(Restores.AT_LEAST_ONCE)
+    unproven = by_gift.get(Restores.UNPROVEN)
+    return Standing(
+        repeats=repeating.reason.rstrip(".") if repeating else "",
+        unproven=unproven.reason if unproven else "",
+    )
+
+
+def _is_counted(asked: ViewPart) -> bool:
+    """Whether a view shows all records of a topic, or all that are new."""
+    view = asked.view
+    return not (view.kind is ViewKind.STORE or view.is_transient or asked.part is Part.BEFORE)
+
+
+def _narrowed(one: WantedPartition) -> PartitionCut:
+    """The cut with only the offsets that are looked at."""
+    if not one.ranges:
+        return replace(one.cut, end=one.cut.log_start, excluded=())
+    start = max(one.cut.log_start, one.ranges[0].start)
+    return replace(one.cut, log_start=start, end=max(start, one.ranges[-1].end))
+
 
 _KEPT_BYTES: Final = 256 * 1024**2
 """A topic of which not more is backed up is read and decoded once for all that is evaluated."""

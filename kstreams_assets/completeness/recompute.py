@@ -9,14 +9,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from kstreams_assets.completeness.column_types import (
+from kstreams_assets.completeness.rule import Recomputation, WindowedBy
+from kstreams_assets.completeness.view import (
     FRACTIONS,
     NUMBERS,
     RELATIVE_TOLERANCE,
+    View,
+    ViewKind,
     column_type,
 )
-from kstreams_assets.completeness.recomputation import Recomputation, WindowedBy
-from kstreams_assets.completeness.view import View, ViewKind
 
 RULE_PREFIX: Final = "recompute_"
 """Begins the name of the rule that the recomputation of a store is: `recompute_<store>`."""

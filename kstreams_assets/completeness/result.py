@@ -1,14 +1,18 @@
-"""How completeness rules, and recomputations of stores, came out, and the table that keeps it."""
+"""How rules and recomputations of stores came out: stored results, and what they are checks of."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Final
 
 import pyarrow.compute as pc
 
 from kstreams_assets.checks import Severity
-from kstreams_assets.completeness.rule import Place
+from kstreams_assets.completeness.recompute import RULE_PREFIX
+from kstreams_assets.completeness.rule import CompletenessRule, Place, Scope
+from kstreams_assets.errors import ConfigurationError
+from kstreams_assets.orchestration.keys import folded
+from kstreams_assets.settings import ApplicationSettings
 from kstreams_assets.warehouse.column import ApplicationId, Column, Columns
 from kstreams_assets.warehouse.layout import Warehouse
 from kstreams_assets.warehouse.table import Table, one_of
@@ -171,3 +175,115 @@ class ResultsTable:
 
 def _in_order(results: list[RuleResult]) -> list[RuleResult]:
     return sorted(results, key=lambda result: result.evaluated_at_ms)
+
+
+AT_WINDOWS: Final = frozenset({Place.BACKUP, Place.KTABLES})
+ON_RESTORES: Final = frozenset({Place.RESTORE})
+
+_NOT_VERIFIABLE: Final = "Not verifiable exactly: "
+
+
+@dataclass(frozen=True, slots=True)
+class RuleCheck:
+    """The asset check of a rule or of a recomputed store.
+
+    `rule` is the name in results, `name` that of the check (Dagster takes letters, digits and
+    underscores). `blocking`: where it does not hold, a restore stops before the group offsets.
+    """
+
+    rule: str
+    name: str
+    claim: str
+    blocking: bool
+
+
+def rule_checks(settings: ApplicationSettings, places: frozenset[Place]) -> tuple[RuleCheck, ...]:
+    """The checks of the rules that hold at one of these places, and of every recomputed store.
+
+    Raises:
+        ConfigurationError: Dagster would take two of the rules for one.
+    """
+    checks = [
+        *(_of_rule(rule) for rule in settings.completeness if rule.on & places),
+        *(_of_store(each.store, each.source) for each in settings.recomputed),
+    ]
+    seen: dict[str, RuleCheck] = {}
+    for check in checks:
+        other = seen.setdefault(check.name, check)
+        if other is not check:
+            raise ConfigurationError(
+                f"Dagster cannot tell the completeness rules {other.rule!r} and {check.rule!r}"
+                " apart: it folds names to letters, digits and underscores.",
+                remedy="Rename one of them.",
+            )
+    return tuple(checks)
+
+
+def severity_of(result: RuleResult) -> Severity:
+    """How bad a result is that did not pass.
+
+    A rule that could not be evaluated is as bad as it gets, one that cannot be judged is a warning.
+    """
+    if result.outcome is Outcome.VIOLATED:
+        return result.severity
+    return Severity.WARN if result.outcome is Outcome.NOT_VERIFIABLE else Severity.ERROR
+
+
+def is_red(result: RuleResult) -> bool:
+    """Whether the result is an error: neither passed nor a mere warning."""
+    return not result.passed and severity_of(result) is Severity.ERROR
+
+
+def explanation_of(result: RuleResult) -> str:
+    """What was found, and when it did not pass, what to do."""
+    is_judged = result.outcome is not Outcome.NOT_VERIFIABLE
+    if is_judged or result.explanation.startswith(_NOT_VERIFIABLE):
+        return result.explanation
+    return f"{_NOT_VERIFIABLE}{result.explanation}"
+
+
+def declared_rules(settings: ApplicationSettings) -> frozenset[str]:
+    """The names that results may have: of the rules, and of the recomputed stores."""
+    recomputed = {f"{RULE_PREFIX}{each.store}" for each in settings.recomputed}
+    return frozenset({rule.name for rule in settings.completeness} | recomputed)
+
+
+def counts(results: Iterable[RuleResult]) -> dict[Outcome, int]:
+    """How many results have which outcome."""
+    found = dict.fromkeys(Outcome, 0)
+    for result in results:
+        found[result.outcome] += 1
+    return found
+
+
+def _of_rule(rule: CompletenessRule) -> RuleCheck:
+    parts = [rule.description.strip(), f"Balance: `{rule.balance}`." if rule.balance else ""]
+    if not any(parts):
+        parts.append(f"No row comes out of:\n\n```sql\n{rule.sql.strip()}\n```\n")
+    if rule.scope is Scope.WINDOW:
+        parts.append("Of what is new since the window before.")
+    parts.append(
+        "Red: the rows in violation are with the evaluation."
+        if rule.severity is Severity.ERROR
+        else "A violation is a warning; the rows are with the evaluation."
+    )
+    return RuleCheck(
+        rule=rule.name,
+        name=folded(rule.name),
+        claim=" ".join(part for part in parts if part),
+        blocking=rule.blocking and rule.severity is Severity.ERROR,
+    )
+
+
+def _of_store(store: str, source: str) -> RuleCheck:
+    rule = f"{RULE_PREFIX}{store}"
+    return RuleCheck(
+        rule=rule,
+        name=folded(rule),
+        claim=(
+            f"Store `{store}`, computed anew from `{source}`, is what the snapshot or changelog"
+            " holds. Red: the keys that differ are with the evaluation. Where late records or a"
+            " restart may have changed what counts, it is a warning: not verifiable exactly."
+        ),
+        blocking=True,
+    )

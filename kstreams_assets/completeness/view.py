@@ -1,16 +1,24 @@
-"""What completeness rules can name: one view for each topic and store that is backed up. Pure."""
+"""What rules can name: a view for each topic and store that is backed up, and its columns. Pure."""
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+import difflib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
 from kstreams_assets.app.model import AppTopic, Store, TopicRole, TopicRoles
-from kstreams_assets.completeness.recomputation import TopicFormat
-from kstreams_assets.ktables.columns import KEY_PARTS
+from kstreams_assets.completeness.rule import Scope, TopicFormat
+from kstreams_assets.ktables.columns import KEY_PARTS, TYPES
 from kstreams_assets.ktables.ddl import SchemaField, parse_schema
 from kstreams_assets.ktables.snapshot import TableStore
-from kstreams_assets.ktables.store_format import BYTES, FRAMED, StoreFormat, StoreKind, format_of
+from kstreams_assets.ktables.store_format import (
+    BYTES,
+    FRAMED,
+    Format,
+    StoreFormat,
+    StoreKind,
+    format_of,
+)
 from kstreams_assets.settings import ApplicationSettings
 
 COMMON_COLUMNS: Final = (
@@ -166,3 +174,208 @@ def _columns(read: StoreFormat) -> tuple[str, ...] | None:
     parts = key_parts_of(read.kind)
     fields = () if read.value.schema is None else parse_schema(read.value.schema)
     return (*COMMON_COLUMNS, *parts, *value_columns((each.name for each in fields), parts))
+
+
+_COMMON: Final[Mapping[str, str]] = {
+    "_partition": "int",
+    "_offset": "bigint",
+    "_timestamp": "timestamp",
+    "_timestamp_ms": "bigint",
+    "_window": "string",
+    "_headers": "array",
+    "_in_flight": "boolean",
+    "_decode_error": "string",
+}
+NUMBERS: Final = frozenset(
+    {"tinyint", "byte", "smallint", "short", "int", "integer", "bigint", "long", "decimal"}
+    | {"dec", "numeric", "float", "real", "double"}
+)
+FRACTIONS: Final = frozenset({"float", "real", "double"})
+"""Types whose sums depend on the order of the records."""
+RELATIVE_TOLERANCE: Final = "1e-9"
+"""By how much such sums may differ."""
+
+
+class MissingColumnError(LookupError):
+    """A view, or a struct in it, has no such column; `available` are those it has."""
+
+    def __init__(self, name: str, available: Iterable[str]) -> None:
+        self.name = name
+        self.available = tuple(available)
+        super().__init__(f"no column {name!r}: there are {', '.join(self.available)}")
+
+
+def column_type(view: View, path: Sequence[str]) -> str | None:
+    """The type of a column, or of a field in it, in lower case without parameters (`decimal`).
+
+    None where it is known only when read (Avro, Protobuf, buffers, inside of arrays and maps).
+
+    Raises:
+        MissingColumnError: It is known that there is none.
+    """
+    if view.columns is None:
+        return None
+    first = path[0].lower()
+    known = {name.lower() for name in view.columns}
+    if first not in known:
+        raise MissingColumnError(path[0], view.columns)
+    if first == "_key":
+        return _of_format(view.format.key, path)
+    if first == "_value":
+        return _of_format(view.format.value, path)
+    if first in _COMMON:
+        return _COMMON[first] if len(path) == 1 or first == "_headers" else _scalar(path)
+    parts = {name: type_ for name, type_, _ in KEY_PARTS.get(view.format.kind, ())}
+    if first in key_parts_of(view.format.kind):
+        return parts[first]
+    return _in_fields(view.fields, path)
+
+
+def _of_format(declared: Format, path: Sequence[str]) -> str | None:
+    if declared.encoding in FRAMED:
+        return None
+    if len(path) == 1:
+        return TYPES[declared.encoding]
+    if declared.schema is None:
+        return _scalar(path)
+    return _in_fields(parse_schema(declared.schema), path[1:])
+
+
+def _in_fields(fields: Sequence[SchemaField], path: Sequence[str]) -> str | None:
+    found = next((each for each in fields if each.name.lower() == path[0].lower()), None)
+    if found is None:
+        raise MissingColumnError(path[0], (each.name for each in fields))
+    if found.fields and len(path) > 1:
+        return _in_fields(found.fields, path[1:])
+    plain = found.type.lower().partition("(")[0].partition("<")[0]
+    if len(path) == 1:
+        return plain
+    # Below an array or a map the path goes on; below a number it does not.
+    return None if plain in ("array", "map") else _scalar(path)
+
+
+def _scalar(path: Sequence[str]) -> str | None:
+    raise MissingColumnError(".".join(path[1:]), ())
+
+
+_SHOWN: Final = 30
+
+
+class RuleTextError(ValueError):
+    """A text of a rule that is refused; whoever reads the YAML names rule and file.
+
+    `line` is that of the text (from 1), None where none is to blame.
+    """
+
+    def __init__(self, problem: str, *, remedy: str, line: int | None = None) -> None:
+        super().__init__(f"{problem}. {remedy}")
+        self.problem = problem
+        self.remedy = remedy
+        self.line = line
+
+
+@dataclass(frozen=True, slots=True)
+class NamedView:
+    """A view as a rule names it; `name` may be an alias and may end with `@before`."""
+
+    name: str
+    view: View
+
+    @property
+    def is_before(self) -> bool:
+        """Whether it holds what there was at the point of the window before."""
+        return self.name.endswith(BEFORE)
+
+
+@dataclass(frozen=True, slots=True)
+class KnownViews:
+    """The views that rules of an application can name.
+
+    `without_backup` says of topics and stores that there are, but in no backup, why.
+    """
+
+    views: Mapping[str, View]
+    without_backup: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, settings: ApplicationSettings) -> "KnownViews":
+        """Those of an application."""
+        views = views_of(settings)
+        backed_up = {topic.name for topic in settings.topics}
+        without = {
+            topic.name: "the topic is excluded from the backup"
+            for topic in settings.application.topics
+            if topic.name not in backed_up
+        }
+        prefix = f"{settings.application_id}-"
+        for topic in settings.application.topics:
+            if topic.is_internal and topic.name in without:
+                without.setdefault(topic.name.removeprefix(prefix), without[topic.name])
+        for store in settings.application.stores:
+            if store.changelog not in backed_up:
+                why = (
+                    "the store has no changelog"
+                    if store.changelog is None
+                    else f"its changelog {store.changelog} is excluded from the backup"
+                )
+                for name in (store.name, f"{STORE_PREFIX}{store.name}"):
+                    without.setdefault(name, why)
+        return cls(views, without)
+
+    def find(self, name: str, scope: Scope) -> NamedView | None:
+        """The view of this name; None where there is none.
+
+        Names are compared without case, as Spark compares those of views, unless that leaves two.
+
+        Raises:
+            RuleTextError: It is in no backup, or is `@before` where there is none.
+        """
+        plain = name.removesuffix(BEFORE)
+        found = self._spelling(plain)
+        if found is None:
+            if plain in self.without_backup:
+                raise RuleTextError(
+                    f"{plain!r} is in no backup: {self.without_backup[plain]}",
+                    remedy="Back it up (mode, include and exclude), or leave it out of the rule.",
+                )
+            return None
+        if plain == name:
+            return NamedView(found, self.views[found])
+        return self._before(found, scope)
+
+    def near(self, name: str) -> str:
+        """The names that look like this one, else all, as a part of a message."""
+        plain = name.removesuffix(BEFORE)
+        shown = sorted(known for known in self.views if not self._is_second_name(known))
+        near = difflib.get_close_matches(plain, shown, n=3, cutoff=0.5)
+        if near:
+            return f"near: {', '.join(near)}"
+        more = f" and {len(shown) - _SHOWN} more" if len(shown) > _SHOWN else ""
+        return f"there are: {', '.join(shown[:_SHOWN])}{more}"
+
+    def _is_second_name(self, name: str) -> bool:
+        """Whether it is `store:<name>` where `<name>` suffices."""
+        short = name.removeprefix(STORE_PREFIX)
+        return short != name and self.views.get(short) is self.views[name]
+
+    def _spelling(self, name: str) -> str | None:
+        if name in self.views:
+            return name
+        alike = [known for known in self.views if known.lower() == name.lower()]
+        return alike[0] if len(alike) == 1 else None
+
+    def _before(self, name: str, scope: Scope) -> NamedView:
+        view = self.views[name]
+        if scope is not Scope.WINDOW:
+            raise RuleTextError(
+                f"{name}{BEFORE} is only there in rules with scope: window",
+                remedy="Give the rule scope: window, or leave @before out.",
+            )
+        if not view.has_before:
+            raise RuleTextError(
+                f"there is no {name}{BEFORE}: in a rule with scope: window {name} holds only what"
+                " is new",
+                remedy="Stores, repartition topics and topics that the application both writes and"
+                " reads have one.",
+            )
+        return NamedView(f"{name}{BEFORE}", view)

@@ -4,8 +4,13 @@ import dagster as dg
 from pydantic import Field
 
 from kstreams_assets.checks import Severity
-from kstreams_assets.completeness.recomputation import Recomputation, WindowedBy
-from kstreams_assets.completeness.rule import DEFAULT_TIMEOUT_S, Place, Scope
+from kstreams_assets.completeness.rule import (
+    DEFAULT_TIMEOUT_S,
+    Place,
+    Recomputation,
+    Scope,
+    WindowedBy,
+)
 
 
 class RuleModel(dg.Resolvable, dg.Model):

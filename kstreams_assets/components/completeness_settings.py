@@ -9,12 +9,10 @@ from typing import Final
 from kstreams_assets.app.declarations import require_known
 from kstreams_assets.app.model import StreamsApplication, TopicRole
 from kstreams_assets.completeness.balance import balance_sql
-from kstreams_assets.completeness.known_views import KnownViews, RuleTextError
-from kstreams_assets.completeness.recomputation import Recomputation, TopicFormat
 from kstreams_assets.completeness.recompute import RULE_PREFIX
-from kstreams_assets.completeness.recompute_check import check_recomputation
-from kstreams_assets.completeness.rule import CompletenessRule
-from kstreams_assets.completeness.sql_check import check_rule_sql
+from kstreams_assets.completeness.rule import CompletenessRule, Recomputation, TopicFormat
+from kstreams_assets.completeness.sql_check import check_recomputation, check_rule_sql
+from kstreams_assets.completeness.view import KnownViews, RuleTextError
 from kstreams_assets.completeness.yaml_lines import RuleLines, YamlLines
 from kstreams_assets.components.completeness_models import RuleModel
 from kstreams_assets.components.format_models import read_format

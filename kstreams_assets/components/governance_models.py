@@ -10,7 +10,7 @@ from kstreams_assets.app.declarations import require_known
 from kstreams_assets.app.model import StreamsApplication, TopicRole
 from kstreams_assets.app.names import internal_topic
 from kstreams_assets.errors import ConfigurationError
-from kstreams_assets.governance.declaration import Governance, Limits
+from kstreams_assets.governance.facts import Governance, Limits
 
 _LIMITS: Final = Limits()
 _HOUR_MS: Final = 3_600_000

@@ -9,12 +9,16 @@ from typing import Final
 
 from kstreams_assets.backup.requests import WindowStatus, window_statuses
 from kstreams_assets.checks import Finding, Severity
-from kstreams_assets.completeness.checks import declared_rules
-from kstreams_assets.completeness.result import Outcome, ResultsTable, RuleResult, RuleStanding
+from kstreams_assets.completeness.result import (
+    Outcome,
+    ResultsTable,
+    RuleResult,
+    RuleStanding,
+    declared_rules,
+)
 from kstreams_assets.drill.report import DrillsTable, ObjectiveResult, StoredDrill
 from kstreams_assets.errors import KafkaError, SecretNotFoundError
-from kstreams_assets.governance.findings import GovernanceReport
-from kstreams_assets.governance.table import FindingsTable
+from kstreams_assets.governance.findings import FindingsTable, GovernanceReport
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.ktables.snapshot import Snapshot
 from kstreams_assets.ktables.snapshots_table import SnapshotsTable

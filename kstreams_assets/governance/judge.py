@@ -1,18 +1,940 @@
 """All checks of an application's governance. Pure."""
 
-from collections.abc import Callable
+import difflib
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Final
 
+from kstreams_assets.app.model import AppTopic, TopicRole, TopicRoles
+from kstreams_assets.app.names import owner_of, store_of
 from kstreams_assets.checks import Severity
-from kstreams_assets.governance import (
-    judges_configs,
-    judges_load,
-    judges_partitions,
-    judges_retention,
-    judges_topology,
+from kstreams_assets.governance.facts import Declared, GovernanceFacts, TopicState
+from kstreams_assets.governance.findings import (
+    NOTHING_COMPARED,
+    GovernanceFinding,
+    GovernanceVerdict,
+    verdict,
 )
-from kstreams_assets.governance.facts import Declared, GovernanceFacts
-from kstreams_assets.governance.findings import GovernanceFinding, GovernanceVerdict, verdict
+from kstreams_assets.ktables.store_format import StoreKind
+
+_UNITS: Final = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1_000, "s"))
+
+
+def set_configs(bootstrap_servers: str, topic: str, **configs: str | int) -> str:
+    """The command that sets configs of a topic; `_` in their names stands for a dot."""
+    said = ",".join(
+        f"{name.replace('_', '.')}=" + (f"[{value}]" if "," in str(value) else str(value))
+        for name, value in configs.items()
+    )
+    return (
+        f"kafka-configs.sh --bootstrap-server {bootstrap_servers} --alter --entity-type topics"
+        f" --entity-name {topic} --add-config {said}"
+    )
+
+
+def delete_topic(bootstrap_servers: str, topic: str) -> str:
+    """The command that deletes a topic."""
+    return f"kafka-topics.sh --bootstrap-server {bootstrap_servers} --delete --topic {topic}"
+
+
+def add_partitions(bootstrap_servers: str, topic: str, partitions: int) -> str:
+    """The command that gives a topic more partitions."""
+    return (
+        f"kafka-topics.sh --bootstrap-server {bootstrap_servers} --alter --topic {topic}"
+        f" --partitions {partitions}"
+    )
+
+
+def duration(milliseconds: int) -> str:
+    """Milliseconds, and in brackets the same in the largest unit that is not too coarse."""
+    if milliseconds < 0:
+        return "without end"
+    for length, unit in _UNITS:
+        if milliseconds >= length:
+            return f"{milliseconds} ms ({milliseconds / length:.3g} {unit})"
+    return f"{milliseconds} ms"
+
+
+_ALIKE = 0.6
+"""Names of stores that are at least so much alike are taken for a renamed store."""
+
+
+def internal_topics_as_declared(facts: GovernanceFacts, declared: Declared) -> GovernanceVerdict:
+    """No repartition topic lacks, is left over, or is missing from the declaration."""
+    known = declared.names(TopicRole.REPARTITION)
+    findings = [_missing_internal(topic) for topic in known if topic not in facts.topics]
+    findings += [
+        GovernanceFinding(
+            topic,
+            "an internal topic that the topology text does not have",
+            "only internal topics of the topology",
+            "If the application repartitions there now, put its new Topology.describe() into the"
+            " topology file, and think about what the repartition costs; if nothing uses the topic"
+            f" any more, delete it: {delete_topic(facts.bootstrap_servers, topic)}; if it is"
+            " another application's, list it under not_mine.",
+        )
+        for topic in _unexpected(facts, declared)
+        if store_of(declared.application_id, topic) is None
+    ]
+    allowed = declared.governance.internal_topics
+    not_judged = []
+    if allowed is None:
+        not_judged.append("governance.internal_topics is not declared.")
+    else:
+        findings += _undeclared("internal topic", declared.internal, allowed, "internal_topics")
+    looked = f"Repartition topics as in the topology: {len(known)}."
+    return verdict("internal_topics_as_declared", looked, findings, not_judged)
+
+
+def stores_as_declared(facts: GovernanceFacts, declared: Declared) -> GovernanceVerdict:
+    """No changelog lacks or is left over; a renamed store is told once, with its likely names."""
+    application_id = declared.application_id
+    logs = {
+        store.name: store.changelog
+        for store in declared.application.stores
+        if store.changelog in declared.internal
+    } or {store_of(application_id, t) or t: t for t in _changelogs(declared)}
+    missing = {store: log for store, log in logs.items() if log not in facts.topics}
+    surplus = {
+        store: topic
+        for topic in _unexpected(facts, declared)
+        if (store := store_of(application_id, topic)) is not None
+    }
+    findings: list[GovernanceFinding] = []
+    for store, topic in sorted(surplus.items()):
+        former = _former(store, missing, logs)
+        if former is None:
+            findings.append(_surplus_store(facts, store, topic))
+        else:
+            findings.append(_renamed(facts, store, topic, former, gone=former in missing))
+            missing.pop(former, None)
+    findings += [_missing_store(store, log) for store, log in sorted(missing.items()) if log]
+    allowed = declared.governance.stores
+    not_judged = []
+    if allowed is None:
+        not_judged.append("governance.stores is not declared.")
+    else:
+        names = {store.name for store in declared.application.stores}
+        findings += _undeclared("store", names, allowed, "stores")
+    looked = f"Changelogs as in the topology: {len(logs)}."
+    return verdict("stores_as_declared", looked, findings, not_judged)
+
+
+def topology_as_declared(facts: GovernanceFacts, declared: Declared) -> GovernanceVerdict:
+    """Inputs and outputs are there and declared; the group reads what the topology says."""
+    inputs = declared.names(TopicRole.INPUT, TopicRole.GLOBAL)
+    outputs = declared.names(TopicRole.OUTPUT)
+    findings = [
+        GovernanceFinding(
+            topic,
+            "not on the cluster, or not visible to this user",
+            f"a topic that the application {'reads' if topic in inputs else 'writes'}",
+            "Create it, or grant DESCRIBE on it; or correct the topology text.",
+        )
+        for topic in sorted({*inputs, *outputs} - facts.topics.keys())
+    ]
+    findings += _not_read_by_topology(facts, declared)
+    findings += _never_committed(facts, declared)
+    not_judged = []
+    for what, names, allowed in (
+        ("input", inputs, declared.governance.inputs),
+        ("output", outputs, declared.governance.outputs),
+    ):
+        if allowed is None:
+            not_judged.append(f"governance.{what}s is not declared.")
+        else:
+            findings += _undeclared(what, names, allowed, f"{what}s")
+    if not facts.committed_topics:
+        not_judged.append(
+            f"group {declared.application_id} has committed nothing: what it reads is not known."
+        )
+    looked = f"Inputs ({len(inputs)}) and outputs ({len(outputs)}) as in the topology."
+    if not inputs and not outputs:
+        looked = NOTHING_COMPARED
+    return verdict("topology_as_declared", looked, findings, not_judged)
+
+
+def _not_read_by_topology(
+    facts: GovernanceFacts, declared: Declared
+) -> Iterator[GovernanceFinding]:
+    known = set(declared.names(*TopicRole))
+    ids = {declared.application_id, *facts.other_application_ids}
+    for topic in sorted(facts.committed_topics - known - declared.application.not_mine):
+        if owner_of(topic, ids) != declared.application_id:  # else the other checks tell it
+            yield GovernanceFinding(
+                topic,
+                f"group {declared.application_id} has committed offsets of it",
+                "offsets only of topics that the topology reads",
+                "If the application reads it, put its new Topology.describe() into the topology"
+                " file (backups lack the topic until then). If it no longer does, delete these"
+                f" offsets: kafka-consumer-groups.sh --bootstrap-server {facts.bootstrap_servers}"
+                f" --group {declared.application_id} --delete-offsets --topic {topic}.",
+            )
+
+
+def _never_committed(facts: GovernanceFacts, declared: Declared) -> Iterator[GovernanceFinding]:
+    """Of a topic with records, while the group commits others: the application does not read it."""
+    if not facts.committed_topics:
+        return
+    for topic in declared.names(TopicRole.INPUT):
+        parts = [state for p, state in facts.reads.items() if p.topic == topic]
+        has_records = any(part.end > part.log_start for part in parts)
+        if has_records and all(part.committed is None for part in parts):
+            yield GovernanceFinding(
+                topic,
+                f"group {declared.application_id} has committed no offset of it, though it has"
+                " records",
+                "committed offsets, as of an input",
+                "If the application does not read it, put its new Topology.describe() into the"
+                " topology file; otherwise look into its log for why it does not get there.",
+            )
+
+
+def _unexpected(facts: GovernanceFacts, declared: Declared) -> list[str]:
+    """Topics that by their names are the application's, which the topology does not have."""
+    return sorted(
+        declared.application.undeclared_internal(
+            facts.cluster_topics, others=facts.other_application_ids
+        )
+    )
+
+
+def _changelogs(declared: Declared) -> list[str]:
+    return [t for t in declared.names(TopicRole.CHANGELOG) if t in declared.internal]
+
+
+def _former(store: str, missing: Collection[str], stores: Collection[str]) -> str | None:
+    """The store that likely was renamed to this: a missing one first, else one of a like name."""
+    if len(missing) == 1:
+        return next(iter(missing))
+    for names in (missing, stores):
+        near = difflib.get_close_matches(store, names, n=1, cutoff=_ALIKE)
+        if near:
+            return near[0]
+    return None
+
+
+def _renamed(
+    facts: GovernanceFacts, store: str, topic: str, former: str, *, gone: bool
+) -> GovernanceFinding:
+    left = "is gone" if gone else "is still there with the former state"
+    return GovernanceFinding(
+        store,
+        f"store {former} was likely renamed to {store}: the topology text does not have the"
+        f" changelog {topic}, and that of {former} {left}",
+        f"store {former}",
+        "A store under a new name begins empty. Stop the application, give the store its former"
+        f' name (Materialized.as("{former}")) and delete the new changelog'
+        f" ({delete_topic(facts.bootstrap_servers, topic)}); or, if the new name is meant, put the"
+        " new Topology.describe() into the topology file, and rebuild the store from the inputs.",
+    )
+
+
+def _surplus_store(facts: GovernanceFacts, store: str, topic: str) -> GovernanceFinding:
+    return GovernanceFinding(
+        store,
+        f"a changelog ({topic}) of a store that the topology text does not have",
+        "only changelogs of the topology's stores",
+        "If the application has the store, put its new Topology.describe() into the topology file;"
+        " if the changelog is left over, delete it:"
+        f" {delete_topic(facts.bootstrap_servers, topic)}; if it is another application's, list it"
+        " under not_mine.",
+    )
+
+
+def _missing_store(store: str, changelog: str) -> GovernanceFinding:
+    return GovernanceFinding(
+        store,
+        f"its changelog {changelog} is not on the cluster, or not visible to this user",
+        f"a changelog {changelog}",
+        "If the application never ran here, start it once; if the store has no changelog, declare"
+        f" it (stores.{store}.logging_disabled or source_topic); grant DESCRIBE on the topic; if"
+        " somebody deleted it, the state is lost with the next restart: restore the application.",
+    )
+
+
+def _missing_internal(topic: str) -> GovernanceFinding:
+    return GovernanceFinding(
+        topic,
+        "not on the cluster, or not visible to this user",
+        "an internal topic of the topology",
+        "If the application never ran here, start it once; if the topology has changed, put its new"
+        " Topology.describe() into the topology file; grant DESCRIBE on the topic.",
+    )
+
+
+def _undeclared(
+    what: str, names: Iterable[str], allowed: Collection[str], setting: str
+) -> Iterator[GovernanceFinding]:
+    for name in sorted(set(names) - set(allowed)):
+        yield GovernanceFinding(
+            name,
+            f"the topology has this {what}, the declaration has not",
+            f"one of {', '.join(sorted(allowed)) or 'none'}",
+            f"If it is meant to be there, add it to governance.{setting}; otherwise change the"
+            " application.",
+        )
+
+
+_READ = TopicRoles({TopicRole.INPUT, TopicRole.REPARTITION})
+
+
+def partitions_as_needed(facts: GovernanceFacts, declared: Declared) -> GovernanceVerdict:
+    """Declared counts, co-partitioned topics, changelogs and repartition topics.
+
+    The rules are those of `RepartitionTopics` and `ChangelogTopics` of Kafka Streams 4.x: a
+    changelog has as many partitions as the widest topic that its sub-topology reads; a repartition
+    topic as many as the topics it is joined with, else as the widest that its writers read.
+    """
+    said = dict(declared.governance.partitions)
+    counts = {name: topic.partitions for name, topic in facts.topics.items()}
+    apart = list(_apart(facts, declared, counts))
+    findings = [
+        GovernanceFinding(
+            topic,
+            f"{counts[topic]} partitions",
+            f"{count}, as declared in governance.partitions",
+            _remedy(facts, declared, topic, counts[topic], count),
+        )
+        for topic, count in sorted(said.items())
+        if counts.get(topic, count) != count
+    ]
+    findings += [finding for finding, _ in apart]
+    unclear = {topic for _, group in apart for topic in group}
+    for topic in declared.application.topics:
+        if topic.name in counts and topic.name not in said and topic.name not in unclear:
+            findings += _internal(facts, declared, topic, counts)
+    return verdict(
+        "partitions_as_needed",
+        f"Topics: {len(counts)}; groups of them that meet in one store:"
+        f" {len(declared.application.copartitioned)}.",
+        findings,
+        _not_judged(declared),
+    )
+
+
+def _not_judged(declared: Declared) -> Iterator[str]:
+    if not declared.governance.partitions:
+        yield "governance.partitions is not declared."
+    if declared.internal and not any(t.subtopologies for t in declared.application.topics):
+        yield "which topics belong together: there is no text of Topology.describe()."
+
+
+def _apart(
+    facts: GovernanceFacts, declared: Declared, counts: dict[str, int]
+) -> Iterator[tuple[GovernanceFinding, frozenset[str]]]:
+    """Groups whose topics that users make differ: Kafka Streams cannot put that right."""
+    for group in declared.application.copartitioned:
+        made = {t: counts[t] for t in sorted(group - declared.internal) if t in counts}
+        if len(set(made.values())) < 2:
+            continue
+        widest = max(made.values())
+        narrow = [topic for topic, count in made.items() if count < widest]
+        found = ", ".join(f"{topic} has {count}" for topic, count in made.items())
+        commands = "; ".join(add_partitions(facts.bootstrap_servers, t, widest) for t in narrow)
+        finding = GovernanceFinding(
+            ", ".join(made),
+            f"different numbers of partitions ({found})",
+            f"{widest} each, since their records meet in one store",
+            "Kafka Streams refuses to start a join of them, and keys that meet otherwise lie in"
+            " different tasks. Stop the application and give all the same number (existing keys"
+            f" then lie in other partitions; rebuild its state from the inputs): {commands}.",
+        )
+        yield finding, group
+
+
+def _internal(
+    facts: GovernanceFacts, declared: Declared, topic: AppTopic, counts: dict[str, int]
+) -> Iterator[GovernanceFinding]:
+    if not topic.is_internal:
+        return
+    needed = _needed(declared, topic, counts)
+    if not needed or counts[topic.name] == max(needed.values()):
+        return
+    count = max(needed.values())
+    widest = ", ".join(sorted(name for name, n in needed.items() if n == count))
+    own = (
+        ""
+        if TopicRole.CHANGELOG in topic.roles
+        else " If the application itself sets the number (Repartitioned.withNumberOfPartitions),"
+        f" declare it: governance.partitions: {{{topic.name}: {counts[topic.name]}}}."
+    )
+    yield GovernanceFinding(
+        topic.name,
+        f"{counts[topic.name]} partitions",
+        f"{count}, as {widest}",
+        _remedy(facts, declared, topic.name, counts[topic.name], count) + own,
+    )
+
+
+def _needed(declared: Declared, topic: AppTopic, counts: dict[str, int]) -> dict[str, int]:
+    """The topics that decide how many partitions an internal topic needs, with their counts."""
+    if TopicRole.CHANGELOG in topic.roles:
+        return _read_by(declared, topic.subtopologies, counts)
+    for group in declared.application.copartitioned:
+        if topic.name in group and (made := group - declared.internal) & counts.keys():
+            return {name: counts[name] for name in made if name in counts}
+    sources = {edge.source for edge in declared.application.edges if edge.target == topic.name}
+    writers = {
+        subtopology
+        for source in declared.application.topics
+        if source.name in sources
+        for subtopology in source.subtopologies
+    }
+    return _read_by(declared, writers, counts)
+
+
+def _read_by(
+    declared: Declared, subtopologies: Iterable[int], counts: dict[str, int]
+) -> dict[str, int]:
+    wanted = set(subtopologies)
+    return {
+        topic.name: counts[topic.name]
+        for topic in declared.application.topics
+        if topic.roles & _READ and set(topic.subtopologies) & wanted and topic.name in counts
+    }
+
+
+def _remedy(facts: GovernanceFacts, declared: Declared, topic: str, count: int, needed: int) -> str:
+    if topic in declared.internal:
+        return (
+            "Kafka Streams refuses to start with it (StreamsException: invalid partitions), as"
+            " after an input was given more partitions. Stop the application, reset it"
+            f" (kafka-streams-application-reset.sh --bootstrap-server {facts.bootstrap_servers}"
+            f" --application-id {declared.application_id} --input-topics ...) and rebuild its state"
+            " from the inputs: keys lie in other partitions than before."
+        )
+    if count < needed:
+        return f"{add_partitions(facts.bootstrap_servers, topic, needed)}."
+    return (
+        "Partitions cannot be taken away. If the number is meant, declare it; otherwise create the"
+        " topic anew, and restore it from the backup."
+    )
+
+
+_REPLICAS: Final = 3
+_IN_SYNC: Final = 2
+_COMPACT: Final = frozenset({"compact"})
+_DELETE: Final = frozenset({"delete"})
+_BOTH: Final = _COMPACT | _DELETE
+_POLICIES: Final = {
+    StoreKind.WINDOW: _BOTH,
+    StoreKind.SESSION: _BOTH,
+    StoreKind.JOIN_WINDOW: _DELETE,
+}
+"""What Kafka Streams gives changelogs (`*ChangelogTopicConfig` of 4.x); all others are compact."""
+
+
+def changelogs_replicated(facts: GovernanceFacts, declared: Declared) -> GovernanceVerdict:
+    """Replication factor, min.insync.replicas and replicas in sync of the internal topics."""
+    topics = [facts.topics[name] for name in sorted(declared.internal & facts.topics.keys())]
+    findings = [
+        finding
+        for topic in topics
+        for finding in (
+            *_too_few_replicas(facts, declared, topic),
+            *_acknowledged_by_few(facts, declared, topic),
+            *_out_of_sync(topic),
+        )
+    ]
+    not_judged = []
+    if declared.governance.replication_factor is None and facts.brokers < _REPLICAS:
+        not_judged.append(
+            f"governance.replication_factor is not declared, and the cluster has {facts.brokers}"
+            " broker(s)."
+        )
+    looked = f"Internal topics: {len(topics)}; brokers: {facts.brokers}."
+    return verdict("changelogs_replicated", looked, findings, not_judged)
+
+
+def _too_few_replicas(
+    facts: GovernanceFacts, declared: Declared, topic: TopicState
+) -> Iterator[GovernanceFinding]:
+    said = declared.governance.replication_factor
+    least = _least_replicas(facts, declared)
+    if topic.replication_factor < least:
+        yield GovernanceFinding(
+            topic.name,
+            f"replication factor {topic.replication_factor}",
+            f"at least {least}"
+            + (", as declared" if said else f" on a cluster of {facts.brokers} brokers"),
+            f"Give it more replicas: kafka-reassign-partitions.sh --bootstrap-server"
+            f" {facts.bootstrap_servers} --execute --reassignment-json-file FILE, where FILE names"
+            f" {least} brokers for each of its {topic.partitions} partitions; and set"
+            f" replication.factor={least} in the application, so that new internal topics have it.",
+            Severity.ERROR if said else Severity.WARN,
+        )
+
+
+def _least_replicas(facts: GovernanceFacts, declared: Declared) -> int:
+    said = declared.governance.replication_factor
+    return said or (_REPLICAS if facts.brokers >= _REPLICAS else 1)
+
+
+def _acknowledged_by_few(
+    facts: GovernanceFacts, declared: Declared, topic: TopicState
+) -> Iterator[GovernanceFinding]:
+    said = declared.governance.min_insync_replicas
+    replicated = topic.replication_factor
+    least = said or (_IN_SYNC if replicated >= _REPLICAS else 1)
+    actual = topic.number("min.insync.replicas", 1)
+    if actual < least:
+        yield GovernanceFinding(
+            topic.name,
+            f"min.insync.replicas {actual}",
+            f"at least {least}" + (", as declared" if said else f" of {replicated} replicas"),
+            "A write that one broker alone has acknowledged is lost with it:"
+            f" {set_configs(facts.bootstrap_servers, topic.name, min_insync_replicas=least)}.",
+            Severity.ERROR if said else Severity.WARN,
+        )
+    elif actual >= replicated > 1 and replicated >= _least_replicas(facts, declared):
+        fewer = set_configs(facts.bootstrap_servers, topic.name, min_insync_replicas=replicated - 1)
+        yield GovernanceFinding(
+            topic.name,
+            f"min.insync.replicas {actual} with {replicated} replicas",
+            "less than the replication factor",
+            f"The application stops as soon as one broker is down. Give it more replicas, or:"
+            f" {fewer}.",
+            Severity.ERROR if actual > replicated else Severity.WARN,
+        )
+
+
+def _out_of_sync(topic: TopicState) -> Iterator[GovernanceFinding]:
+    if topic.lagging:
+        refused = topic.in_sync < topic.number("min.insync.replicas", 1)
+        yield GovernanceFinding(
+            topic.name,
+            f"partitions {', '.join(map(str, topic.lagging))} have as few as {topic.in_sync} of"
+            f" {topic.replication_factor} replicas in sync"
+            + (", so that writes are refused" if refused else ""),
+            "every replica in sync",
+            "Find out which broker is down or slow, and bring it back.",
+            Severity.ERROR if refused else Severity.WARN,
+        )
+
+
+def cleanup_policies_fit(facts: GovernanceFacts, declared: Declared) -> GovernanceVerdict:
+    """cleanup.policy of changelogs by kind of store, of tables' sources, of repartition topics."""
+    findings: list[GovernanceFinding] = []
+    not_judged: list[str] = []
+    for topic in declared.application.topics:
+        state = facts.topics.get(topic.name)
+        if state is None:
+            continue
+        if TopicRole.REPARTITION in topic.roles:
+            findings += _repartition(facts, state)
+        elif TopicRole.GLOBAL in topic.roles or (
+            TopicRole.CHANGELOG in topic.roles and not topic.is_internal
+        ):
+            findings += _source_of_a_table(facts, state)
+        elif TopicRole.CHANGELOG in topic.roles:
+            findings += _changelog(facts, declared, topic, state)
+            if any(declared.formats[s].undeclared for s in topic.stores if s in declared.formats):
+                not_judged.append(f"the kind of store {', '.join(topic.stores)} is not declared.")
+    looked = f"Topics: {len(facts.topics)}."
+    return verdict("cleanup_policies_fit", looked, findings, not_judged)
+
+
+def _repartition(facts: GovernanceFacts, topic: TopicState) -> Iterator[GovernanceFinding]:
+    if topic.policies == _DELETE and not topic.deletes:
+        return
+    kept = (
+        f"cleanup.policy {_said(topic)}, retention.ms {topic.number('retention.ms', -1)},"
+        f" retention.bytes {topic.number('retention.bytes', -1)}"
+    )
+    command = set_configs(
+        facts.bootstrap_servers,
+        topic.name,
+        cleanup_policy="delete",
+        retention_ms=-1,
+        retention_bytes=-1,
+    )
+    yield GovernanceFinding(
+        topic.name,
+        kept,
+        "cleanup.policy delete without retention (the application deletes what it has processed)",
+        f"Records that are not processed yet may be removed: {command}.",
+    )
+
+
+def _source_of_a_table(facts: GovernanceFacts, topic: TopicState) -> Iterator[GovernanceFinding]:
+    if "compact" in topic.policies and not topic.deletes:
+        return
+    if not topic.deletes and "delete" in topic.policies:
+        return  # nothing is ever removed
+    yield GovernanceFinding(
+        topic.name,
+        f"cleanup.policy {_said(topic)} with retention.ms"
+        f" {duration(topic.number('retention.ms', -1))}",
+        "compact, since the topic alone rebuilds a table",
+        "Keys that were not written for so long vanish from the table when it is rebuilt:"
+        f" {set_configs(facts.bootstrap_servers, topic.name, cleanup_policy='compact')}.",
+    )
+
+
+def _changelog(
+    facts: GovernanceFacts, declared: Declared, topic: AppTopic, state: TopicState
+) -> Iterator[GovernanceFinding]:
+    formats = [declared.formats[store] for store in topic.stores if store in declared.formats]
+    if not formats or (formats[0].undeclared and formats[0].kind is StoreKind.KEY_VALUE):
+        wanted = state.policies if "compact" in state.policies else _COMPACT
+        kind = None
+    else:
+        kind = formats[0].kind
+        wanted = _POLICIES.get(kind, _COMPACT)
+    if state.policies != wanted:
+        yield _wrong_policy(facts, state, wanted, kind)
+    elif kind is StoreKind.VERSIONED and formats[0].retention_ms is not None:
+        yield from _versions_compacted(facts, state, formats[0].retention_ms)
+
+
+def _wrong_policy(
+    facts: GovernanceFacts, topic: TopicState, wanted: frozenset[str], kind: StoreKind | None
+) -> GovernanceFinding:
+    if kind is StoreKind.JOIN_WINDOW:
+        why = "Records of one key and time may replace each other"
+    elif kind in _POLICIES:
+        why = (
+            "Every update stays until its retention ends, and is read at each restore"
+            if "delete" in topic.policies
+            else "Expired windows never leave the log"
+        )
+    elif "delete" in topic.policies:
+        why = "Keys not written for so long as the retention vanish from the state with a restore"
+    else:
+        why = "The log is never cleaned"
+    policy = ",".join(sorted(wanted))
+    of_kind = f" for a store of kind {kind}" if kind else " for a changelog"
+    return GovernanceFinding(
+        topic.name,
+        f"cleanup.policy {_said(topic)}",
+        f"{policy}{of_kind}",
+        f"{why}: {set_configs(facts.bootstrap_servers, topic.name, cleanup_policy=policy)}.",
+        Severity.WARN if kind in _POLICIES else Severity.ERROR,
+    )
+
+
+def _versions_compacted(
+    facts: GovernanceFacts, topic: TopicState, history_ms: int
+) -> Iterator[GovernanceFinding]:
+    lag_ms = topic.number("min.compaction.lag.ms", 0)
+    if lag_ms < history_ms:
+        needed = history_ms + 86_400_000
+        command = set_configs(facts.bootstrap_servers, topic.name, min_compaction_lag_ms=needed)
+        yield GovernanceFinding(
+            topic.name,
+            f"min.compaction.lag.ms {duration(lag_ms)}",
+            f"more than the store's history retention, {duration(history_ms)}",
+            f"Compaction removes versions that the store still has: {command}.",
+        )
+
+
+def _said(topic: TopicState) -> str:
+    return ",".join(sorted(topic.policies)) or "none"
+
+
+_EXPIRING: Final = (StoreKind.WINDOW, StoreKind.SESSION, StoreKind.JOIN_WINDOW)
+_INPUTS: Final = TopicRoles({TopicRole.INPUT, TopicRole.GLOBAL})
+_DAY_MS: Final = 86_400_000
+"""What Kafka Streams adds by default (`windowstore.changelog.additional.retention.ms`)."""
+_WINDOWS: Final = 2
+"""A backup reads a window when it has closed, and has as long again for it."""
+
+
+def retention_covers_windows(facts: GovernanceFacts, declared: Declared) -> GovernanceVerdict:
+    """Retention of window changelogs against their stores, of all topics against the backup.
+
+    What is written to a changelog may be as old as the store's retention, and has to be there until
+    the backup has read it: hence the sum of both.
+    """
+    delay_ms = _WINDOWS * (declared.window_ms or 0)
+    findings: list[GovernanceFinding] = []
+    not_judged: list[str] = []
+    for topic in declared.application.topics:
+        state = facts.topics.get(topic.name)
+        if state is None or TopicRole.REPARTITION in topic.roles:
+            continue
+        expiring = _expiring(declared, topic)
+        unknown = [store for store, retention in expiring.items() if retention is None]
+        not_judged += [f"retention_ms of store {store} is not declared." for store in unknown]
+        store_ms = max((ms for ms in expiring.values() if ms is not None), default=0)
+        if expiring and not unknown:
+            findings += _shorter_than_store(facts, state, store_ms, delay_ms)
+        elif topic.name in declared.backed_up_topics and not _kept_for_rebuild(declared, topic):
+            findings += _shorter_than_backup(facts, state, delay_ms)
+    if declared.window_ms is None:
+        not_judged.append("no window has closed yet: its length is not known.")
+    looked = (
+        f"Topics: {len(facts.topics)}; a backup may come {duration(delay_ms)} after a window began."
+    )
+    return verdict("retention_covers_windows", looked, findings, not_judged)
+
+
+def _expiring(declared: Declared, topic: AppTopic) -> dict[str, int | None]:
+    """Stores with windows or sessions that this changelog rebuilds, and their retention."""
+    if TopicRole.CHANGELOG not in topic.roles or not topic.is_internal:
+        return {}
+    return {
+        store: declared.formats[store].retention_ms
+        for store in topic.stores
+        if store in declared.formats and declared.formats[store].kind in _EXPIRING
+    }
+
+
+def _kept_for_rebuild(declared: Declared, topic: AppTopic) -> bool:
+    """Whether `inputs_kept_for_rebuild` judges it: one deviation turns one check red."""
+    return declared.governance.rebuild_ms is not None and bool(topic.roles & _INPUTS)
+
+
+def _shorter_than_store(
+    facts: GovernanceFacts, topic: TopicState, store_ms: int, delay_ms: int
+) -> Iterator[GovernanceFinding]:
+    kept_ms = _kept_ms(topic)
+    if kept_ms is None or kept_ms >= store_ms + delay_ms:
+        return
+    command = set_configs(
+        facts.bootstrap_servers, topic.name, retention_ms=max(store_ms, delay_ms) + _DAY_MS
+    )
+    yield GovernanceFinding(
+        topic.name,
+        f"retention.ms {duration(kept_ms)}",
+        f"at least {duration(store_ms + delay_ms)}: the store's retention and the time that a"
+        " backup may take to read them",
+        f"Windows that the store still has are missing after a restore: {command}.",
+    )
+
+
+def _shorter_than_backup(
+    facts: GovernanceFacts, topic: TopicState, delay_ms: int
+) -> Iterator[GovernanceFinding]:
+    kept_ms = _kept_ms(topic)
+    if kept_ms is None or kept_ms >= delay_ms:
+        return
+    command = set_configs(facts.bootstrap_servers, topic.name, retention_ms=delay_ms)
+    yield GovernanceFinding(
+        topic.name,
+        f"retention.ms {duration(kept_ms)}",
+        f"at least {duration(delay_ms)}, two windows of the backup",
+        f"Records are deleted before a backup has read them: {command}; or make the windows of the"
+        " backup shorter.",
+    )
+
+
+def inputs_kept_for_rebuild(facts: GovernanceFacts, declared: Declared) -> GovernanceVerdict:
+    """Retention of inputs against how far back a rebuild needs them."""
+    name = "inputs_kept_for_rebuild"
+    rebuild_ms = declared.governance.rebuild_ms
+    if rebuild_ms is None:
+        return verdict(name, NOTHING_COMPARED, (), ["governance.rebuild_hours is not declared."])
+    needed_ms = max(rebuild_ms, _WINDOWS * (declared.window_ms or 0))
+    topics = [facts.topics[topic] for topic in declared.names(*_INPUTS) if topic in facts.topics]
+    findings = [finding for topic in topics for finding in _forgets(facts, topic, needed_ms)]
+    looked = f"Inputs: {len(topics)}, {duration(needed_ms)} back." if topics else NOTHING_COMPARED
+    return verdict(name, looked, findings)
+
+
+def _forgets(
+    facts: GovernanceFacts, topic: TopicState, needed_ms: int
+) -> Iterator[GovernanceFinding]:
+    kept_ms = _kept_ms(topic)
+    if kept_ms is not None and kept_ms < needed_ms:
+        command = set_configs(facts.bootstrap_servers, topic.name, retention_ms=needed_ms)
+        yield GovernanceFinding(
+            topic.name,
+            f"retention.ms {duration(kept_ms)}",
+            f"at least {duration(needed_ms)}, as declared in governance.rebuild_hours",
+            f"{command}; what is deleted already is in the backups (kstreams-assets restore --mode"
+            " rebuild).",
+        )
+    elif topic.deletes and topic.number("retention.bytes", -1) >= 0:
+        size = topic.number("retention.bytes", -1)
+        command = set_configs(facts.bootstrap_servers, topic.name, retention_bytes=-1)
+        yield GovernanceFinding(
+            topic.name,
+            f"retention.bytes {size}",
+            "no limit by size, so that the declared time holds under any load",
+            f"{command}.",
+            Severity.WARN,
+        )
+
+
+def _kept_ms(topic: TopicState) -> int | None:
+    """How long records stay at least, None for ever (but for compaction and limits by size)."""
+    kept_ms = topic.number("retention.ms", -1)
+    return kept_ms if "delete" in topic.policies and kept_ms >= 0 else None
+
+
+_ENOUGH: Final = 100
+"""Of fewer records or rows shares say nothing."""
+
+
+def tombstone_share(facts: GovernanceFacts, declared: Declared) -> GovernanceVerdict:
+    """Tombstones among the backed-up records of changelogs."""
+    name = "tombstone_share"
+    limit = declared.governance.limits.max_tombstone_share
+    if limit is None:
+        return verdict(
+            name, NOTHING_COMPARED, (), ["governance.limits.max_tombstone_share is off."]
+        )
+    shares: dict[str, float] = {}
+    for topic in declared.names(TopicRole.CHANGELOG):
+        parts = [found for part, found in facts.backed_up.items() if part.topic == topic]
+        records = sum(part.records for part in parts)
+        if records >= _ENOUGH:
+            shares[topic] = sum(part.tombstones for part in parts) / records
+    findings = [
+        GovernanceFinding(
+            topic,
+            f"{share:.1%} of the records in the newest windows are tombstones",
+            f"at most {limit:.1%}",
+            "Find out what deletes so many keys. Until then let compaction come sooner, so that a"
+            " restore reads fewer of them:"
+            f" {set_configs(facts.bootstrap_servers, topic, min_cleanable_dirty_ratio='0.1')};"
+            " raise governance.limits.max_tombstone_share if the application is made so.",
+            Severity.WARN,
+        )
+        for topic, share in sorted(shares.items())
+        if share > limit
+    ]
+    not_judged = [] if shares else [f"no changelog has {_ENOUGH} records in the newest windows."]
+    highest = max(shares.values(), default=0.0)
+    looked = f"Changelogs: {len(shares)}; at most {highest:.1%} of their records are tombstones."
+    return verdict(name, looked if shares else NOTHING_COMPARED, findings, not_judged)
+
+
+def store_growth(facts: GovernanceFacts, declared: Declared) -> GovernanceVerdict:
+    """Rows of each store in its newest snapshot against those in the one before."""
+    name = "store_growth"
+    limit = declared.governance.limits.max_store_growth
+    if limit is None:
+        return verdict(
+            name,
+            NOTHING_COMPARED,
+            (),
+            ["governance.limits.max_store_growth is not declared."],
+        )
+    grown = {
+        store: (rows.rows - rows.before) / rows.before
+        for store, rows in facts.store_rows.items()
+        if rows.before >= _ENOUGH
+    }
+    findings = [
+        GovernanceFinding(
+            store,
+            f"{facts.store_rows[store].before:,} rows in window"
+            f" {facts.store_rows[store].before_window}, {facts.store_rows[store].rows:,} in"
+            f" {facts.store_rows[store].window}: {share:+.1%}",
+            f"at most {limit:+.1%}",
+            "Look at the newest keys (kstreams-assets state); give the store windows or delete keys"
+            " that end; plan disk and restore time for the growth, or raise"
+            " governance.limits.max_store_growth.",
+            Severity.WARN,
+        )
+        for store, share in sorted(grown.items())
+        if share > limit
+    ]
+    not_judged = [] if grown else [f"no store has two snapshots with {_ENOUGH} rows."]
+    return verdict(
+        name, f"Stores: {len(grown)}." if grown else NOTHING_COMPARED, findings, not_judged
+    )
+
+
+def lag_within_limits(facts: GovernanceFacts, declared: Declared) -> GovernanceVerdict:
+    """Lag of each topic that the group reads; what was deleted unprocessed always counts."""
+    limit = declared.governance.limits.max_lag_records
+    lags = lags_of(facts)
+    findings = list(_lost(facts))
+    if limit is not None and facts.committed_topics:
+        findings += [
+            GovernanceFinding(
+                topic,
+                f"the application is {lag:,} offsets behind",
+                f"at most {limit:,}",
+                "Look whether it runs and into its log; add instances or threads up to the number"
+                " of partitions, or find what slows it down.",
+                Severity.WARN,
+            )
+            for topic, lag in sorted(lags.items())
+            if lag > limit
+        ]
+    not_judged = []
+    if limit is None:
+        not_judged.append("governance.limits.max_lag_records is not declared.")
+    elif not facts.committed_topics:
+        not_judged.append(f"group {declared.application_id} has committed nothing.")
+    furthest = max(lags.values(), default=0)
+    looked = f"Topics: {len(lags)}; the application is at most {furthest:,} offsets behind."
+    return verdict("lag_within_limits", looked if lags else NOTHING_COMPARED, findings, not_judged)
+
+
+def lags_of(facts: GovernanceFacts) -> Mapping[str, int]:
+    """Offsets of each topic that the group reads which the application has not processed."""
+    lags: defaultdict[str, int] = defaultdict(int)
+    for partition, state in facts.reads.items():
+        lags[partition.topic] += state.lag
+    return lags
+
+
+def _lost(facts: GovernanceFacts) -> Iterator[GovernanceFinding]:
+    lost: defaultdict[str, list[str]] = defaultdict(list)
+    for partition, state in sorted(facts.reads.items()):
+        if state.lost:
+            lost[partition.topic].append(
+                f"partition {partition.partition}: offsets {state.committed} to {state.log_start}"
+            )
+    for topic, ranges in lost.items():
+        yield GovernanceFinding(
+            topic,
+            f"deleted before the application had processed them ({'; '.join(ranges)})",
+            "that retention is longer than the application is ever behind",
+            "Restore these records from the backups before the application goes on (it resets or"
+            " skips them silently); raise retention.ms, and let a limit on lag warn before.",
+        )
+
+
+def keys_are_spread(facts: GovernanceFacts, declared: Declared) -> GovernanceVerdict:
+    """The largest share of a partition in what each topic that the group reads got."""
+    name = "keys_are_spread"
+    limit = declared.governance.limits.max_partition_share
+    if limit is None:
+        text = "governance.limits.max_partition_share is not declared."
+        return verdict(name, NOTHING_COMPARED, (), [text])
+    shares: dict[str, tuple[float, int]] = {}
+    for topic in declared.names(TopicRole.INPUT, TopicRole.REPARTITION):
+        counts = _records(facts, topic)
+        total = sum(counts.values())
+        if len(counts) > 1 and total >= _ENOUGH:
+            hottest = max(counts, key=lambda partition: counts[partition])
+            shares[topic] = counts[hottest] / total, hottest
+    findings = [
+        GovernanceFinding(
+            topic,
+            f"partition {partition} gets {share:.1%} of the records",
+            f"at most {limit:.1%}",
+            "One task does most of the work. Find the key (kstreams-assets state, or count keys in"
+            " the backup); choose a key that spreads, or split the hot one (key#0 ... key#n) and"
+            " put its parts together in a second step.",
+            Severity.WARN,
+        )
+        for topic, (share, partition) in sorted(shares.items())
+        if share > limit
+    ]
+    not_judged = [] if shares else [f"no topic with several partitions has {_ENOUGH} records."]
+    return verdict(
+        name, f"Topics: {len(shares)}." if shares else NOTHING_COMPARED, findings, not_judged
+    )
+
+
+def _records(facts: GovernanceFacts, topic: str) -> dict[int, int]:
+    """Records by partition: of the newest windows, or without a backup of what the log holds."""
+    stored = {p.partition: f.records for p, f in facts.backed_up.items() if p.topic == topic}
+    if sum(stored.values()) >= _ENOUGH:
+        return stored
+    return {
+        p.partition: max(0, state.end - state.log_start)
+        for p, state in facts.reads.items()
+        if p.topic == topic
+    }
 
 
 def owner_and_objective_declared(_facts: GovernanceFacts, declared: Declared) -> GovernanceVerdict:
@@ -54,18 +976,18 @@ def owner_and_objective_declared(_facts: GovernanceFacts, declared: Declared) ->
 
 
 _JUDGES: Final[tuple[Callable[[GovernanceFacts, Declared], GovernanceVerdict], ...]] = (
-    judges_topology.internal_topics_as_declared,
-    judges_topology.stores_as_declared,
-    judges_topology.topology_as_declared,
-    judges_partitions.partitions_as_needed,
-    judges_configs.changelogs_replicated,
-    judges_configs.cleanup_policies_fit,
-    judges_retention.retention_covers_windows,
-    judges_retention.inputs_kept_for_rebuild,
-    judges_load.tombstone_share,
-    judges_load.store_growth,
-    judges_load.lag_within_limits,
-    judges_load.keys_are_spread,
+    internal_topics_as_declared,
+    stores_as_declared,
+    topology_as_declared,
+    partitions_as_needed,
+    changelogs_replicated,
+    cleanup_policies_fit,
+    retention_covers_windows,
+    inputs_kept_for_rebuild,
+    tombstone_share,
+    store_growth,
+    lag_within_limits,
+    keys_are_spread,
     owner_and_objective_declared,
 )
 

@@ -1,14 +1,139 @@
 """Looks at an application's cluster, judges it, and writes down what was found."""
 
+import time
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from kstreams_assets.app.model import TopicRole
+from kstreams_assets.app.names import is_internal_name
 from kstreams_assets.backup.partitions import WindowCalendar
-from kstreams_assets.governance.facts import Declared, GovernanceFacts
-from kstreams_assets.governance.findings import GovernanceReport
-from kstreams_assets.governance.gather import gather
+from kstreams_assets.governance.facts import (
+    BackedUpRecords,
+    Declared,
+    GovernanceFacts,
+    PartitionState,
+    StoreRows,
+    TopicState,
+)
+from kstreams_assets.governance.findings import FindingsTable, GovernanceReport
 from kstreams_assets.governance.judge import judge
-from kstreams_assets.governance.table import FindingsTable
 from kstreams_assets.kafka.cluster import KafkaCluster
+from kstreams_assets.kafka.topics import Replicas
+from kstreams_assets.ktables.snapshots_table import SnapshotsTable
 from kstreams_assets.ktables.store_format import format_of
+from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.settings import ApplicationSettings
+from kstreams_assets.warehouse.ledger import Ledger
+
+_NEWEST_WINDOWS: Final = 24
+"""So many windows of each topic are looked at for shares."""
+
+
+def gather(settings: ApplicationSettings, cluster: KafkaCluster) -> GovernanceFacts:
+    """The facts as they are now. Needs DESCRIBE and DESCRIBE_CONFIGS on the topics, DESCRIBE on the
+    group.
+
+    Raises:
+        ClusterUnavailableError: No broker answered in time.
+        AuthorizationFailedError: A right is missing; it names the topics or the group.
+        UnstableGroupOffsetsError: A transaction of the application stays undecided.
+    """
+    application = settings.application
+    names = {topic.name for topic in application.topics}
+    replicas = cluster.replicas(names)
+    configs = cluster.topic_configs({part.topic for part in replicas})
+    topics = {name: _state(name, said, replicas) for name, said in configs.items()}
+    metadata = cluster.metadata()
+    reads = [
+        TopicPartitionId(topic.name, number)
+        for topic in application.topics
+        if topic.name in topics and topic.roles & {TopicRole.INPUT, TopicRole.REPARTITION}
+        for number in range(topics[topic.name].partitions)
+    ]
+    # The start before the offset: an application deletes from repartition topics what it has done.
+    starts = cluster.log_start_offsets(reads)
+    committed = cluster.group_offsets(application.application_id)
+    ends = cluster.last_stable_offsets(reads)
+    return GovernanceFacts(
+        bootstrap_servers=settings.connection.bootstrap_servers,
+        cluster_id=metadata.cluster_id,
+        taken_at_ms=time.time_ns() // 1_000_000,
+        brokers=len(cluster.broker_ids()),
+        topics=topics,
+        cluster_topics=frozenset(metadata.topics),
+        reads={
+            part: PartitionState(
+                starts[part], ends[part], committed[part].offset if part in committed else None
+            )
+            for part in reads
+        },
+        committed_topics=frozenset(part.topic for part in committed),
+        other_application_ids=_others(cluster, application.application_id, metadata.topics, names),
+        backed_up=backed_up(settings, names),
+        store_rows=store_rows(settings),
+    )
+
+
+def _others(
+    cluster: KafkaCluster, application_id: str, there: Iterable[str], mine: Collection[str]
+) -> frozenset[str]:
+    """Groups whose ids begin like the application's, if topics are there that may be theirs.
+
+    Without such a topic nobody is asked: the answer needs every broker, and one may be down.
+    """
+    if not any(is_internal_name(application_id, topic) for topic in there if topic not in mine):
+        return frozenset()
+    return frozenset(g for g in cluster.group_ids() if g.startswith(f"{application_id}-"))
+
+
+def _state(
+    name: str, configs: Mapping[str, str], replicas: Mapping[TopicPartitionId, Replicas]
+) -> TopicState:
+    kept = {part.partition: found for part, found in replicas.items() if part.topic == name}
+    return TopicState(
+        name=name,
+        partitions=len(kept),
+        replication_factor=min(len(part.brokers) for part in kept.values()),
+        in_sync=min(len(part.in_sync) for part in kept.values()),
+        configs=configs,
+        lagging=tuple(sorted(n for n, p in kept.items() if len(p.in_sync) < len(p.brokers))),
+    )
+
+
+def backed_up(
+    settings: ApplicationSettings, topics: Collection[str]
+) -> dict[TopicPartitionId, BackedUpRecords]:
+    """Records and tombstones of each partition in the newest windows that the ledger has."""
+    columns = ["window_end_ms", "topic", "partition", "records", "tombstones"]
+    ledger = Ledger(settings.warehouse, settings.application_id)
+    rows = ledger.span_rows(topics, columns=columns)
+    windows = sorted(set(rows["window_end_ms"].to_pylist()))[-_NEWEST_WINDOWS:]
+    if not windows:
+        return {}
+    newest: pa.Table = rows.filter(pc.field("window_end_ms") >= windows[0])
+    sums = newest.group_by(["topic", "partition"]).aggregate(
+        [("records", "sum"), ("tombstones", "sum")]
+    )
+    return {
+        TopicPartitionId(row["topic"], row["partition"]): BackedUpRecords(
+            row["records_sum"], row["tombstones_sum"]
+        )
+        for row in sums.to_pylist()
+    }
+
+
+def store_rows(settings: ApplicationSettings) -> dict[str, StoreRows]:
+    """Of each store, its two newest snapshots."""
+    rows: defaultdict[str, list[tuple[str, int]]] = defaultdict(list)
+    for snapshot in SnapshotsTable(settings.warehouse).of(settings.application_id):
+        rows[snapshot.store].append((snapshot.window.key, snapshot.rows))
+    return {
+        store: StoreRows(*found[-2], *found[-1]) for store, found in rows.items() if len(found) > 1
+    }
 
 
 def check_governance(

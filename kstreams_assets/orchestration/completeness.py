@@ -7,17 +7,19 @@ from typing import Final
 import dagster as dg
 
 from kstreams_assets.backup.partitions import WindowCalendar
-from kstreams_assets.completeness.checks import (
+from kstreams_assets.completeness.evaluate import Evaluator
+from kstreams_assets.completeness.result import (
     AT_WINDOWS,
+    Outcome,
     RuleCheck,
+    RuleResult,
+    Sample,
     counts,
     explanation_of,
     is_red,
     rule_checks,
     severity_of,
 )
-from kstreams_assets.completeness.evaluate import Evaluator
-from kstreams_assets.completeness.result import Outcome, RuleResult, Sample
 from kstreams_assets.ktables.run import table_stores
 from kstreams_assets.orchestration.check_events import CHECK_SEVERITY, window_check_specs
 from kstreams_assets.orchestration.failure import told_as_failure

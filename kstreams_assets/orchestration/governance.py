@@ -13,7 +13,7 @@ from kstreams_assets.governance.findings import (
     GovernanceReport,
     GovernanceVerdict,
 )
-from kstreams_assets.governance.judges_load import lags_of
+from kstreams_assets.governance.judge import lags_of
 from kstreams_assets.governance.run import check_governance
 from kstreams_assets.orchestration.check_events import CHECK_SEVERITY, metadata_numbers
 from kstreams_assets.orchestration.failure import told_as_failure

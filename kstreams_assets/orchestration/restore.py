@@ -8,8 +8,8 @@ import dagster as dg
 from pydantic import Field, create_model
 
 from kstreams_assets.app.model import AppTopic, TopicRole
-from kstreams_assets.completeness.checks import ON_RESTORES, RuleCheck, rule_checks
 from kstreams_assets.completeness.on_restores import SKIPPED, evaluate_restore, require_complete
+from kstreams_assets.completeness.result import ON_RESTORES, RuleCheck, rule_checks
 from kstreams_assets.errors import GroupOffsetsDifferError
 from kstreams_assets.ktables.run import table_stores
 from kstreams_assets.orchestration.completeness import evaluation_metadata, rule_check_result

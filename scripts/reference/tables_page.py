@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from kstreams_assets.completeness.result import RuleResult
 from kstreams_assets.drill.report import StoredDrill
-from kstreams_assets.governance.table import StoredVerdict
+from kstreams_assets.governance.findings import StoredVerdict
 from kstreams_assets.ktables.columns import KEY_PARTS, POSITION, RAW
 from kstreams_assets.ktables.schemas import StoredSchema
 from kstreams_assets.ktables.snapshot import Snapshot

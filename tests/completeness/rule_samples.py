@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from kstreams_assets.completeness.known_views import KnownViews
+from kstreams_assets.completeness.view import KnownViews
 from kstreams_assets.components import KafkaStreamsAppComponent
 from kstreams_assets.settings import ApplicationSettings
 

@@ -10,9 +10,8 @@ import dagster as dg
 import pytest
 
 from kstreams_assets.checks import Severity
-from kstreams_assets.completeness.recomputation import Recomputation
 from kstreams_assets.completeness.result import Outcome, RuleResult
-from kstreams_assets.completeness.rule import Place
+from kstreams_assets.completeness.rule import Place, Recomputation
 from kstreams_assets.errors import KTableWindowError
 from kstreams_assets.orchestration import completeness as assets
 from kstreams_assets.settings import ApplicationSettings

@@ -9,16 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kstreams_assets.completeness.balance import balance_sql
-from kstreams_assets.completeness.balance_parser import (
+from kstreams_assets.completeness.balance import (
     Comparison,
     Function,
     Term,
+    balance_sql,
     parse_balance,
 )
-from kstreams_assets.completeness.known_views import KnownViews, RuleTextError
 from kstreams_assets.completeness.rule import Scope
 from kstreams_assets.completeness.sql_check import check_rule_sql
+from kstreams_assets.completeness.view import KnownViews, RuleTextError
 from spark_resources.resource import SparkSessionResource
 from tests.completeness.rule_samples import known
 

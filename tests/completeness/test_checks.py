@@ -6,18 +6,17 @@ from pathlib import Path
 import pytest
 
 from kstreams_assets.checks import Severity
-from kstreams_assets.completeness.checks import (
+from kstreams_assets.completeness.result import (
     AT_WINDOWS,
     ON_RESTORES,
+    Outcome,
     counts,
     explanation_of,
     is_red,
     rule_checks,
     severity_of,
 )
-from kstreams_assets.completeness.recomputation import Recomputation
-from kstreams_assets.completeness.result import Outcome
-from kstreams_assets.completeness.rule import CompletenessRule, Place, Scope
+from kstreams_assets.completeness.rule import CompletenessRule, Place, Recomputation, Scope
 from kstreams_assets.errors import ConfigurationError
 from kstreams_assets.settings import ApplicationSettings
 from tests.completeness.outcomes import result, rule

@@ -8,9 +8,14 @@ from pathlib import Path
 import pytest
 
 from kstreams_assets.completeness.evaluate import Evaluator, evaluate_point, evaluate_window
-from kstreams_assets.completeness.recomputation import Recomputation, WindowedBy
 from kstreams_assets.completeness.result import Outcome, ResultsTable, RuleKind, RuleResult
-from kstreams_assets.completeness.rule import CompletenessRule, Place, Scope
+from kstreams_assets.completeness.rule import (
+    CompletenessRule,
+    Place,
+    Recomputation,
+    Scope,
+    WindowedBy,
+)
 from kstreams_assets.errors import RecoveryPointNotFoundError, UnknownRuleError
 from kstreams_assets.ktables.run import make_snapshots
 from kstreams_assets.ktables.store_format import Encoding, Format, StoreFormat, StoreKind

@@ -8,9 +8,8 @@ import pytest
 
 from kstreams_assets.completeness import planner as planner_module
 from kstreams_assets.completeness.content import LoggedRows, Moment, Part, ViewPart
-from kstreams_assets.completeness.planner import ContentPlanner
-from kstreams_assets.completeness.staging import Staging
-from kstreams_assets.completeness.standing import Standing
+from kstreams_assets.completeness.planner import ContentPlanner, Staging
+from kstreams_assets.completeness.runnable import Standing
 from kstreams_assets.completeness.view import views_of
 from kstreams_assets.errors import RecoveryPointNotFoundError
 from kstreams_assets.offsets import OffsetRange

@@ -8,12 +8,10 @@ from typing import Any
 
 import pytest
 
-from kstreams_assets.completeness.known_views import KnownViews, RuleTextError
-from kstreams_assets.completeness.recomputation import Recomputation, WindowedBy
 from kstreams_assets.completeness.recompute import recompute_sql
-from kstreams_assets.completeness.recompute_check import check_recomputation
-from kstreams_assets.completeness.rule import Scope
-from kstreams_assets.completeness.sql_check import check_rule_sql
+from kstreams_assets.completeness.rule import Recomputation, Scope, WindowedBy
+from kstreams_assets.completeness.sql_check import check_recomputation, check_rule_sql
+from kstreams_assets.completeness.view import KnownViews, RuleTextError
 from spark_resources.resource import SparkSessionResource
 from tests.completeness.rule_samples import known, stores, topics
 

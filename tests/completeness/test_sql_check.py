@@ -10,12 +10,16 @@ from pyspark.sql import SparkSession
 
 import examples
 from kstreams_assets.cli.app_file import load_settings
-from kstreams_assets.completeness.known_views import KnownViews, RuleTextError
 from kstreams_assets.completeness.recompute import recompute_sql
 from kstreams_assets.completeness.rule import Scope
-from kstreams_assets.completeness.sql_check import check_rule_sql
-from kstreams_assets.completeness.sql_functions import spark_functions
-from kstreams_assets.completeness.view import COMMON_COLUMNS, View, views_of
+from kstreams_assets.completeness.sql_check import check_rule_sql, spark_functions
+from kstreams_assets.completeness.view import (
+    COMMON_COLUMNS,
+    KnownViews,
+    RuleTextError,
+    View,
+    views_of,
+)
 from spark_resources.resource import SparkSessionResource
 from tests.completeness.rule_samples import known
 

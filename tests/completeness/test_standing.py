@@ -4,7 +4,7 @@ import pytest
 
 from kstreams_assets.completeness.result import Outcome
 from kstreams_assets.completeness.rule import Scope
-from kstreams_assets.completeness.standing import (
+from kstreams_assets.completeness.runnable import (
     Judged,
     Standing,
     failed,

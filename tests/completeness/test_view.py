@@ -3,10 +3,17 @@
 import pytest
 
 from kstreams_assets.app.model import TopicRole
-from kstreams_assets.completeness.column_types import MissingColumnError, column_type
-from kstreams_assets.completeness.known_views import KnownViews, RuleTextError
 from kstreams_assets.completeness.rule import Scope
-from kstreams_assets.completeness.view import COMMON_COLUMNS, View, ViewKind, views_of
+from kstreams_assets.completeness.view import (
+    COMMON_COLUMNS,
+    KnownViews,
+    MissingColumnError,
+    RuleTextError,
+    View,
+    ViewKind,
+    column_type,
+    views_of,
+)
 from kstreams_assets.errors import ConfigurationError, DeclaredNotFoundError
 from kstreams_assets.ktables.store_format import BYTES, Encoding
 from tests.completeness.rule_samples import known, settings, topics

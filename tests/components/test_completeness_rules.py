@@ -10,10 +10,15 @@ import yaml
 import examples
 from kstreams_assets.checks import Severity
 from kstreams_assets.cli.app_file import load_settings
-from kstreams_assets.completeness.known_views import KnownViews
-from kstreams_assets.completeness.recomputation import Recomputation, WindowedBy
-from kstreams_assets.completeness.rule import EVERYWHERE, CompletenessRule, Place, Scope
-from kstreams_assets.completeness.view import views_of
+from kstreams_assets.completeness.rule import (
+    EVERYWHERE,
+    CompletenessRule,
+    Place,
+    Recomputation,
+    Scope,
+    WindowedBy,
+)
+from kstreams_assets.completeness.view import KnownViews, views_of
 from kstreams_assets.errors import RuleSqlError
 from tests.cli.application import TYPE
 from tests.completeness.rule_samples import attributes, settings, stores

@@ -8,7 +8,7 @@ import pytest
 
 from kstreams_assets.components import KafkaStreamsAppComponent
 from kstreams_assets.errors import ConfigurationError, DeclaredNotFoundError
-from kstreams_assets.governance.declaration import Governance, Limits
+from kstreams_assets.governance.facts import Governance, Limits
 from kstreams_assets.governance.findings import CHECKS, GovernanceReport
 from kstreams_assets.governance.judge import judge
 from kstreams_assets.orchestration import governance as assets_module

@@ -9,9 +9,9 @@ import examples
 from kstreams_assets.app.model import AppTopic, TopicRole
 from kstreams_assets.app.roles import application_from_topology
 from kstreams_assets.app.topology import parse_topology
-from kstreams_assets.governance.declaration import Governance
 from kstreams_assets.governance.facts import (
     Declared,
+    Governance,
     GovernanceFacts,
     PartitionState,
     TopicState,

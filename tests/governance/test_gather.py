@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from kstreams_assets.components import KafkaStreamsAppComponent
-from kstreams_assets.governance import gather as gather_module
+from kstreams_assets.governance import run as gather_module
 from kstreams_assets.governance.facts import BackedUpRecords, StoreRows
-from kstreams_assets.governance.gather import backed_up, store_rows
+from kstreams_assets.governance.run import backed_up, store_rows
 from kstreams_assets.ktables.snapshot import SnapshotPartition
 from kstreams_assets.ktables.snapshots_table import SnapshotsTable
 from kstreams_assets.offsets import TopicPartitionId

@@ -19,7 +19,7 @@ from pydantic import SecretStr
 from examples.orders_count.application import EXAMPLE_V2, STORE, STORE_V2
 from examples.orders_created.orders import TOPIC
 from kstreams_assets.errors import AuthorizationFailedError, ClusterUnavailableError
-from kstreams_assets.governance.table import FindingsTable
+from kstreams_assets.governance.findings import FindingsTable
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.settings import ApplicationSettings
 from tests.backup.acls import Acls

@@ -6,14 +6,14 @@ from pathlib import Path
 import pytest
 
 from kstreams_assets.checks import Severity
-from kstreams_assets.governance import table as table_module
+from kstreams_assets.governance import findings as table_module
 from kstreams_assets.governance.findings import (
     CHECKS,
+    FindingsTable,
     GovernanceFinding,
     GovernanceReport,
     GovernanceVerdict,
 )
-from kstreams_assets.governance.table import FindingsTable
 from kstreams_assets.warehouse.layout import CONTROL_TABLES, Warehouse
 
 BAD = GovernanceFinding("t", "a", "b", "Do c.", Severity.WARN)

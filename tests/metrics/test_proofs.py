@@ -6,9 +6,8 @@ from pathlib import Path
 import pytest
 
 from kstreams_assets.checks import Finding, Severity
-from kstreams_assets.completeness.recomputation import Recomputation
 from kstreams_assets.completeness.result import Outcome, ResultsTable, RuleKind, RuleResult
-from kstreams_assets.completeness.rule import CompletenessRule, Place
+from kstreams_assets.completeness.rule import CompletenessRule, Place, Recomputation
 from kstreams_assets.drill.readiness import Readiness
 from kstreams_assets.drill.report import (
     ApplicationMeasure,
@@ -20,11 +19,11 @@ from kstreams_assets.drill.report import (
 )
 from kstreams_assets.drill.settings import DrillSettings
 from kstreams_assets.governance.findings import (
+    FindingsTable,
     GovernanceFinding,
     GovernanceReport,
     GovernanceVerdict,
 )
-from kstreams_assets.governance.table import FindingsTable
 from kstreams_assets.metrics import collect as proofs
 from kstreams_assets.metrics.collect import read_warehouse
 from kstreams_assets.restore.request import RestoreMode

@@ -15,9 +15,8 @@ from kstreams_assets.completeness.on_restores import (
     require_none_blocks,
     results_of_restore,
 )
-from kstreams_assets.completeness.recomputation import Recomputation
 from kstreams_assets.completeness.result import Outcome, ResultsTable, RuleKind, RuleResult
-from kstreams_assets.completeness.rule import Place
+from kstreams_assets.completeness.rule import Place, Recomputation
 from kstreams_assets.errors import RestoreIncompleteError, RestoreNotVerifiedError
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.restore.group_offsets import commit_group_offsets

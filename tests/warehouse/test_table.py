@@ -18,7 +18,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from kstreams_assets.completeness.result import ResultsTable
 from kstreams_assets.drill.report import DrillsTable
-from kstreams_assets.governance.table import FindingsTable
+from kstreams_assets.governance.findings import FindingsTable
 from kstreams_assets.ktables.schemas import SchemasTable
 from kstreams_assets.ktables.snapshots_table import SnapshotsTable
 from kstreams_assets.warehouse import table as tables
