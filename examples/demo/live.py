@@ -7,13 +7,13 @@ from contextlib import contextmanager
 from typing import Final
 
 from examples.demo.shop import Shop
-from kstreams_assets.backup.partitions import WindowCalendar
 from kstreams_assets.backup.requests import window_statuses
 from kstreams_assets.backup.run import recorder_of
 from kstreams_assets.errors import KStreamsAssetsError
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.settings import ApplicationSettings
+from kstreams_assets.warehouse.calendar import WindowCalendar
 from kstreams_assets.warehouse.spans import Window
 
 RATE: Final = 2_000.0

@@ -9,8 +9,8 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Final, Protocol
 
-from kstreams_assets.backup.partitions import WindowCalendar
 from kstreams_assets.settings import ApplicationSettings
+from kstreams_assets.warehouse.calendar import WindowCalendar
 from kstreams_assets.warehouse.layout import Warehouse
 from kstreams_assets.warehouse.ledger import Ledger
 from kstreams_assets.warehouse.points import RecoveryPointTable

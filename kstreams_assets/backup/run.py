@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Protocol
 from kstreams_assets.app.model import AppTopic, StreamsApplication
 from kstreams_assets.backup.accounting import Accountant
 from kstreams_assets.backup.facts import facts_of
-from kstreams_assets.backup.partitions import WindowCalendar
 from kstreams_assets.backup.plan import ReadRange, commit_groups, read_ranges
 from kstreams_assets.backup.planner import Planner, RunPlan, TopicPlan
 from kstreams_assets.backup.result import (
@@ -29,6 +28,7 @@ from kstreams_assets.ktables.schemas import try_to_save_schemas
 from kstreams_assets.recovery.maintenance import retention_of
 from kstreams_assets.recovery.recorder import Recorder
 from kstreams_assets.settings import ApplicationSettings, BackupSettings, RecoveryPointSettings
+from kstreams_assets.warehouse.calendar import WindowCalendar
 from kstreams_assets.warehouse.committer import NewFile, commit, sweep, uncommitted
 from kstreams_assets.warehouse.judge import unproven_points
 from kstreams_assets.warehouse.layout import (

@@ -18,11 +18,11 @@ from operator import itemgetter
 from pathlib import Path
 from typing import IO, Final
 
-from kstreams_assets.backup.partitions import WindowCalendar
 from kstreams_assets.backup.planner import life_of, load_edges, partition_counts
 from kstreams_assets.backup.result import TopicBackup, WindowBackup
 from kstreams_assets.backup.run import with_unproven
 from kstreams_assets.settings import ApplicationSettings
+from kstreams_assets.warehouse.calendar import WindowCalendar
 from kstreams_assets.warehouse.layout import Warehouse
 from kstreams_assets.warehouse.ledger import Ledger, TopicFactsTable
 from kstreams_assets.warehouse.points import RecoveryPointTable

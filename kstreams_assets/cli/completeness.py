@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 import click
 
-from kstreams_assets.backup.partitions import WindowCalendar
 from kstreams_assets.backup.requests import window_statuses
 from kstreams_assets.cli import exit_codes
 from kstreams_assets.cli.completeness_output import outcome_text, result_document, tell_results
@@ -30,6 +29,7 @@ from kstreams_assets.restore.choice import choose
 from kstreams_assets.restore.request import RestoreRequest, parse_instant
 from kstreams_assets.restore.target import open_stored_target
 from kstreams_assets.settings import ApplicationSettings
+from kstreams_assets.warehouse.calendar import WindowCalendar
 from kstreams_assets.warehouse.contents import Contents
 from kstreams_assets.warehouse.judge import PointStatus, Restores
 from kstreams_assets.warehouse.point import iso_time

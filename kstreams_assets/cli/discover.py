@@ -14,7 +14,6 @@ from kstreams_assets.app.discovery import ClusterFacts
 from kstreams_assets.app.model import StreamsApplication, TopicRole
 from kstreams_assets.app.roles import application_from_cluster, application_from_topology
 from kstreams_assets.app.topology import parse_topology
-from kstreams_assets.backup.partitions import WindowCalendar
 from kstreams_assets.cli.app_file import load_component, read_attributes
 from kstreams_assets.cli.outage import window_loss
 from kstreams_assets.cli.output import print_json, print_table
@@ -22,6 +21,7 @@ from kstreams_assets.errors import ConfigurationError, KStreamsAssetsError
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.settings import WindowSchedule
+from kstreams_assets.warehouse.calendar import WindowCalendar
 
 _REBUILT_FROM = {"changelog", "source_topic", "logging_disabled"}
 _SAMPLES = 10

@@ -6,7 +6,6 @@ from typing import Any
 
 import click
 
-from kstreams_assets.backup.partitions import WindowCalendar
 from kstreams_assets.backup.requests import window_statuses
 from kstreams_assets.checks import Severity
 from kstreams_assets.cli import exit_codes
@@ -22,6 +21,7 @@ from kstreams_assets.ktables.snapshots_table import SnapshotsTable
 from kstreams_assets.ktables.state import require_store
 from kstreams_assets.orchestration.ktables import judge_all
 from kstreams_assets.settings import ApplicationSettings
+from kstreams_assets.warehouse.calendar import WindowCalendar
 from kstreams_assets.warehouse.point import iso_time
 from kstreams_assets.warehouse.spans import Window
 

@@ -10,7 +10,6 @@ import pyarrow.compute as pc
 
 from kstreams_assets.app.model import TopicRole
 from kstreams_assets.app.names import is_internal_name
-from kstreams_assets.backup.partitions import WindowCalendar
 from kstreams_assets.governance.facts import (
     BackedUpRecords,
     Declared,
@@ -27,6 +26,7 @@ from kstreams_assets.ktables.snapshots_table import SnapshotsTable
 from kstreams_assets.ktables.store_format import format_of
 from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.settings import ApplicationSettings
+from kstreams_assets.warehouse.calendar import WindowCalendar
 from kstreams_assets.warehouse.ledger import Ledger
 
 _NEWEST_WINDOWS: Final = 24

@@ -17,7 +17,6 @@ from dagster._core.storage.tags import (
 )
 
 from kstreams_assets.app.model import AppTopic, TopicRole
-from kstreams_assets.backup.partitions import WindowCalendar
 from kstreams_assets.backup.requests import Attempt, BackupRequest
 from kstreams_assets.backup.result import TopicBackup, TopicsNotReadError, WindowBackup
 from kstreams_assets.backup.run import back_up
@@ -41,7 +40,9 @@ from kstreams_assets.orchestration.keys import (
     topic_key,
 )
 from kstreams_assets.orchestration.ktables import declared_fields
+from kstreams_assets.orchestration.partitions import window_partitions
 from kstreams_assets.settings import ApplicationSettings
+from kstreams_assets.warehouse.calendar import WindowCalendar
 from kstreams_assets.warehouse.ledger import Ledger
 from spark_resources.resource import SparkSessionResource
 
@@ -264,14 +265,15 @@ def build_backup_assets(settings: ApplicationSettings) -> dg.AssetsDefinition:
         ConfigurationError: Declared lineage of a store names no topic of the application.
     """
     calendar = WindowCalendar(settings.windows)
+    partitions = window_partitions(settings.windows)
     by_key = {backup_key(settings.application_id, t.name): t for t in settings.topics}
     fields = declared_fields(table_stores(settings), settings)
 
     @dg.multi_asset(
         name=f"backup_{folded(settings.application_id)}",
         specs=[_spec(k, t, settings, fields.get(t.name, {})) for k, t in by_key.items()],
-        check_specs=window_check_specs({k: _checks(t) for k, t in by_key.items()}, calendar),
-        partitions_def=calendar.partitions,
+        check_specs=window_check_specs({k: _checks(t) for k, t in by_key.items()}, partitions),
+        partitions_def=partitions,
         backfill_policy=dg.BackfillPolicy.single_run(),
         can_subset=True,
         pool=pool(settings.application_id),
@@ -378,7 +380,7 @@ def _runless_events(
     settings: ApplicationSettings, window: WindowBackup, run_id: str
 ) -> Iterator[dg.AssetMaterialization | dg.AssetCheckEvaluation]:
     key = window.window.key
-    if not WindowCalendar(settings.windows).partitions.has_partition_key(key):
+    if not WindowCalendar(settings.windows).has_closed(key):
         return  # of another schedule
     topics = {topic.name for topic in settings.topics}
     for backup in window.topics:

@@ -8,7 +8,6 @@ from typing import Final
 
 import dagster as dg
 
-from kstreams_assets.backup.partitions import WindowCalendar
 from kstreams_assets.backup.requests import (
     BackupRequest,
     Paused,
@@ -24,6 +23,7 @@ from kstreams_assets.errors import KStreamsAssetsError
 from kstreams_assets.orchestration.backup import BackupRuns, report_left_behind
 from kstreams_assets.orchestration.keys import backup_key, backups_sensor
 from kstreams_assets.settings import ApplicationSettings
+from kstreams_assets.warehouse.calendar import WindowCalendar
 from kstreams_assets.warehouse.layout import warehouse_lock
 
 EVERY_S: Final = 30

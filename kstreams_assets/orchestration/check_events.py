@@ -6,7 +6,6 @@ from typing import Final
 
 import dagster as dg
 
-from kstreams_assets.backup.partitions import WindowCalendar
 from kstreams_assets.backup.verdicts import WindowVerdict, in_windows
 from kstreams_assets.checks import Severity
 
@@ -18,14 +17,14 @@ _MOST: Final = 10
 
 
 def window_check_specs(
-    checks: Mapping[dg.AssetKey, Mapping[str, str]], calendar: WindowCalendar
+    checks: Mapping[dg.AssetKey, Mapping[str, str]], windows: dg.TimeWindowPartitionsDefinition
 ) -> list[dg.AssetCheckSpec]:
     """The specs of checks, given by asset as name -> claim."""
     with warnings.catch_warnings():
         # Partitions of checks are a preview in this Dagster; it is pinned, and tests cover them.
         warnings.simplefilter("ignore", dg.PreviewWarning)
         return [
-            dg.AssetCheckSpec(name, asset=key, description=text, partitions_def=calendar.partitions)
+            dg.AssetCheckSpec(name, asset=key, description=text, partitions_def=windows)
             for key, of_asset in checks.items()
             for name, text in of_asset.items()
         ]

@@ -6,7 +6,6 @@ from typing import Final
 
 import dagster as dg
 
-from kstreams_assets.backup.partitions import WindowCalendar
 from kstreams_assets.completeness.evaluate import Evaluator
 from kstreams_assets.completeness.result import (
     AT_WINDOWS,
@@ -32,7 +31,9 @@ from kstreams_assets.orchestration.keys import (
     ktable_key,
     recovery_points_key,
 )
+from kstreams_assets.orchestration.partitions import window_partitions
 from kstreams_assets.settings import ApplicationSettings
+from kstreams_assets.warehouse.calendar import WindowCalendar
 from spark_resources.resource import SparkSessionResource
 
 Values = dict[str, dg.MetadataValue]
@@ -189,12 +190,13 @@ def build_completeness_assets(settings: ApplicationSettings) -> list[dg.AssetsDe
     application_id = settings.application_id
     key = completeness_key(application_id)
     calendar = WindowCalendar(settings.windows)
+    partitions = window_partitions(settings.windows)
 
     @dg.multi_asset(
         name=f"completeness_{folded(application_id)}",
         specs=[_spec(key, settings, checks)],
-        check_specs=window_check_specs({key: {c.name: c.claim for c in checks}}, calendar),
-        partitions_def=calendar.partitions,
+        check_specs=window_check_specs({key: {c.name: c.claim for c in checks}}, partitions),
+        partitions_def=partitions,
         backfill_policy=dg.BackfillPolicy.single_run(),
         pool=completeness_pool(application_id),
     )

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import dagster as dg
 import pyarrow as pa
 
-from kstreams_assets.backup.partitions import WindowCalendar
 from kstreams_assets.errors import ConfigurationError
 from kstreams_assets.ktables.checks import KTABLE_CHECKS, StoreVerdict, judge_snapshot
 from kstreams_assets.ktables.columns import KEY_PARTS, POSITION, RAW, decoded_columns
@@ -30,7 +29,9 @@ from kstreams_assets.orchestration.keys import (
     refuse_collisions,
     topic_key,
 )
+from kstreams_assets.orchestration.partitions import window_partitions
 from kstreams_assets.settings import ApplicationSettings
+from kstreams_assets.warehouse.calendar import WindowCalendar
 from kstreams_assets.warehouse.point import Guarantee
 from kstreams_assets.warehouse.points import RecoveryPointTable
 from spark_resources.resource import SparkSessionResource
@@ -284,12 +285,13 @@ def build_ktable_assets(settings: ApplicationSettings) -> list[dg.AssetsDefiniti
         return []
     refuse_collisions(store.store for store in by_key.values())
     calendar = WindowCalendar(settings.windows)
+    partitions = window_partitions(settings.windows)
 
     @dg.multi_asset(
         name=f"ktable_{folded(settings.application_id)}",
         specs=[_spec(key, store, settings) for key, store in by_key.items()],
-        check_specs=window_check_specs(dict.fromkeys(by_key, KTABLE_CHECKS), calendar),
-        partitions_def=calendar.partitions,
+        check_specs=window_check_specs(dict.fromkeys(by_key, KTABLE_CHECKS), partitions),
+        partitions_def=partitions,
         backfill_policy=dg.BackfillPolicy.single_run(),
         can_subset=True,
         pool=pool(settings.application_id),

@@ -127,7 +127,7 @@ class Contents:
         """The backups of an application as it is configured."""
 
         def closed(instant_ms: int) -> Sequence[Window]:
-            from kstreams_assets.backup.partitions import WindowCalendar
+            from kstreams_assets.warehouse.calendar import WindowCalendar
 
             return WindowCalendar(settings.windows).closed_since(instant_ms)
 

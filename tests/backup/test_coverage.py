@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from dagster._core.test_utils import freeze_time
 
 from kstreams_assets.app.model import AppTopic, TopicRole, TopicRoles
-from kstreams_assets.backup.partitions import WindowCalendar
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.settings import ApplicationSettings, RecoveryPointSettings, WindowSchedule
+from kstreams_assets.warehouse.calendar import WindowCalendar
 from kstreams_assets.warehouse.coverage import (
     POINT_CHECKS,
     counts,
@@ -29,6 +28,7 @@ from kstreams_assets.warehouse.point import Guarantee, PartitionCut, RecoveryPoi
 from kstreams_assets.warehouse.points import RecoveryPointTable
 from tests.backup.held_records import hold_records
 from tests.backup.samples import APPLICATION_ID, application, backup, point, result, span
+from tests.clock import freeze_time
 
 TOPICS = (
     AppTopic("in", TopicRoles({TopicRole.INPUT})),

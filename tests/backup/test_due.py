@@ -4,17 +4,16 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from dagster._core.test_utils import freeze_time
-
 from kstreams_assets.app.model import AppTopic, TopicRole, TopicRoles
-from kstreams_assets.backup.partitions import WindowCalendar
 from kstreams_assets.backup.requests import WindowStatus, window_statuses
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.settings import ApplicationSettings, WindowSchedule
+from kstreams_assets.warehouse.calendar import WindowCalendar
 from kstreams_assets.warehouse.layout import Warehouse
 from kstreams_assets.warehouse.ledger import Ledger
 from kstreams_assets.warehouse.points import RecoveryPointTable
 from tests.backup.samples import APPLICATION_ID, application, backup, cut, point, result, span
+from tests.clock import freeze_time
 
 TOPICS = tuple(AppTopic(name, TopicRoles({TopicRole.INPUT})) for name in ("t", "u"))
 SCHEDULE = WindowSchedule.every("hour", start="2026-10-20")

@@ -5,8 +5,6 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from dagster._core.test_utils import freeze_time
-
 from kstreams_assets.app.model import AppTopic, TopicRole, TopicRoles
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.offsets import TopicPartitionId
@@ -23,6 +21,7 @@ from kstreams_assets.warehouse.points import RecoveryPointTable
 from kstreams_assets.warehouse.restores import RestoresTable, RestoreState, StoredRestore
 from tests.backup.held_records import hold_records
 from tests.backup.samples import APPLICATION_ID, application, backup, point, result, span
+from tests.clock import freeze_time
 
 HOUR_MS = 3_600_000
 CHANGELOG = AppTopic("t", TopicRoles({TopicRole.CHANGELOG}))

@@ -17,7 +17,6 @@ import yaml
 from dagster._core.test_utils import create_run_for_test
 
 from kstreams_assets.app.model import TopicRole
-from kstreams_assets.backup.partitions import WindowCalendar
 from kstreams_assets.backup.result import TopicBackup, WindowBackup
 from kstreams_assets.backup.run import back_up
 from kstreams_assets.backup.unreported import ReportMarks, windows_of_run
@@ -26,6 +25,7 @@ from kstreams_assets.orchestration.backup import report_left_behind
 from kstreams_assets.orchestration.backup_sensor import build_backup_sensor
 from kstreams_assets.orchestration.keys import backup_key
 from kstreams_assets.settings import ApplicationSettings, BackupSettings, WindowSchedule
+from kstreams_assets.warehouse.calendar import WindowCalendar
 from kstreams_assets.warehouse.layout import Warehouse
 from kstreams_assets.warehouse.ledger import Ledger
 from kstreams_assets.warehouse.points import RecoveryPointTable

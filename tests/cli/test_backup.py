@@ -6,13 +6,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from dagster._core.test_utils import freeze_time
 
 from kstreams_assets.backup.result import UnreadTopic, WindowBackup
 from kstreams_assets.cli import backup as backup_module
 from kstreams_assets.warehouse.layout import Warehouse
 from tests.backup.samples import backup, result, span, window
 from tests.cli.application import Program, document, write
+from tests.clock import freeze_time
 
 
 @pytest.fixture(autouse=True)

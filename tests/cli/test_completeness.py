@@ -8,15 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from dagster._core.test_utils import freeze_time
 
-from kstreams_assets.backup.partitions import WindowCalendar
 from kstreams_assets.checks import Severity
 from kstreams_assets.cli import completeness
 from kstreams_assets.completeness.result import Outcome, ResultsTable, RuleResult
 from kstreams_assets.completeness.rule import Place
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.restore.request import RestoreRequest
+from kstreams_assets.warehouse.calendar import WindowCalendar
 from kstreams_assets.warehouse.layout import Warehouse
 from kstreams_assets.warehouse.ledger import Ledger
 from kstreams_assets.warehouse.points import RecoveryPointTable
@@ -25,6 +24,7 @@ from kstreams_assets.warehouse.spans import SpanContent, SpanResult, Window
 from tests.backup.held_records import hold_records
 from tests.backup.samples import backup, cut, point, span
 from tests.cli.application import Program, document, nothing_written, write
+from tests.clock import freeze_time
 from tests.completeness.outcomes import result
 from tests.ktables.samples import KEYS, SCHEDULE
 from tests.restore import outcomes

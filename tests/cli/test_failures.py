@@ -9,7 +9,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from dagster._core.test_utils import freeze_time
 
 from kstreams_assets.cli import main as main_module
 from kstreams_assets.errors import WarehouseError
@@ -17,6 +16,7 @@ from kstreams_assets.warehouse.layout import CONTROL_TABLES, Warehouse
 from kstreams_assets.warehouse.points import RecoveryPointTable
 from tests.backup.samples import cut, point
 from tests.cli.application import Program, Result, document, nothing_written, write
+from tests.clock import freeze_time
 
 _TAKEN_MS = round(datetime(2026, 10, 20, 1, 59, tzinfo=UTC).timestamp() * 1000)
 

@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from dagster._core.test_utils import freeze_time
 
-from kstreams_assets.backup.partitions import WindowCalendar
 from kstreams_assets.cli import ktables
 from kstreams_assets.cli.app_file import load_settings
 from kstreams_assets.ktables.snapshot import RowProblem, Snapshot
 from kstreams_assets.ktables.snapshots_table import SnapshotsTable
+from kstreams_assets.warehouse.calendar import WindowCalendar
 from kstreams_assets.warehouse.layout import Warehouse
 from kstreams_assets.warehouse.ledger import Ledger
 from kstreams_assets.warehouse.points import RecoveryPointTable
@@ -22,6 +21,7 @@ from kstreams_assets.warehouse.spans import SpanContent, SpanResult, Window
 from tests.backup.samples import backup, cut, point, span
 from tests.cli.application import Program, document, nothing_written, write
 from tests.cli.test_state import CHANGELOGS, STORES
+from tests.clock import freeze_time
 from tests.ktables.samples import KEYS, SCHEDULE, snapshot, write_window
 
 BAD = RowProblem(0, 7, "value: 3 bytes where a long has 8")

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from dagster._core.test_utils import freeze_time
 
 from kstreams_assets.cli.app_file import load_settings
 from kstreams_assets.ktables.snapshots_table import SnapshotsTable
 from tests.cli.application import Program, document, nothing_written, write
+from tests.clock import freeze_time
 from tests.ktables.samples import KEYS, snapshot, write_window
 
 VALUE = pa.struct([("count", pa.int64())])

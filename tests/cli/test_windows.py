@@ -8,10 +8,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from dagster._core.test_utils import freeze_time
 
-from kstreams_assets.backup.partitions import WindowCalendar
 from kstreams_assets.settings import WindowSchedule
+from kstreams_assets.warehouse.calendar import WindowCalendar
 from kstreams_assets.warehouse.layout import Warehouse
 from kstreams_assets.warehouse.ledger import Ledger
 from kstreams_assets.warehouse.point import GroupOffset
@@ -20,6 +19,7 @@ from kstreams_assets.warehouse.spans import Gap, GapCause, SpanContent, SpanResu
 from tests.backup.held_records import hold_records
 from tests.backup.samples import backup, cut, point, span
 from tests.cli.application import Program, document, nothing_written, write
+from tests.clock import freeze_time
 
 
 def _ms(hour: int, minute: int) -> int:

@@ -1,4 +1,4 @@
-"""Files that users have written keep their meaning: no key of the YAML goes, and wrong ones are told.
+"""Files of users keep their meaning: no key of the YAML goes, and wrong ones are named.
 
 `python -m tests.contract.test_yaml` writes `yaml.json` anew when something was added.
 """
@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from kstreams_assets.backup.partitions import WindowCalendar
 from kstreams_assets.cli.app_file import load_settings
 from kstreams_assets.errors import KStreamsAssetsError
+from kstreams_assets.warehouse.calendar import WindowCalendar
 from scripts.reference.yaml_page import yaml_lines
 
 FILE = Path(__file__).with_name("yaml.json")
@@ -132,7 +132,7 @@ REPLACED = {
     'connection: {bootstrap_servers: "a:1", x: 1}': "connection",
     'connection: {bootstrap_servers: "a:1", sasl: {mechanism: MAGIC}}': "connection",
     'connection: {bootstrap_servers: "a:1", request_timeout_seconds: 0}': "connection",
-    'connection: "{{ env(\'NOT_THERE_AT_ALL\') }}"': "connection",
+    "connection: \"{{ env('NOT_THERE_AT_ALL') }}\"": "connection",
     "topics: {in: {roles: [inptu]}}": "topics",
     "topics: {in: {}}": "topics",
     "topics: {in: {role: input}}": "topics",
@@ -169,7 +169,9 @@ def _said(document: str, folder: Path) -> str:
         WindowCalendar(load_settings(path).windows)
     except KStreamsAssetsError as error:
         text = str(error).replace(str(folder), "")
-        return re.sub(r": (Input should|Field required|Value error).*", ": is of a wrong type", text)
+        return re.sub(
+            r": (Input should|Field required|Value error).*", ": is of a wrong type", text
+        )
     return "is accepted"
 
 

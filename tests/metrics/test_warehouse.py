@@ -6,16 +6,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from dagster._core.test_utils import freeze_time
 
 from kstreams_assets.app.model import AppTopic, TopicRole, TopicRoles
-from kstreams_assets.backup.partitions import WindowCalendar
 from kstreams_assets.errors import ConfigurationError
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.ktables.snapshots_table import SnapshotsTable
 from kstreams_assets.metrics.collect import read_warehouse
 from kstreams_assets.settings import ApplicationSettings, RecoveryPointSettings, WindowSchedule
 from kstreams_assets.warehouse import ledger as ledger_module
+from kstreams_assets.warehouse.calendar import WindowCalendar
 from kstreams_assets.warehouse.layout import Warehouse
 from kstreams_assets.warehouse.ledger import Ledger
 from kstreams_assets.warehouse.point import Guarantee, PartitionCut, RecoveryPoint
@@ -23,6 +22,7 @@ from kstreams_assets.warehouse.points import RecoveryPointTable
 from kstreams_assets.warehouse.spans import Gap, GapCause, SpanContent, SpanResult
 from tests.backup.held_records import hold_records
 from tests.backup.samples import APPLICATION_ID, application, backup, point, span
+from tests.clock import freeze_time
 from tests.ktables.samples import KEYS, snapshot
 from tests.metrics.exposed import Exposed
 

@@ -6,12 +6,15 @@ from datetime import UTC, datetime
 from zoneinfo import ZoneInfo
 
 import pytest
-from dagster._core.test_utils import freeze_time
+from dagster._utils.schedules import is_valid_cron_schedule
 
-from kstreams_assets.backup.partitions import UnknownWindowError, WindowCalendar
+from kstreams_assets.cron import is_cron
 from kstreams_assets.errors import ConfigurationError
+from kstreams_assets.orchestration.partitions import window_partitions
 from kstreams_assets.settings import WindowSchedule
+from kstreams_assets.warehouse.calendar import UnknownWindowError, WindowCalendar
 from kstreams_assets.warehouse.spans import Window
+from tests.clock import freeze_time
 
 HOUR_MS = 3_600_000
 
@@ -86,7 +89,7 @@ class TestWindow:
     def test_windows_come_in_order_of_time_and_once(self, count: int) -> None:
         with freeze_time(datetime(2026, 10, 24, tzinfo=UTC)):
             calendar = _calendar("hour")
-            keys = calendar.partitions.get_partition_keys()[5 : 5 + 2 * count : 2]
+            keys = [window.key for window in calendar.closed_since(0)][5 : 5 + 2 * count : 2]
             expected = [calendar.window(key) for key in keys]
             assert calendar.windows([*keys[::-1], keys[0]]) == expected
             with pytest.raises(UnknownWindowError):
@@ -131,7 +134,7 @@ class TestClosed:
     def test_since_any_instant(self, every: str, start: str, zone: str) -> None:
         with freeze_time(datetime(2026, 10, 26, 2, 30, tzinfo=UTC)):
             calendar = _calendar(every, start, zone)
-            keys = calendar.partitions.get_partition_keys()
+            keys = [window.key for window in calendar.closed_since(0)]
             windows = [calendar.window(key) for key in keys]
             assert windows[-1] == calendar.newest_closed()
             assert all(a.end_ms == b.start_ms for a, b in itertools.pairwise(windows))
@@ -141,6 +144,81 @@ class TestClosed:
                     assert calendar.closed_since(instant) == expected
             assert calendar.closed_since(windows[-1].end_ms) == []
             assert calendar.closed_since(0) == windows
+
+
+class TestAsDagster:
+    """What Dagster makes partitions of is what is backed up: same keys, same times."""
+
+    @pytest.mark.parametrize("zone", ["Europe/Berlin", "America/New_York", "America/Havana", "UTC"])
+    @pytest.mark.parametrize(
+        "cron",
+        ["0 0 * * *", "30 2 * * *", "15 1 * * *", "0 3 * * 0", "0 0 1 * *", "0 12 * * mon-fri"],
+    )
+    def test_days(self, cron: str, zone: str) -> None:
+        self._same(WindowSchedule.every(cron, start="2024-02-27", timezone=zone))
+
+    @pytest.mark.parametrize(
+        "cron",
+        [
+            "*/15 * * * *",
+            "7 * * * *",
+            "0 8,20 * * *",
+            "0 */6 * * *",
+            "5-50/20 1-3 * * *",
+            "0 0,12 13 * fri",
+            "0 0,12 1 jan,jul ?",
+            "30 */12 29 2 *",
+            "0 0,12 L * *",
+            "0 0,12 * * sat#2",
+            "0 0,12 * * L5",
+            "0 0,12 * * 5-1",
+        ],
+    )
+    def test_shorter_windows(self, cron: str) -> None:
+        self._same(WindowSchedule.every(cron, start="2026-02-01-13:07"))
+
+    def _same(self, schedule: WindowSchedule) -> None:
+        for now in (datetime(2026, 2, 3, 4, 5, 6, tzinfo=UTC), datetime(2026, 3, 1, tzinfo=UTC)):
+            with freeze_time(now):
+                calendar, partitions = WindowCalendar(schedule), window_partitions(schedule)
+                keys = partitions.get_partition_keys()
+                windows = calendar.closed_since(0)
+                assert [window.key for window in windows] == list(keys)
+                times = partitions.time_windows_for_partition_keys(frozenset(keys))
+                assert [(w.start_ms / 1000, w.end_ms / 1000) for w in windows] == [
+                    (t.start.timestamp(), t.end.timestamp()) for t in times
+                ]
+                assert calendar.first_closed() == (windows[0] if windows else None)
+                assert calendar.newest_closed() == (windows[-1] if windows else None)
+                opens = partitions.get_next_partition_window(
+                    datetime.fromtimestamp(windows[-1].end_ms / 1000, tz=UTC)
+                    if windows
+                    else partitions.start,
+                    respect_bounds=False,
+                )
+                assert opens is not None
+                assert calendar.closes_next().start_ms == opens.start.timestamp() * 1000
+                assert calendar.closes_next().end_ms == opens.end.timestamp() * 1000
+
+    @pytest.mark.parametrize(
+        "text",
+        [
+            *("* * * * *", "@daily", "0 4 * * 0", "*/5 0-6/2 1,15 * 7", "0 0 l * *", "0 0 30 2 *"),
+            *("0 0 * * fri#6", "60 * * * *", "* 24 * * *", "* * 0 * *", "* * * 13 *", "* * * * 8"),
+            *(
+                "",
+                "* * * *",
+                "* * * * * *",
+                "*/0 * * * *",
+                "1,,2 * * * *",
+                "-1 * * * *",
+                "a * * * *",
+            ),
+            *("0 0 * jan-mar mon", "0 0 ? * ?", "@often", "5/15 * * * *", "0 0 * * 6-2"),
+        ],
+    )
+    def test_what_a_schedule_is(self, text: str) -> None:
+        assert is_cron(text) == is_valid_cron_schedule(text)
 
 
 class TestErrors:
@@ -155,9 +233,10 @@ class TestErrors:
         "start", ["2026-11-01", "2026-11-01-13:30", "2026-11-01T13:30", "2026-11-01 13:30"]
     )
     def test_ways_to_write_a_start(self, start: str) -> None:
-        first = _calendar("minute", start).partitions.start
-        assert first.strftime("%Y-%m-%d") == "2026-11-01"
-        assert (first.hour, first.minute) == ((13, 30) if "13" in start else (0, 0))
+        with freeze_time(datetime(2026, 11, 2, tzinfo=UTC)):
+            first = _calendar("minute", start).first_closed()
+        assert first is not None
+        assert first.key == ("2026-11-01-13:30" if "13" in start else "2026-11-01-00:00")
 
     @pytest.mark.parametrize("cron", ["61 * * * *", "0 0 32 * *", "a b c d e"])
     def test_cron(self, cron: str) -> None:
