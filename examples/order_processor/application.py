@@ -9,7 +9,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from examples.streams.application import LAUNCHER, Guarantee
-from kstreams_assets.local.process import StreamsProcess
+from examples.streams.process import StreamsProcess
 from spark_resources.java import JavaProgram
 
 TOPICS: Final = ("orders", "customer-totals", "orders-rejected")

@@ -14,8 +14,8 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
+from examples.streams.process import StreamsProcess
 from kstreams_assets.errors import ProcessError
-from kstreams_assets.local.process import StreamsProcess
 from spark_resources.java import JavaProgram
 
 Guarantee = Literal["exactly_once_v2", "at_least_once"]

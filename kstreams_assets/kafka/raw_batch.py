@@ -2,7 +2,7 @@
 
 import struct
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple
 
@@ -346,34 +346,15 @@ def _rest(data: bytes, position: int, first: int) -> tuple[int, int]:
         shift += 7
 
 
-@dataclass(frozen=True, slots=True)
-class RangeContent:
-    """Every offset of a range is exactly one of these.
-
-    `visible` committed data, `aborted` data, `undecided` data of transactions open when read,
-    `markers` control records; `holes` the offsets that hold nothing (removed by compaction), as
-    merged ranges in order.
-    """
-
-    visible: int
-    aborted: int
-    undecided: int
-    markers: int
-    holes: tuple[OffsetRange, ...]
-
-    @property
-    def hole_offsets(self) -> int:
-        """Number of offsets that hold nothing."""
-        return sum(len(hole) for hole in self.holes)
-
-
 @dataclass(slots=True)
 class RangeTally:
     """Accounts for every offset in [start, end), batch by batch; what it holds does not grow.
 
-    Batches come in offset order, and may reach beyond the range. `holes` counts offsets that hold
-    nothing, `unseen` those that nobody looked at; `first_absent` is the lowest of both, None
-    without any. `position` is how far it has come.
+    Batches come in offset order, and may reach beyond the range. Each offset is counted once:
+    `visible` committed data, `aborted` data, `undecided` data of transactions open when read,
+    `markers` control records, `holes` that hold nothing (removed by compaction), `unseen` that
+    nobody looked at. `first_absent` is the lowest of the last two, None without any. `position` is
+    how far it has come.
     """
 
     start: int
@@ -386,7 +367,6 @@ class RangeTally:
     unseen: int = 0
     first_absent: int | None = None
     position: int = field(init=False)
-    on_hole: Callable[[OffsetRange], None] | None = None
 
     def __post_init__(self) -> None:
         self.position = self.start
@@ -425,25 +405,22 @@ class RangeTally:
         if to > self.position:
             self._note_absent()
             self.holes += to - self.position
-            if self.on_hole is not None:
-                self.on_hole(OffsetRange(self.position, to))
 
     def _note_absent(self) -> None:
         if self.first_absent is None:
             self.first_absent = self.position
 
 
-def content_of_range(batches: Iterable[RawBatch], start: int, end: int) -> RangeContent:
+def content_of_range(batches: Iterable[RawBatch], start: int, end: int) -> RangeTally:
     """Account for every offset in [start, end), given all batches of the log in that range.
 
     Batches come in offset order, as `RawLogReader.scan` gives them, and may reach beyond the range.
     """
-    holes: list[OffsetRange] = []
-    tally = RangeTally(start, end, on_hole=holes.append)
+    tally = RangeTally(start, end)
     for batch in batches:
         tally.add(batch)
     tally.finish()
-    return RangeContent(tally.visible, tally.aborted, tally.undecided, tally.markers, tuple(holes))
+    return tally
 
 
 def _runs(batch: RawBatch) -> Iterable[OffsetRange]:

@@ -150,11 +150,10 @@ def _committed(
     for stretch in stretches:
         batches = read.pop(stretch.partition, ())
         headers = [batch.header for batch in batches]
-        holes = content_of_range(headers, stretch.start, stretch.end).holes
-        if holes and not first_hole:
+        absent = content_of_range(headers, stretch.start, stretch.end).first_absent
+        if absent is not None and not first_hole:
             first_hole = (
-                f"{stretch.partition} no longer holds offset {holes[0].start}, which belongs to"
-                " the point"
+                f"{stretch.partition} no longer holds offset {absent}, which belongs to the point"
             )
         records = found[stretch.partition] = []
         for fresh in _decoded(stretch, batches):

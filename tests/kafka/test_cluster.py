@@ -39,19 +39,6 @@ class TestAnswers:
     """What a broker that is there answers."""
 
     @pytest.fixture
-    def connection(self, kafka_cluster: LocalCluster) -> KafkaConnection:
-        """The session's broker, with a short time limit."""
-        return KafkaConnection(
-            bootstrap_servers=kafka_cluster.bootstrap_servers, request_timeout_seconds=10
-        )
-
-    @pytest.fixture
-    def cluster(self, connection: KafkaConnection) -> Iterator[KafkaCluster]:
-        """The class under test."""
-        with KafkaCluster(connection) as cluster:
-            yield cluster
-
-    @pytest.fixture
     def topic(self, cluster: KafkaCluster) -> str:
         """A new topic of three partitions."""
         name = unique_name("topic")

@@ -1,7 +1,7 @@
 """Committing and deleting a group's offsets from outside."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
@@ -15,12 +15,10 @@ from kstreams_assets.errors import (
     OffsetsRefusedError,
 )
 from kstreams_assets.kafka.cluster import KafkaCluster
-from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.kafka.coordinator_log import CONSUMER_OFFSETS, group_commits
 from kstreams_assets.kafka.groups import GroupRequests, GroupState
 from kstreams_assets.kafka.topics import TopicSpec
 from kstreams_assets.kafka.wire import Coordinated, WireClient
-from kstreams_assets.local.cluster import LocalCluster
 from kstreams_assets.offsets import CommittedOffset, TopicPartitionId
 from tests.kafka.transacting import internal_batches
 from tests.streams.cluster import unique_name
@@ -32,15 +30,6 @@ METADATA = ("AgAAAAAAAAPo", "AgAAAZ+/8PoBAAAA==", "", "x" * LARGEST, "ünï\x00c
 @pytest.mark.kafka
 class TestRealBroker:
     """What a broker takes and refuses."""
-
-    @pytest.fixture
-    def cluster(self, kafka_cluster: LocalCluster) -> Iterator[KafkaCluster]:
-        """The session's broker."""
-        connection = KafkaConnection(
-            bootstrap_servers=kafka_cluster.bootstrap_servers, request_timeout_seconds=15
-        )
-        with KafkaCluster(connection) as cluster:
-            yield cluster
 
     @pytest.fixture
     def topic(self, cluster: KafkaCluster) -> str:

@@ -2,7 +2,6 @@
 
 import struct
 import time
-from collections.abc import Iterator
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
@@ -20,7 +19,6 @@ from kstreams_assets.kafka.coordinator_log import (
 from kstreams_assets.kafka.raw_batch import RawRecord, parse_batches
 from kstreams_assets.kafka.raw_log import LoadedBatch, RawLogReader
 from kstreams_assets.kafka.topics import TopicSpec
-from kstreams_assets.local.cluster import LocalCluster
 from kstreams_assets.offsets import TopicPartitionId
 from tests.kafka.batch_bytes import CODECS, batch_bytes
 from tests.kafka.transacting import internal_batches, transact, transactional_producer
@@ -157,25 +155,6 @@ class TestGroupCommits:
 @pytest.mark.kafka
 class TestBroker:
     """What a real coordinator writes."""
-
-    @pytest.fixture
-    def connection(self, kafka_cluster: LocalCluster) -> KafkaConnection:
-        """The session's broker."""
-        return KafkaConnection(
-            bootstrap_servers=kafka_cluster.bootstrap_servers, request_timeout_seconds=10
-        )
-
-    @pytest.fixture
-    def cluster(self, connection: KafkaConnection) -> Iterator[KafkaCluster]:
-        """Its control plane."""
-        with KafkaCluster(connection) as cluster:
-            yield cluster
-
-    @pytest.fixture
-    def reader(self, connection: KafkaConnection) -> Iterator[RawLogReader]:
-        """Its raw log."""
-        with RawLogReader(connection) as reader:
-            yield reader
 
     def test_transactional_commits(
         self, connection: KafkaConnection, cluster: KafkaCluster, reader: RawLogReader

@@ -1,7 +1,6 @@
 """Ranges of many partitions read together: brokers in memory, and a real one."""
 
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import cast
 
@@ -24,7 +23,6 @@ from kstreams_assets.kafka.raw_batch import RawRecord
 from kstreams_assets.kafka.raw_log import BulkReader, RawLogReader, RawRange
 from kstreams_assets.kafka.topics import TopicSpec
 from kstreams_assets.kafka.wire import WireClient
-from kstreams_assets.local.cluster import LocalCluster
 from kstreams_assets.offsets import OffsetRange, TopicPartitionId
 from tests.kafka.fake_leaders import FakeLeaders, FakeLog, FakeWire
 from tests.kafka.transacting import DEADLINE_S, TIMEOUT_S, settled_end, transactional_producer
@@ -259,25 +257,6 @@ class TestFake:
 @pytest.mark.kafka
 class TestBroker:
     """A real broker."""
-
-    @pytest.fixture
-    def connection(self, kafka_cluster: LocalCluster) -> KafkaConnection:
-        """The session's broker."""
-        return KafkaConnection(
-            bootstrap_servers=kafka_cluster.bootstrap_servers, request_timeout_seconds=10
-        )
-
-    @pytest.fixture
-    def cluster(self, connection: KafkaConnection) -> Iterator[KafkaCluster]:
-        """Its control plane."""
-        with KafkaCluster(connection) as cluster:
-            yield cluster
-
-    @pytest.fixture
-    def reader(self, connection: KafkaConnection) -> Iterator[RawLogReader]:
-        """The class under test."""
-        with RawLogReader(connection) as reader:
-            yield reader
 
     def test_same_as_scan_and_as_written(
         self, connection: KafkaConnection, cluster: KafkaCluster, reader: RawLogReader

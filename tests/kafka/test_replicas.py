@@ -1,25 +1,13 @@
 """Replicas and configs of topics, asked of any broker."""
 
-from collections.abc import Iterator
-
 import pytest
 
 from kstreams_assets.kafka.cluster import KafkaCluster
-from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.kafka.topics import Replicas, TopicSpec
-from kstreams_assets.local.cluster import LocalCluster
 from kstreams_assets.offsets import TopicPartitionId
 from tests.streams.cluster import unique_name
 
 pytestmark = pytest.mark.kafka
-
-
-@pytest.fixture
-def cluster(kafka_cluster: LocalCluster) -> Iterator[KafkaCluster]:
-    """The shared broker."""
-    servers = kafka_cluster.bootstrap_servers
-    with KafkaCluster(KafkaConnection(bootstrap_servers=servers)) as cluster:
-        yield cluster
 
 
 def test_replicas_and_configs(cluster: KafkaCluster) -> None:

@@ -9,7 +9,6 @@ import pytest
 from examples.order_processor.application import OrderProcessor, create_topics
 from kstreams_assets.errors import GroupNotEmptyError
 from kstreams_assets.kafka.cluster import KafkaCluster
-from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.kafka.groups import GroupState
 from kstreams_assets.local.cluster import LocalCluster
 from kstreams_assets.offsets import CommittedOffset, TopicPartitionId
@@ -20,16 +19,6 @@ pytestmark = pytest.mark.kafka
 # Brokers formatted by a version from 4.2 on have the feature streams.version=1, which the protocol
 # needs; others get it by `kafka-features.sh upgrade --feature streams.version=1`.
 STREAMS_PROTOCOL = {"group.protocol": "streams"}
-
-
-@pytest.fixture
-def cluster(kafka_cluster: LocalCluster) -> Iterator[KafkaCluster]:
-    """The session's broker."""
-    connection = KafkaConnection(
-        bootstrap_servers=kafka_cluster.bootstrap_servers, request_timeout_seconds=10
-    )
-    with KafkaCluster(connection) as cluster:
-        yield cluster
 
 
 @pytest.mark.parametrize(

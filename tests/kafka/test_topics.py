@@ -1,7 +1,7 @@
 """Altering topics, and asking beforehand what would be refused, against a real broker."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -34,16 +34,6 @@ RELAXED = {
     "segment.ms": LONGEST_MS,
     "max.message.bytes": "104857600",
 }
-
-
-@pytest.fixture
-def cluster(kafka_cluster: LocalCluster) -> Iterator[KafkaCluster]:
-    """The session's broker."""
-    connection = KafkaConnection(
-        bootstrap_servers=kafka_cluster.bootstrap_servers, request_timeout_seconds=10
-    )
-    with KafkaCluster(connection) as cluster:
-        yield cluster
 
 
 def _await_configs(cluster: KafkaCluster, topic: str, wanted: Mapping[str, str]) -> None:

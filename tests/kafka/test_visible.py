@@ -3,8 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kstreams_assets.kafka.raw_batch import RangeContent, RawBatch, content_of_range
-from kstreams_assets.offsets import OffsetRange
+from kstreams_assets.kafka.raw_batch import RangeTally, RawBatch, content_of_range
 
 
 def _batch(
@@ -50,27 +49,23 @@ def logs(draw: st.DrawFn) -> list[RawBatch]:
     return batches
 
 
-def _brute_force(batches: list[RawBatch], start: int, end: int) -> RangeContent:
+def _brute_force(batches: list[RawBatch], start: int, end: int) -> RangeTally:
     kinds = {}
     for batch in batches:
         offsets = range(batch.base_offset, batch.last_offset + 1)
         for offset in offsets if batch.record_offsets is None else batch.record_offsets:
             kinds[offset] = "marker" if batch.is_control else batch.aborted
     inside = [kinds.get(offset, "hole") for offset in range(start, end)]
-    holes, offset = [], start
-    while offset < end:
-        stop = offset
-        while stop < end and stop not in kinds:
-            stop += 1
-        if stop > offset:
-            holes.append(OffsetRange(offset, stop))
-        offset = stop + 1
-    return RangeContent(
+    holes = [start + n for n, kind in enumerate(inside) if kind == "hole"]
+    return RangeTally(
+        start,
+        end,
         visible=sum(kind is False for kind in inside),
         aborted=sum(kind is True for kind in inside),
         undecided=sum(kind is None for kind in inside),
         markers=inside.count("marker"),
-        holes=tuple(holes),
+        holes=len(holes),
+        first_absent=min(holes, default=None),
     )
 
 
@@ -78,15 +73,19 @@ def _brute_force(batches: list[RawBatch], start: int, end: int) -> RangeContent:
 def test_against_brute_force(batches: list[RawBatch], start: int, length: int) -> None:
     end = start + length
     content = content_of_range(batches, start, end)
-    assert content == _brute_force(batches, start, end)
+    expected = _brute_force(batches, start, end)
+    expected.position = end
+    assert content == expected
     counted = content.visible + content.aborted + content.undecided + content.markers
-    assert counted + content.hole_offsets == length
+    assert counted + content.holes == length
 
 
 def test_no_batch_is_one_hole() -> None:
-    assert content_of_range([], 3, 7) == RangeContent(0, 0, 0, 0, (OffsetRange(3, 7),))
+    content = content_of_range([], 3, 7)
+    assert (content.visible, content.holes, content.first_absent) == (0, 4, 3)
 
 
 def test_emptied_control_batch_is_a_hole() -> None:
     batches = [_batch([5], 5, 5), _batch([], 6, 6, control=True), _batch([7], 7, 7)]
-    assert content_of_range(batches, 5, 8).holes == (OffsetRange(6, 7),)
+    content = content_of_range(batches, 5, 8)
+    assert (content.visible, content.holes, content.first_absent) == (2, 1, 6)

@@ -10,7 +10,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from examples.order_processor.application import Guarantee
-from kstreams_assets.local.process import StreamsProcess
+from examples.streams.process import StreamsProcess
 from spark_resources.jars import JarSet
 from spark_resources.java import JavaProgram
 

@@ -1,11 +1,11 @@
-"""kstreams_assets/local/process.py, with a program in Java's place."""
+"""examples/streams/process.py, with a program in Java's place."""
 
 from pathlib import Path
 
 import pytest
 
+from examples.streams.process import StreamsProcess
 from kstreams_assets.errors import ProcessError
-from kstreams_assets.local.process import StreamsProcess
 from spark_resources import java as java_program
 from spark_resources.java import JavaProgram
 from tests.spark_resources.fake_java import fake_java

@@ -1,0 +1,32 @@
+"""What most tests of the control plane use: the session's broker, asked with a short limit."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from kstreams_assets.kafka.cluster import KafkaCluster
+from kstreams_assets.kafka.connection import KafkaConnection
+from kstreams_assets.kafka.raw_log import RawLogReader
+from kstreams_assets.local.cluster import LocalCluster
+
+
+@pytest.fixture
+def connection(kafka_cluster: LocalCluster) -> KafkaConnection:
+    """How the session's broker is reached."""
+    return KafkaConnection(
+        bootstrap_servers=kafka_cluster.bootstrap_servers, request_timeout_seconds=10
+    )
+
+
+@pytest.fixture
+def cluster(connection: KafkaConnection) -> Iterator[KafkaCluster]:
+    """Its control plane."""
+    with KafkaCluster(connection) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def reader(connection: KafkaConnection) -> Iterator[RawLogReader]:
+    """Its raw log."""
+    with RawLogReader(connection) as reader:
+        yield reader
