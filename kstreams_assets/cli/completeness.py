@@ -183,7 +183,7 @@ def _point_as_of(settings: ApplicationSettings, as_of: str) -> str:
     choice = choose(points.instants(settings.application_id), judge, request)
     if choice.status is None:
         refusal = choice.refusals[0]
-        raise ConfigurationError(f"{refusal.subject}: {refusal.problem}", remedy=refusal.remedy)
+        raise ConfigurationError(f"{refusal.subject}: {refusal.found}", remedy=refusal.action)
     return choice.status.id
 
 

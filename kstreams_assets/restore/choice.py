@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from kstreams_assets.restore.plan import Refusal
+from kstreams_assets.checks import Finding
 from kstreams_assets.restore.request import ChangelogSource, RestoreMode, RestoreRequest
 from kstreams_assets.warehouse.judge import PointStatus, Restores
 from kstreams_assets.warehouse.point import Taken as InSequence
@@ -66,7 +66,7 @@ class Choice:
     """The point to restore, None with refusals that say why there is none."""
 
     status: PointStatus | None
-    refusals: tuple[Refusal, ...] = ()
+    refusals: tuple[Finding, ...] = ()
     notes: tuple[str, ...] = ()
 
 
@@ -119,38 +119,38 @@ def is_usable(status: PointStatus, request: RestoreRequest) -> bool:
     return _RANK[status.gives] >= _RANK[request.accept]
 
 
-def _contradictions(request: RestoreRequest) -> tuple[Refusal, ...]:
+def _contradictions(request: RestoreRequest) -> tuple[Finding, ...]:
     if request.point_id is not None and request.as_of_ms is not None:
         return (
-            Refusal(
+            Finding(
                 "recovery point",
                 f"Both point {request.point_id} and as_of {iso_time(request.as_of_ms)} are given.",
-                "Give one of them.",
+                action="Give one of them.",
             ),
         )
     if request.changelog_source is ChangelogSource.SNAPSHOT and request.mode is not _STATE:
         return (
-            Refusal(
+            Finding(
                 f"mode {request.mode}",
                 "It restores no changelogs, but they are to come from KTable snapshots.",
-                "Set changelog_source to raw, or mode to state.",
+                action="Set changelog_source to raw, or mode to state.",
             ),
         )
     if request.inputs_are_at is not None and request.mode is not _STATE:
         return (
-            Refusal(
+            Finding(
                 f"mode {request.mode}",
                 "It begins at the first record of the inputs, but inputs_are_at says otherwise.",
-                "Leave inputs_are_at out, or set mode to state.",
+                action="Leave inputs_are_at out, or set mode to state.",
             ),
         )
     nothing_given = request.point_id is None and request.as_of_ms is None
     if request.mode is RestoreMode.INPUTS_UNTIL and nothing_given:
         return (
-            Refusal(
+            Finding(
                 "recovery point",
                 "Mode inputs_until is told neither a time nor a recovery point.",
-                "Give as_of or a point id; for all there is take mode rebuild.",
+                action="Give as_of or a point id; for all there is take mode rebuild.",
             ),
         )
     return ()
@@ -175,18 +175,20 @@ class _Search:
         if index is None:
             known = f"the newest is {self._points[-1].id}" if self._points else "there is none"
             problem = f"It is not among the {len(self._points)} recorded points ({known})."
-            return Choice(None, (Refusal(subject, problem, f"Look ids up: {_LIST}."),))
+            return Choice(None, (Finding(subject, problem, action=f"Look ids up: {_LIST}."),))
         status = next(iter(self._judge([point_id])), None)
         if status is None:
-            return Choice(None, (Refusal(subject, "It was removed just now.", "Try again."),))
+            return Choice(
+                None, (Finding(subject, "It was removed just now.", action="Try again."),)
+            )
         lacks = self._lacks(point_id)
         if is_usable(status, self._request) and not lacks:
             return Choice(status)
         near = self._near(self._points[:index], self._points[index + 1 :])
         if is_usable(status, self._request):
-            return Choice(None, (Refusal(subject, lacks, self._make(point_id, near)),))
+            return Choice(None, (Finding(subject, lacks, action=self._make(point_id, near)),))
         remedy = f"{_MEND} {self._remedy(near)}" if status.damaged else self._remedy(near)
-        return Choice(None, (Refusal(subject, _why_not(status), remedy),))
+        return Choice(None, (Finding(subject, _why_not(status), action=remedy),))
 
     def newest(self) -> Choice:
         as_of_ms = self._request.as_of_ms
@@ -216,15 +218,15 @@ class _Search:
         """Those that have all snapshots, where they are needed."""
         return [point for point in points if not self._lacks(point.id)]
 
-    def _no_snapshots(self, allowed: Sequence[Taken]) -> Refusal:
+    def _no_snapshots(self, allowed: Sequence[Taken]) -> Finding:
         ids = [point.id for point in allowed[::-1]]
         newest = (self._snapshots.first_closing(ids) if self._snapshots else None) or ids[0]
         near = self._near((), self._later(allowed))
         problem = f"No recovery point{self._until()} has proved KTable snapshots of every store."
-        return Refusal(
+        return Finding(
             "recovery point",
             f"{problem} Point {newest}: {self._lacks(newest)}",
-            self._make(newest, near),
+            action=self._make(newest, near),
         )
 
     def _make(self, point_id: str, near: Sequence[str]) -> str:
@@ -265,7 +267,7 @@ class _Search:
             " KTable snapshots: with changelog_source raw those that are covered can be restored."
         )
 
-    def _nothing(self, allowed: Sequence[Taken], seen: Sequence[PointStatus]) -> Refusal:
+    def _nothing(self, allowed: Sequence[Taken], seen: Sequence[PointStatus]) -> Finding:
         if not seen:
             problem = f"No recovery point{self._until()} is recorded."
         else:
@@ -275,7 +277,7 @@ class _Search:
         remedy = self._remedy(near, weaker)
         if any(status.damaged for status in seen):
             remedy = f"{_MEND} {remedy}" if near or weaker else _MEND
-        return Refusal("recovery point", problem, remedy)
+        return Finding("recovery point", problem, action=remedy)
 
     def _near(self, before: Sequence[Taken], after: Sequence[Taken]) -> list[str]:
         """The nearest usable points on both sides, in words."""
@@ -315,12 +317,12 @@ class _Search:
             size *= _BATCH_GROWTH
 
 
-def _damaged(newer: PointStatus, usable: PointStatus) -> Refusal:
+def _damaged(newer: PointStatus, usable: PointStatus) -> Finding:
     """An older point is never taken in silence for one that the backups should give."""
-    return Refusal(
+    return Finding(
         f"recovery point {newer.id}",
         newer.reason,
-        f"{_MEND} To restore an older point all the same, name it: {usable.id}"
+        action=f"{_MEND} To restore an older point all the same, name it: {usable.id}"
         f" ({iso_time(usable.taken_at_ms)}) is the newest that can be restored.",
     )
 

@@ -8,9 +8,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from kstreams_assets.app.model import TopicRole
+from kstreams_assets.checks import Finding
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.offsets import TopicPartitionId, offsets_of_topic
-from kstreams_assets.restore.plan import PlacedTopic, Refusal
+from kstreams_assets.restore.plan import PlacedTopic
 from kstreams_assets.restore.request import InputsAt, InputsExtent
 from kstreams_assets.restore.selection import Roles
 from kstreams_assets.restore.target import TargetTopic
@@ -79,7 +80,7 @@ def placed(
     *,
     inputs_are_at: InputsAt,
     target_cluster_id: str,
-) -> tuple[PlacedTopic | None, tuple[Refusal, ...]]:
+) -> tuple[PlacedTopic | None, tuple[Finding, ...]]:
     """The topic with its offsets on the target; None with refusals that say why there are none.
 
     `mapped`: each committed offset goes where the record it points to is on the target: to the same
@@ -89,10 +90,10 @@ def placed(
     there = topic.there
     if there is None:
         return None, (
-            Refusal(
+            Finding(
                 f"topic {topic.target}",
                 f"{topic.source} is excluded, and the target has no topic of that name.",
-                "Create it, restore it, or give its name on the target (--topic-name"
+                action="Create it, restore it, or give its name on the target (--topic-name"
                 f" {topic.source}=NAME).",
             ),
         )
@@ -100,10 +101,10 @@ def placed(
     if inputs_are_at is InputsAt.LATEST:
         if TopicRole.REPARTITION in roles.get(topic.source, ()):
             return None, (
-                Refusal(
+                Finding(
                     f"topic {topic.source}",
                     "It is a repartition topic: at its end the records in flight would be skipped.",
-                    "Do not exclude it.",
+                    action="Do not exclude it.",
                 ),
             )
         metadata = {o.partition: o.metadata for o in offsets}
@@ -124,12 +125,12 @@ def placed(
     if problems:
         more = f" And {len(problems) - 1} more partition(s)." if len(problems) > 1 else ""
         return None, (
-            Refusal(
+            Finding(
                 f"topic {topic.target}",
                 f"It is not known where the group goes on in it. {problems[0]}{more}",
-                "Restore a recovery point of this application that was taken before the one the"
-                " topic was restored from, restore the other application from a later one, or say"
-                " --inputs-are-at latest if what lies in the topic is not to be read.",
+                action="Restore a recovery point of this application that was taken before the one"
+                " the topic was restored from, restore the other application from a later one, or"
+                " say --inputs-are-at latest if what lies in the topic is not to be read.",
             ),
         )
     writer = None if topic.writer is None else topic.writer.restore

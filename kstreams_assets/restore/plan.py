@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from kstreams_assets.app.model import TopicRoles
+from kstreams_assets.checks import Finding
 from kstreams_assets.errors import RestoreRefusedError
 from kstreams_assets.offsets import CommittedOffset, OffsetRange, TopicPartitionId
 from kstreams_assets.restore.request import InputsAt, RestoreRequest
@@ -21,18 +22,6 @@ SOMEBODY_ELSE: Final = (
 def identity(topic_id: str | None) -> str:
     """Whether a topic is there and which one it is, as a predicate."""
     return "is absent" if topic_id is None else f"has id {topic_id}"
-
-
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """Something that stands against the restore, and what the operator should do."""
-
-    subject: str
-    problem: str
-    remedy: str
-
-    def __str__(self) -> str:
-        return f"{self.subject}: {self.problem} {self.remedy}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +140,7 @@ class RestorePlan:
     point: RecoveryPoint | None
     gives: Restores
     topics: tuple[TopicPlan, ...]
-    refusals: tuple[Refusal, ...] = ()
+    refusals: tuple[Finding, ...] = ()
     notes: tuple[str, ...] = ()
     group_offsets: Mapping[TopicPartitionId, CommittedOffset] = field(default_factory=dict)
     placed: tuple[PlacedTopic, ...] = ()

@@ -5,13 +5,14 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from kstreams_assets.app.model import Store, TopicRole, TopicRoles
+from kstreams_assets.checks import Finding
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.ktables.store_format import StoreFormat, StoreKind, format_of
 from kstreams_assets.offsets import OffsetRange
 from kstreams_assets.restore.choice import Choice, Unfinished, choose
 from kstreams_assets.restore.placed_inputs import excluded_topic, placed
-from kstreams_assets.restore.plan import PlacedTopic, Refusal, RestorePlan, TopicPlan
+from kstreams_assets.restore.plan import PlacedTopic, RestorePlan, TopicPlan
 from kstreams_assets.restore.planning import Findings, make_plan, plan_topics, restore_id
 from kstreams_assets.restore.preconditions import refusals
 from kstreams_assets.restore.request import ChangelogSource, RestoreMode, RestoreRequest
@@ -190,7 +191,7 @@ class _Planner:
         inputs_are_at = self._request.inputs_are_at
         if inputs_are_at is None:
             return found
-        against: list[Refusal] = []
+        against: list[Finding] = []
         topics: list[PlacedTopic] = []
         excluded = excluded_with_offsets(point, self._request, found.names.excluded)
         for source in excluded:

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from kstreams_assets.app.model import TopicRole, TopicRoles
+from kstreams_assets.checks import Finding
 from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.restore.plan import (
     PartitionPlan,
     PlacedTopic,
-    Refusal,
     RestorePlan,
     SnapshotSource,
     TopicPlan,
@@ -57,7 +57,7 @@ class Findings:
     snapshots: Mapping[str, SnapshotSource] = field(default_factory=dict)
     stored: StoredRestore | None = None
     placed: tuple[PlacedTopic, ...] = ()
-    refusals: tuple[Refusal, ...] = ()
+    refusals: tuple[Finding, ...] = ()
     notes: tuple[str, ...] = ()
 
     def of_this_restore(self, target: str) -> StoredTopic | None:
@@ -109,7 +109,7 @@ def plan_topics(found: Findings) -> tuple[tuple[TopicPlan, ...], tuple[str, ...]
 
 
 def make_plan(
-    found: Findings, topics: Sequence[TopicPlan], *, refusals: Iterable[Refusal] = ()
+    found: Findings, topics: Sequence[TopicPlan], *, refusals: Iterable[Finding] = ()
 ) -> RestorePlan:
     """The plan with everything that stands against it, each thing once."""
     point_id = found.point.id if found.point else ""

@@ -4,11 +4,11 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from kstreams_assets.app.model import TopicRole, TopicRoles
+from kstreams_assets.checks import Finding
 from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.restore.plan import (
     SOMEBODY_ELSE,
     PlacedTopic,
-    Refusal,
     RestorePlan,
     TopicPlan,
     identity,
@@ -36,7 +36,7 @@ def refusals(
     *,
     largest: Mapping[str, int],
     writers: Mapping[str, StoredRestore],
-) -> list[Refusal]:
+) -> list[Finding]:
     """Everything that stands against it, in the order in which one would mend it.
 
     Args:
@@ -65,18 +65,18 @@ def refusals(
     ]
 
 
-def _damaged(found: Findings, topics: Sequence[TopicPlan]) -> Iterable[Refusal]:
+def _damaged(found: Findings, topics: Sequence[TopicPlan]) -> Iterable[Finding]:
     for topic in topics:
         for partition in topic.partitions:
             for damage in found.holdings.get(partition.source, Holding()).damaged:
-                yield Refusal(
+                yield Finding(
                     f"backup of {partition.source}",
                     f"Its files do not match the ledger: {damage}.",
-                    damage.remedy,
+                    action=damage.remedy,
                 )
 
 
-def changed_since(then: RestorePlan, now: RestorePlan, own: StoredRestore | None) -> list[Refusal]:
+def changed_since(then: RestorePlan, now: RestorePlan, own: StoredRestore | None) -> list[Finding]:
     """Where the target is not as it was planned, `now` being the plan under the restore's lock.
 
     What this very restore has done meanwhile is no difference: `own` is what is stored of it. An
@@ -85,16 +85,18 @@ def changed_since(then: RestorePlan, now: RestorePlan, own: StoredRestore | None
     before = {topic.target: topic for topic in then.topics}
     if {t.source: t.target for t in now.topics} != {t.source: t.target for t in then.topics}:
         problem = "The plan has other topics than a moment ago."
-        return [Refusal(f"restore {then.restore_id}", problem, "Plan the restore again.")]
+        return [Finding(f"restore {then.restore_id}", problem, action="Plan the restore again.")]
     found = [
         refusal
         for topic in now.topics
         if (difference := _difference(before[topic.target], topic, own))
-        for refusal in [Refusal(f"topic {topic.target}", difference, SOMEBODY_ELSE)]
+        for refusal in [Finding(f"topic {topic.target}", difference, action=SOMEBODY_ELSE)]
     ]
     if [_place(topic) for topic in now.placed] != [_place(topic) for topic in then.placed]:
         problem = "Topics that it leaves out are not those that were planned with."
-        found.append(Refusal(f"restore {then.restore_id}", problem, "Plan the restore again."))
+        found.append(
+            Finding(f"restore {then.restore_id}", problem, action="Plan the restore again.")
+        )
     committed = {
         TopicPartitionId(o.topic, o.partition): o.offset
         for o in (own.committed if own else None) or ()
@@ -107,12 +109,12 @@ def changed_since(then: RestorePlan, now: RestorePlan, own: StoredRestore | None
     )
     if moved:
         found.append(
-            Refusal(
+            Finding(
                 f"group {now.group}",
                 f"Its committed offsets of {len(moved)} partition(s) have changed since the restore"
                 f" was planned, the first of them {moved[0]}.",
-                "Another restore or the application has committed them: stop that and plan the"
-                " restore again.",
+                action="Another restore or the application has committed them: stop that and plan"
+                " the restore again.",
             )
         )
     return found
@@ -146,7 +148,7 @@ def _difference(then: TopicPlan, now: TopicPlan, own: StoredRestore | None) -> s
     return ""
 
 
-def _handed_over(found: Findings, topics: Sequence[TopicPlan]) -> Refusal | None:
+def _handed_over(found: Findings, topics: Sequence[TopicPlan]) -> Finding | None:
     """That this very restore is done, and that its application has gone on from it."""
     stored, group = found.stored, found.target.group
     if stored is None or stored.state not in _HANDED_OVER:
@@ -173,39 +175,39 @@ def _handed_over(found: Findings, topics: Sequence[TopicPlan]) -> Refusal | None
         signs.append(f"{len(grown)} topic(s) have grown behind it, {grown[0]} first")
     if not signs:
         return None
-    return Refusal(
+    return Finding(
         f"restore {stored.restore_id}",
         f"It was {stored.state} at {iso_time(stored.changed_at_ms)}, and the target has gone on"
         f" from it since: {'; '.join(signs)}.",
-        "Nothing is left to be restored. Start the application if it does not run, follow it with"
-        " kstreams-assets restore watch, and end with restore finish. To restore again, stop it and"
-        " its producers, delete the topics of this restore on the target, then run this command"
-        " again.",
+        action="Nothing is left to be restored. Start the application if it does not run, follow it"
+        " with kstreams-assets restore watch, and end with restore finish. To restore again, stop"
+        " it and its producers, delete the topics of this restore on the target, then run this"
+        " command again.",
     )
 
 
-def _group(found: Findings) -> Iterable[Refusal]:
+def _group(found: Findings) -> Iterable[Finding]:
     name, group = found.names.group, found.target.group
     if group is not None and not group.is_empty:
         members = "" if group.member_count is None else f", {group.member_count} member(s)"
-        yield Refusal(
+        yield Finding(
             f"group {name}",
             f"It is in use on the target ({group.type} group, state {group.state}{members}).",
-            "Stop every instance of the application there; members that did not say goodbye stay"
-            " for session.timeout.ms (45 s by default).",
+            action="Stop every instance of the application there; members that did not say goodbye"
+            " stay for session.timeout.ms (45 s by default).",
         )
     elif group is not None and group.type not in _TAKEN_OVER:
-        yield Refusal(
+        yield Finding(
             f"group {name}",
             f"It is a {group.type} group on the target, which has no committed offsets.",
-            "Delete that group, or restore under another application_id.",
+            action="Delete that group, or restore under another application_id.",
         )
     operations = found.target.group_operations
     if operations is not None:
         yield from _missing_rights(f"group {name}", operations, _GROUP_RIGHTS)
 
 
-def _source_cluster(found: Findings, topics: Sequence[TopicPlan]) -> Iterable[Refusal]:
+def _source_cluster(found: Findings, topics: Sequence[TopicPlan]) -> Iterable[Finding]:
     """Topics that are not there any more may well come back where they were."""
     if found.point is None or found.point.cluster_id != found.target.cluster_id:
         return
@@ -217,22 +219,22 @@ def _source_cluster(found: Findings, topics: Sequence[TopicPlan]) -> Iterable[Re
         and found.of_this_restore(topic.target) is None
     ]
     if same:
-        yield Refusal(
+        yield Finding(
             f"cluster {found.target.cluster_id}",
             f"It is the source cluster, and it has these topics still: {', '.join(same)}.",
-            "Restore to another cluster, or under another application_id with a prefix for the"
-            " other topics; to go back in place, stop the application and delete these topics"
+            action="Restore to another cluster, or under another application_id with a prefix for"
+            " the other topics; to go back in place, stop the application and delete these topics"
             " first (keep their backup).",
         )
 
 
-def _replication(found: Findings) -> Iterable[Refusal]:
+def _replication(found: Findings) -> Iterable[Finding]:
     asked, brokers = found.request.replication_factor, found.target.brokers
     if asked is not None and not 1 <= asked <= brokers:
-        yield Refusal(
+        yield Finding(
             f"replication_factor {asked}",
             f"The target has {brokers} broker(s).",
-            f"Ask for 1 to {brokers}, or leave it out.",
+            action=f"Ask for 1 to {brokers}, or leave it out.",
         )
 
 
@@ -242,43 +244,44 @@ def _existing(
     there: TargetTopic,
     largest: Mapping[str, int],
     writers: Mapping[str, StoredRestore],
-) -> Iterable[Refusal]:
+) -> Iterable[Finding]:
     subject = f"topic {topic.target}"
     needed = len(topic.partitions)
     if there.partitions != needed:
-        yield Refusal(
+        yield Finding(
             subject,
             f"It has {there.partitions} partition(s) on the target, the source had {needed}.",
-            f"Delete it, so that the restore creates it, or recreate it with {needed}.",
+            action=f"Delete it, so that the restore creates it, or recreate it with {needed}.",
         )
     yield from _content(found, topic, there, writers)
     if there.effective_configs.get(TIMESTAMP_TYPE) == "LogAppendTime":
-        yield Refusal(
+        yield Finding(
             subject,
             f"Its {TIMESTAMP_TYPE} is LogAppendTime: records would get the time of the restore.",
-            f"Set {TIMESTAMP_TYPE} to CreateTime on it, or delete it.",
+            action=f"Set {TIMESTAMP_TYPE} to CreateTime on it, or delete it.",
         )
     if topic.source in largest:
-        yield Refusal(
+        yield Finding(
             subject,
             f"Its {MAX_MESSAGE_BYTES} is {there.effective_configs.get(MAX_MESSAGE_BYTES)}, the"
             f" largest record to restore takes {largest[topic.source]} bytes.",
-            f"Set {MAX_MESSAGE_BYTES} to {largest[topic.source]} or more on it, or delete it.",
+            action=f"Set {MAX_MESSAGE_BYTES} to {largest[topic.source]} or more on it, or delete"
+            " it.",
         )
     in_sync = int(there.effective_configs.get(MIN_IN_SYNC, 1))
     if in_sync > there.replication_factor:
-        yield Refusal(
+        yield Finding(
             subject,
             f"Its {MIN_IN_SYNC} is {in_sync}, but it has {there.replication_factor} replica(s):"
             " nothing can be written to it.",
-            f"Lower {MIN_IN_SYNC} on it, or delete it.",
+            action=f"Lower {MIN_IN_SYNC} on it, or delete it.",
         )
     yield from _missing_rights(subject, there.operations, _TOPIC_RIGHTS)
 
 
 def _content(
     found: Findings, topic: TopicPlan, there: TargetTopic, writers: Mapping[str, StoredRestore]
-) -> Iterable[Refusal]:
+) -> Iterable[Finding]:
     mine = found.of_this_restore(topic.target)
     if mine is not None and mine.base_offsets:
         yield from _other_writers(topic, there)
@@ -291,7 +294,7 @@ def _content(
         yield _not_empty(topic.target, there, writer, topic)
 
 
-def _left_there(found: Findings, topics: Sequence[TopicPlan]) -> Iterable[Refusal]:
+def _left_there(found: Findings, topics: Sequence[TopicPlan]) -> Iterable[Finding]:
     """Topics that are not restored, but whose records would be taken for state.
 
     Without a point nothing is known of what would be restored: then every topic counts.
@@ -302,11 +305,11 @@ def _left_there(found: Findings, topics: Sequence[TopicPlan]) -> Iterable[Refusa
         if source in planned or there is None or not there.holds_records:
             continue
         if source in found.names.internal and found.point is not None:
-            yield Refusal(
+            yield Finding(
                 f"topic {target}",
                 "It is an internal topic of the application with records on the target, which this"
                 " restore does not write: the application would take them for its state.",
-                "Delete it.",
+                action="Delete it.",
             )
         elif found.point is None:
             yield _not_empty(target, there, None, None)
@@ -314,16 +317,16 @@ def _left_there(found: Findings, topics: Sequence[TopicPlan]) -> Iterable[Refusa
 
 def _not_empty(
     target: str, there: TargetTopic, writer: StoredRestore | None, topic: TopicPlan | None
-) -> Refusal:
+) -> Finding:
     offsets = sum(there.ends) - sum(there.starts)
     written = f" (written by restore {writer.restore_id})" if writer else ""
     remedy = "Delete it, or restore under another name."
     if topic is not None and not topic.roles & _INTERNAL:
         remedy = f"Delete it, restore under another name, or leave it as it is: {_leave(topic)}."
-    return Refusal(
+    return Finding(
         f"topic {target}",
         f"It is not empty on the target: its logs hold {offsets:,} offsets{written}.",
-        remedy,
+        action=remedy,
     )
 
 
@@ -335,17 +338,17 @@ def _leave(topic: TopicPlan) -> str:
     return f"{exclude} --inputs-are-at mapped (at the same records) or latest (at its end)"
 
 
-def _shared(topic: TopicPlan, writer: StoredRestore) -> Refusal:
+def _shared(topic: TopicPlan, writer: StoredRestore) -> Finding:
     """A topic that another application uses, too, and that is restored with it."""
     name = f"restore {writer.restore_id} of application {writer.application_id}"
     other_names = (
         "or restore this application under other names (--target-application-id, --prefix)."
     )
     if writer.state is RestoreState.PLANNED:
-        return Refusal(
+        return Finding(
             f"topic {topic.target}",
             f"Both applications use it, and {name} has begun to write it.",
-            "Let that restore come to its end first (run it again if it was stopped),"
+            action="Let that restore come to its end first (run it again if it was stopped),"
             f" {other_names}",
         )
     problem = (
@@ -366,10 +369,10 @@ def _shared(topic: TopicPlan, writer: StoredRestore) -> Refusal:
             f"Do not delete it. Run this restore with {exclude}: the topic stays as the other"
             f" restore has left it; {other_names}"
         )
-    return Refusal(f"topic {topic.target}", problem, remedy)
+    return Finding(f"topic {topic.target}", problem, action=remedy)
 
 
-def _rights_on_placed(found: Findings) -> Iterable[Refusal]:
+def _rights_on_placed(found: Findings) -> Iterable[Finding]:
     """Offsets are committed there, records are not written."""
     for topic in found.placed:
         there = found.target.topics.get(topic.target)
@@ -377,7 +380,7 @@ def _rights_on_placed(found: Findings) -> Iterable[Refusal]:
             yield from _missing_rights(f"topic {topic.target}", there.operations, _GROUP_RIGHTS)
 
 
-def _other_writers(topic: TopicPlan, there: TargetTopic) -> Iterable[Refusal]:
+def _other_writers(topic: TopicPlan, there: TargetTopic) -> Iterable[Finding]:
     """This restore has begun to write the topic; it must be the only one that does."""
     for partition, start, end in zip(topic.partitions, there.starts, there.ends, strict=False):
         base, last = partition.base_offset, partition.base_offset + partition.records
@@ -392,26 +395,26 @@ def _other_writers(topic: TopicPlan, there: TargetTopic) -> Iterable[Refusal]:
             who = "restored records were deleted."
         else:
             continue
-        yield Refusal(
+        yield Finding(
             f"partition {partition.target}",
             f"{problem}: {who}",
-            f"Delete topic {topic.target} and restore again.",
+            action=f"Delete topic {topic.target} and restore again.",
         )
 
 
 def _missing_rights(
     subject: str, operations: Collection[str], needed: Sequence[str]
-) -> Iterable[Refusal]:
+) -> Iterable[Finding]:
     missing = [right for right in needed if right not in operations and _ALL not in operations]
     if missing:
-        yield Refusal(
+        yield Finding(
             subject,
             f"The user of the target connection has no right {', '.join(missing)} on it.",
-            f"Give it the right {', '.join(missing)} on {subject}.",
+            action=f"Give it the right {', '.join(missing)} on {subject}.",
         )
 
 
-def _timestamps(found: Findings, topics: Sequence[TopicPlan]) -> Iterable[Refusal]:
+def _timestamps(found: Findings, topics: Sequence[TopicPlan]) -> Iterable[Finding]:
     if found.request.accept_replaced_timestamps:
         return
     for topic in topics:
@@ -421,9 +424,9 @@ def _timestamps(found: Findings, topics: Sequence[TopicPlan]) -> Iterable[Refusa
             if partition.source in found.holdings
         )
         if odd:
-            yield Refusal(
+            yield Finding(
                 f"topic {topic.source}",
                 f"{odd:,} record(s) have a timestamp of 0 or below, which the producer replaces by"
                 " the time of the restore.",
-                "Set accept_replaced_timestamps if that is all right, or exclude the topic.",
+                action="Set accept_replaced_timestamps if that is all right, or exclude the topic.",
             )

@@ -69,7 +69,7 @@ def document(plan: RestorePlan, *, now_ms: int | None = None) -> dict[str, Any]:
         "bytes": plan.bytes,
         "topics": [_topic_document(topic) for topic in plan.topics],
         "refusals": [
-            {"subject": r.subject, "problem": r.problem, "remedy": r.remedy} for r in plan.refusals
+            {"subject": r.subject, "problem": r.found, "remedy": r.action} for r in plan.refusals
         ],
         "placed": [asdict(topic) for topic in plan.placed],
         "notes": list(plan.notes),
@@ -133,9 +133,7 @@ def _guarantee(plan: RestorePlan) -> str:
 
 
 def _refusals(plan: RestorePlan) -> str:
-    lines = [
-        f"- **{plain(r.subject)}**: {plain(r.problem)} {plain(r.remedy)}" for r in plan.refusals
-    ]
+    lines = [f"- **{plain(r.subject)}**: {plain(r.found)} {plain(r.action)}" for r in plan.refusals]
     return "## What stands against it\n\n" + "\n".join(lines)
 
 

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, replace
 
 from kstreams_assets.app.model import StreamsApplication, TopicRole, TopicRoles
+from kstreams_assets.checks import Finding
 from kstreams_assets.offsets import TopicPartitionId, outside
-from kstreams_assets.restore.plan import Refusal
 from kstreams_assets.restore.request import InputsExtent, RestoreMode, RestoreRequest
 from kstreams_assets.warehouse.point import (
     GroupOffset,
@@ -39,7 +39,7 @@ class Selection:
     """What is wanted of a point, and what stands against it or is to be told."""
 
     topics: tuple[WantedTopic, ...] = ()
-    refusals: tuple[Refusal, ...] = ()
+    refusals: tuple[Finding, ...] = ()
     notes: tuple[str, ...] = ()
 
 
@@ -121,7 +121,9 @@ def select(
     ]
     if not refusals and not topics:
         refusals.append(
-            Refusal(f"recovery point {point.id}", "Nothing of it is wanted.", "Exclude less.")
+            Finding(
+                f"recovery point {point.id}", "Nothing of it is wanted.", action="Exclude less."
+            )
         )
     notes = [
         *_left_out(missing, roles, request, excluded),
@@ -178,16 +180,16 @@ def _committed(point: RecoveryPoint) -> dict[TopicPartitionId, GroupOffset]:
     return {TopicPartitionId(o.topic, o.partition): o for o in point.group_offsets}
 
 
-def _mode_refusals(request: RestoreRequest) -> Iterable[Refusal]:
+def _mode_refusals(request: RestoreRequest) -> Iterable[Finding]:
     if request.mode is not RestoreMode.STATE and request.inputs is InputsExtent.TAIL:
-        yield Refusal(
+        yield Finding(
             f"mode {request.mode}",
             "Everything is to be recomputed, but only the tail of the inputs is to be restored.",
-            "Set inputs to full, or mode to state.",
+            action="Set inputs to full, or mode to state.",
         )
 
 
-def _not_backed_up(missing: Roles, request: RestoreRequest) -> Iterable[Refusal]:
+def _not_backed_up(missing: Roles, request: RestoreRequest) -> Iterable[Finding]:
     """Topics without which the application would go on wrongly."""
     for topic, roles in sorted(missing.items()):
         if request.mode is RestoreMode.STATE:
@@ -195,11 +197,12 @@ def _not_backed_up(missing: Roles, request: RestoreRequest) -> Iterable[Refusal]
         else:
             needed = is_recomputed_from(roles)
         if needed:
-            yield Refusal(
+            yield Finding(
                 f"topic {topic}",
                 f"It is not backed up, but mode {request.mode} needs it (role"
                 f" {'+'.join(sorted(roles)) or 'unknown'}).",
-                "Select it for backup and take a newer point, or exclude it if the target has it.",
+                action="Select it for backup and take a newer point, or exclude it if the target"
+                " has it.",
             )
 
 
@@ -228,7 +231,7 @@ def _left_out(
 
 def _absent_state(
     roles: Roles, point: RecoveryPoint, request: RestoreRequest, excluded: Set[str]
-) -> Iterable[Refusal]:
+) -> Iterable[Finding]:
     """Changelogs that were known before the point and were not seen when it was taken.
 
     They had been deleted, or the recorder's user had lost the right to see them: brokers do not
@@ -238,12 +241,12 @@ def _absent_state(
         return
     for topic in sorted(set(point.absent_topics) - excluded):
         if TopicRole.CHANGELOG in roles.get(topic, TopicRoles()):
-            yield Refusal(
+            yield Finding(
                 f"changelog {topic}",
                 f"It was not seen on the cluster when point {point.id} was taken, and was before:"
                 " its store would begin empty.",
-                "Take a point from before it vanished; give the recorder DESCRIBE and READ on it if"
-                " it is still there; or exclude it if it was deleted for good.",
+                action="Take a point from before it vanished; give the recorder DESCRIBE and READ"
+                " on it if it is still there; or exclude it if it was deleted for good.",
             )
 
 
@@ -272,24 +275,24 @@ def excluded_with_offsets(
 
 def _offsets_left_out(
     point: RecoveryPoint, request: RestoreRequest, excluded: Set[str]
-) -> Iterable[Refusal]:
+) -> Iterable[Finding]:
     """Without an offset the group would begin where auto.offset.reset says: never exact."""
     topics = excluded_with_offsets(point, request, excluded)
     if request.inputs_are_at is not None and not topics:
-        yield Refusal(
+        yield Finding(
             f"inputs_are_at {request.inputs_are_at}",
             f"No excluded topic has committed offsets at point {point.id}.",
-            "Leave it out, or exclude the input that the target has already.",
+            action="Leave it out, or exclude the input that the target has already.",
         )
     for topic in topics if request.inputs_are_at is None else ():
         count = sum(offset.topic == topic for offset in point.group_offsets)
-        yield Refusal(
+        yield Finding(
             f"topic {topic}",
             f"It is excluded, and the group had committed offsets in {count} partition(s) of it:"
             " without them the application begins where auto.offset.reset says, never exactly.",
-            "Restore it, too; or say where the group goes on in the topic that the target has:"
-            " --inputs-are-at mapped (at the same records, which another restore has brought back,"
-            " or which never went) or latest (what lies in it is not read).",
+            action="Restore it, too; or say where the group goes on in the topic that the target"
+            " has: --inputs-are-at mapped (at the same records, which another restore has brought"
+            " back, or which never went) or latest (what lies in it is not read).",
         )
 
 

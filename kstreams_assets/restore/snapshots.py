@@ -13,13 +13,14 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from kstreams_assets.app.model import TopicRole, TopicRoles
+from kstreams_assets.checks import Finding
 from kstreams_assets.ktables.run import table_stores
 from kstreams_assets.ktables.snapshot import Snapshot, SnapshotPartition, TableStore
 from kstreams_assets.ktables.snapshots_table import SnapshotsTable, snapshot_problem
 from kstreams_assets.ktables.store_format import StoreKind
 from kstreams_assets.ktables.table import open_table
 from kstreams_assets.offsets import TopicPartitionId
-from kstreams_assets.restore.plan import Refusal, SnapshotSource, TopicPlan
+from kstreams_assets.restore.plan import SnapshotSource, TopicPlan
 from kstreams_assets.restore.planning import Findings
 from kstreams_assets.restore.report import bytes_text
 from kstreams_assets.restore.selection import WantedTopic
@@ -185,7 +186,7 @@ def _why_not(store: TableStore, of_point: Mapping[str, Snapshot]) -> str:
     return "" if snapshot.proved else f"not proved: {snapshot.reason.rstrip('.')}"
 
 
-def other_cuts(wanted: WantedTopic, chosen: ChosenSnapshot) -> Iterable[Refusal]:
+def other_cuts(wanted: WantedTopic, chosen: ChosenSnapshot) -> Iterable[Finding]:
     """A snapshot that does not end where the point has the topic's logs end."""
     parts = {partition.partition: partition for partition in chosen.snapshot.partitions}
     for partition in wanted.partitions:
@@ -193,11 +194,12 @@ def other_cuts(wanted: WantedTopic, chosen: ChosenSnapshot) -> Iterable[Refusal]
         if part is None and not partition.ranges:
             continue
         if part is None or (part.topic_id, part.end, part.excluded) != _edges(cut):
-            yield Refusal(
+            yield Finding(
                 f"store {chosen.store.store}",
                 f"Its KTable snapshot of window {chosen.snapshot.window.key} was not made of"
                 f" partition {cut.partition} of {cut.topic} as the point has it.",
-                f"Make it again: {MAKE} --window {chosen.snapshot.window.key}, {RAW_REMEDY}.",
+                action=f"Make it again: {MAKE} --window {chosen.snapshot.window.key},"
+                f" {RAW_REMEDY}.",
             )
             return
 
@@ -206,16 +208,16 @@ def _edges(cut: PartitionCut) -> tuple[object, ...]:
     return cut.topic_id, cut.end, cut.excluded
 
 
-def begun_otherwise(found: Findings, topics: Iterable[TopicPlan]) -> Iterable[Refusal]:
+def begun_otherwise(found: Findings, topics: Iterable[TopicPlan]) -> Iterable[Finding]:
     """Topics that this restore has begun to write from a snapshot with another number of rows."""
     for topic in topics:
         mine = found.of_this_restore(topic.target)
         if topic.snapshot and mine is not None and mine.records != topic.records:
-            yield Refusal(
+            yield Finding(
                 f"topic {topic.target}",
                 f"This restore was begun with {mine.records:,} records of the KTable snapshot of"
                 f" store {topic.snapshot.store}, which has {topic.records:,} now.",
-                "Delete the topics of this restore on the target and restore again.",
+                action="Delete the topics of this restore on the target and restore again.",
             )
 
 
@@ -256,7 +258,7 @@ _CONFIG_OF: Final[Mapping[StoreKind, str]] = {
 _LAG: Final = _CONFIG_OF[StoreKind.VERSIONED]
 
 
-def retention_refusal(store: TableStore, configs: Mapping[str, str]) -> Refusal | None:
+def retention_refusal(store: TableStore, configs: Mapping[str, str]) -> Finding | None:
     """Why a restore would lose rows: the declared retention is shorter than the store's own.
 
     `configs` are those that were set on the changelog. Kafka Streams sets the retention of a store
@@ -271,12 +273,12 @@ def retention_refusal(store: TableStore, configs: Mapping[str, str]) -> Refusal 
     kept_ms = int(configs[name]) - ADDITIONAL_MS
     if kept_ms <= declared_ms:
         return None
-    return Refusal(
+    return Finding(
         f"store {store.store}",
         f"Its declared retention_ms is {declared_ms}, but {name}={configs[name]} of {store.topic}"
         f" says that the store keeps {kept_ms}: rows that it still has would be lost.",
-        f"Declare retention_ms: {kept_ms} (or none) for the store and make its snapshots again,"
-        f" {RAW_REMEDY}.",
+        action=f"Declare retention_ms: {kept_ms} (or none) for the store and make its snapshots"
+        f" again, {RAW_REMEDY}.",
     )
 
 
@@ -288,12 +290,13 @@ def may_be_versioned(store: TableStore, configs: Mapping[str, str]) -> bool:
     return store.format.kind is StoreKind.KEY_VALUE and int(configs.get(_LAG, 0)) > 0
 
 
-def _kind_refusal(store: TableStore, lag_ms: str) -> Refusal:
-    return Refusal(
+def _kind_refusal(store: TableStore, lag_ms: str) -> Finding:
+    return Finding(
         f"store {store.store}",
         f"Its kind is not declared, and {_LAG}={lag_ms} of {store.topic} is what Kafka Streams sets"
         " for versioned stores: a snapshot of the newest values alone would lose their history.",
-        f"Declare the kind of the store (versioned, or key_value if it is none), {RAW_REMEDY}.",
+        action="Declare the kind of the store (versioned, or key_value if it is none),"
+        f" {RAW_REMEDY}.",
     )
 
 
@@ -306,7 +309,7 @@ class FromSnapshots:
 
     holdings: Mapping[TopicPartitionId, Holding]
     sources: Mapping[str, SnapshotSource]
-    refusals: tuple[Refusal, ...]
+    refusals: tuple[Finding, ...]
     notes: tuple[str, ...]
 
 
@@ -416,7 +419,7 @@ class _Topic:
             keeps_deletions=self._chosen.store.format.kind is StoreKind.VERSIONED,
         )
 
-    def refusals(self) -> Iterable[Refusal]:
+    def refusals(self) -> Iterable[Finding]:
         """What stands against it."""
         yield from other_cuts(self.wanted, self._chosen)
         refusal = retention_refusal(self._chosen.store, self._configs)
@@ -425,18 +428,20 @@ class _Topic:
         snapshot = self._chosen.snapshot
         problem = snapshot_problem(self._table, snapshot, read=False)
         if problem:
-            yield Refusal(
+            yield Finding(
                 f"store {snapshot.store}",
                 f"Its snapshot of window {snapshot.window.key} is damaged: {problem}.",
-                f"Make the snapshot again: {MAKE} --window {snapshot.window.key}, {RAW_REMEDY}.",
+                action=f"Make the snapshot again: {MAKE} --window {snapshot.window.key},"
+                f" {RAW_REMEDY}.",
             )
         there = sum(file.records for file in self._files)
         if there != snapshot.rows:
-            yield Refusal(
+            yield Finding(
                 f"store {snapshot.store}",
                 f"Its table has {there:,} rows of window {snapshot.window.key}, noted are"
                 f" {snapshot.rows:,}.",
-                f"Make the snapshot again: {MAKE} --window {snapshot.window.key}, {RAW_REMEDY}.",
+                action=f"Make the snapshot again: {MAKE} --window {snapshot.window.key},"
+                f" {RAW_REMEDY}.",
             )
 
     def notes(self) -> Iterable[str]:

@@ -7,6 +7,7 @@ from typing import Final, TypeVar
 
 from kstreams_assets.app.model import TopicRole, TopicRoles
 from kstreams_assets.app.names import name_problem
+from kstreams_assets.checks import Finding
 from kstreams_assets.errors import (
     AuthorizationFailedError,
     ConfigurationError,
@@ -20,7 +21,7 @@ from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.kafka.topics import TopicDescription, TopicSpec
 from kstreams_assets.local.target import local_target, local_targets
 from kstreams_assets.offsets import CommittedOffset, TopicPartitionId, offsets_of_topic
-from kstreams_assets.restore.plan import Refusal, TopicPlan
+from kstreams_assets.restore.plan import TopicPlan
 from kstreams_assets.restore.request import LOCAL, RestoreRequest
 from kstreams_assets.settings import ApplicationSettings
 from kstreams_assets.warehouse.layout import LockHandle, Warehouse, warehouse_lock
@@ -79,7 +80,7 @@ class TargetState:
     """None where they were not told."""
     group_offsets: Mapping[TopicPartitionId, CommittedOffset] = field(default_factory=dict)
     unseen: frozenset[str] = frozenset()
-    problems: tuple[Refusal, ...] = ()
+    problems: tuple[Finding, ...] = ()
 
 
 T = TypeVar("T")
@@ -91,7 +92,7 @@ def inspect_target(cluster: KafkaCluster, names: Iterable[str], group: str) -> T
     What this user may not look at becomes one of the state's problems. A topic that this user may
     not DESCRIBE looks absent.
     """
-    problems: list[Refusal] = []
+    problems: list[Finding] = []
     metadata = cluster.metadata()
     present = sorted(name for name in set(names) if name in metadata.topics)
     described = _described(cluster, present, problems)
@@ -117,7 +118,7 @@ def inspect_target(cluster: KafkaCluster, names: Iterable[str], group: str) -> T
 
 def refused_topics(
     cluster: KafkaCluster, state: TargetState, topics: Iterable[TopicPlan]
-) -> list[Refusal]:
+) -> list[Finding]:
     """What the brokers say against topics that are to be created; they create none."""
     specs = [
         TopicSpec(topic.target, len(topic.partitions), topic.replication_factor, topic.configs)
@@ -128,16 +129,16 @@ def refused_topics(
     ]
     found = cluster.validate_topics(specs)
     return [
-        Refusal(f"topic {name}", f"It cannot be created: {error.problem}", error.remedy)
+        Finding(f"topic {name}", f"It cannot be created: {error.problem}", action=error.remedy)
         for name, error in sorted(found.items())
     ]
 
 
 def _described(
-    cluster: KafkaCluster, names: Sequence[str], problems: list[Refusal]
+    cluster: KafkaCluster, names: Sequence[str], problems: list[Finding]
 ) -> dict[str, TopicDescription]:
     """Those of the topics that this user may look at, by one question if it may look at all."""
-    found: list[Refusal] = []
+    found: list[Finding] = []
     together = _tried(lambda: cluster.describe_topics(names), found)
     if together is not None or len(names) == 1:
         problems += found
@@ -148,7 +149,7 @@ def _described(
     return described
 
 
-def _tried(ask: Callable[[], T], problems: list[Refusal]) -> T | None:
+def _tried(ask: Callable[[], T], problems: list[Finding]) -> T | None:
     try:
         return ask()
     except AuthorizationFailedError as error:
@@ -158,8 +159,8 @@ def _tried(ask: Callable[[], T], problems: list[Refusal]) -> T | None:
     return None
 
 
-def _problem(error: KStreamsAssetsError, subject: str) -> Refusal:
-    return Refusal(subject, error.problem, error.remedy)
+def _problem(error: KStreamsAssetsError, subject: str) -> Finding:
+    return Finding(subject, error.problem, action=error.remedy)
 
 
 def _topics(

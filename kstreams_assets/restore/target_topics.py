@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
 from kstreams_assets.app.names import internal_topic, name_problem
-from kstreams_assets.restore.plan import Refusal
+from kstreams_assets.checks import Finding
 from kstreams_assets.restore.request import RestoreMode, RestoreRequest
 
 _FEW = 3
@@ -27,7 +27,7 @@ class TargetNames:
     internal: frozenset[str] = frozenset()
     excluded: frozenset[str] = frozenset()
     placed: Mapping[str, str] = field(default_factory=dict)
-    refusals: tuple[Refusal, ...] = ()
+    refusals: tuple[Finding, ...] = ()
 
 
 def target_names(
@@ -70,54 +70,54 @@ def _renamed(topic: str, application_id: str, group: str) -> str:
     return internal_topic(group, topic.removeprefix(prefix))
 
 
-def _group_refusals(group: str) -> Iterable[Refusal]:
+def _group_refusals(group: str) -> Iterable[Finding]:
     problem = name_problem(group)
     if problem is not None:
-        yield Refusal(
+        yield Finding(
             f"application_id {group!r}",
             f"The application id {problem}.",
-            "It is part of topic names: choose one that Kafka takes as a topic name.",
+            action="It is part of topic names: choose one that Kafka takes as a topic name.",
         )
 
 
 def _unknown(
     topics: Collection[str], excluded: Collection[str], request: RestoreRequest
-) -> Iterable[Refusal]:
+) -> Iterable[Finding]:
     remedy = "Correct the name (case sensitive) or take it out of the request."
     for name in sorted(request.topics):
         if name not in topics:
-            yield Refusal(
+            yield Finding(
                 f"topics: {name}",
                 f"The application has no topic {name!r}{_hint(name, topics)}.",
-                remedy,
+                action=remedy,
             )
         elif name in excluded and request.inputs_are_at is None:
-            yield Refusal(
+            yield Finding(
                 f"topics: {name}",
                 f"The topic is given the name {request.topics[name]!r} and is excluded, too.",
-                "Take it out of topics or out of exclude.",
+                action="Take it out of topics or out of exclude.",
             )
     for glob in request.exclude:
         if not any(fnmatchcase(topic, glob) for topic in topics):
-            yield Refusal(
+            yield Finding(
                 f"exclude: {glob}",
                 f"The pattern {glob!r} matches no topic of the application{_hint(glob, topics)}.",
-                remedy,
+                action=remedy,
             )
 
 
-def _illegal(targets: Mapping[str, str]) -> Iterable[Refusal]:
+def _illegal(targets: Mapping[str, str]) -> Iterable[Finding]:
     for source, target in targets.items():
         problem = name_problem(target)
         if problem is not None:
-            yield Refusal(
+            yield Finding(
                 f"topic {source}",
                 f"Its name on the target, {target!r}, {problem}.",
-                "Choose another prefix, application id or name in topics.",
+                action="Choose another prefix, application id or name in topics.",
             )
 
 
-def _shared(targets: Mapping[str, str]) -> Iterable[Refusal]:
+def _shared(targets: Mapping[str, str]) -> Iterable[Finding]:
     """Kafka itself refuses a name that differs from another one in `.` and `_` alone."""
     sources: dict[str, list[str]] = defaultdict(list)
     for source, target in targets.items():
@@ -128,10 +128,10 @@ def _shared(targets: Mapping[str, str]) -> Iterable[Refusal]:
             told = repr(names[0])
             if len(names) > 1:
                 told = " and ".join(map(repr, names)) + ", which Kafka takes for one name"
-            yield Refusal(
+            yield Finding(
                 f"topics {', '.join(same)}",
                 f"{len(same)} topics would be restored into {told}.",
-                "Give each a name of its own in topics, or another prefix.",
+                action="Give each a name of its own in topics, or another prefix.",
             )
 
 
@@ -141,25 +141,25 @@ def _underivable(
     targets: Mapping[str, str],
     derived: Mapping[str, str],
     request: RestoreRequest,
-) -> Iterable[Refusal]:
+) -> Iterable[Finding]:
     """Internal topics that the application on the target would not look for."""
     if request.mode is not RestoreMode.STATE:
         return
     prefix = internal_topic(application_id, "")
     for topic, expected in derived.items():
         if topic.startswith(prefix) and targets[topic] != expected:
-            yield Refusal(
+            yield Finding(
                 f"topic {topic}",
                 f"It would be called {targets[topic]!r}, but application {group} looks for"
                 f" {expected!r} and would start with an empty store.",
-                "Take it out of topics; application_id renames internal topics.",
+                action="Take it out of topics; application_id renames internal topics.",
             )
         elif not topic.startswith(prefix) and group != application_id and topic == targets[topic]:
-            yield Refusal(
+            yield Finding(
                 f"topic {topic}",
                 f"It is internal, but its name does not begin with {prefix!r}: what application"
                 f" {group} calls it is not known.",
-                "Give its name on the target in topics.",
+                action="Give its name on the target in topics.",
             )
 
 

@@ -180,7 +180,7 @@ class TestDamage:
         assert choice.status is None
         (refusal,) = choice.refusals
         assert re.search(r"p2\b.*window w000\d, log-0, offsets \d+ to \d*9: ", str(refusal))
-        assert "from a copy" in refusal.remedy
+        assert "from a copy" in refusal.action
 
     def test_a_restore_finds_no_file_of_it(
         self, settings: ApplicationSettings, damage: Damage

@@ -9,12 +9,13 @@ import pyarrow.compute as pc
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from kstreams_assets.checks import Finding
 from kstreams_assets.cli import restore as restore_module
 from kstreams_assets.drill.report import DrillsTable
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.restore.offset_map import OffsetRun
-from kstreams_assets.restore.plan import Refusal, RestorePlan
+from kstreams_assets.restore.plan import RestorePlan
 from kstreams_assets.restore.request import (
     ChangelogSource,
     InputsExtent,
@@ -64,7 +65,7 @@ def restores(app_file: Path) -> RestoresTable:
 class _Restore:
     """Stands in for planning, running and committing."""
 
-    refusals: tuple[Refusal, ...] = ()
+    refusals: tuple[Finding, ...] = ()
     differences: tuple[Difference, ...] = ()
     requests: list[tuple[RestoreRequest, str]] = field(default_factory=list)
     ran: list[str] = field(default_factory=list)
@@ -131,8 +132,8 @@ class TestPlan:
     @pytest.mark.parametrize("command", ["plan", "run"])
     def test_refused(self, program: Program, app_file: Path, fake: _Restore, command: str) -> None:
         fake.refusals = (
-            Refusal("Group shop", "is active.", "Stop the application."),
-            Refusal("Topic new-orders", "holds 4 records.", "Delete it."),
+            Finding("Group shop", "is active.", action="Stop the application."),
+            Finding("Topic new-orders", "holds 4 records.", action="Delete it."),
         )
         result = program("restore", command, "--app", app_file)
         assert result.exit_code == 1

@@ -6,16 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from kstreams_assets.app.model import AppTopic, TopicRole, TopicRoles
+from kstreams_assets.checks import Finding
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.offsets import OffsetRange, TopicPartitionId
 from kstreams_assets.restore.offset_map import OffsetRun
-from kstreams_assets.restore.plan import (
-    PartitionPlan,
-    Refusal,
-    RestorePlan,
-    SnapshotSource,
-    TopicPlan,
-)
+from kstreams_assets.restore.plan import PartitionPlan, RestorePlan, SnapshotSource, TopicPlan
 from kstreams_assets.restore.request import ChangelogSource, RestoreMode, RestoreRequest
 from kstreams_assets.restore.run import RestoreResult
 from kstreams_assets.settings import ApplicationSettings, RestoreSettings, WindowSchedule
@@ -82,7 +77,7 @@ def from_snapshot(topic: TopicPlan) -> TopicPlan:
 
 def plan(
     request: RestoreRequest,
-    *refusals: Refusal,
+    *refusals: Finding,
     topics: Sequence[AppTopic] = TOPICS,
     target: str = TARGET,
 ) -> RestorePlan:

@@ -9,12 +9,13 @@ import dagster as dg
 import pytest
 
 from kstreams_assets.app.model import AppTopic, TopicRole, TopicRoles
+from kstreams_assets.checks import Finding
 from kstreams_assets.errors import GroupOffsetsDifferError
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.orchestration import restore as assets
 from kstreams_assets.orchestration.keys import CollidingNamesError, group_offsets_key, restore_key
-from kstreams_assets.restore.plan import Refusal, RestorePlan
+from kstreams_assets.restore.plan import RestorePlan
 from kstreams_assets.restore.request import (
     ChangelogSource,
     InputsExtent,
@@ -39,7 +40,7 @@ WRONG = Difference(TopicPartitionId(f"new-{TOTALS}", 0), 4, "the value differs")
 class _Restore:
     """Stands in for planning, running and committing; the table `restores` is a real one."""
 
-    refusals: tuple[Refusal, ...] = ()
+    refusals: tuple[Finding, ...] = ()
     topics: tuple[AppTopic, ...] = TOPICS
     differences: tuple[Difference, ...] = ()
     state: RestoreState = RestoreState.VERIFIED
@@ -214,8 +215,8 @@ class TestDryRun:
         self, settings: ApplicationSettings, fake: _Restore, instance: dg.DagsterInstance
     ) -> None:
         fake.refusals = (
-            Refusal("Group shop", "is active.", "Stop the application."),
-            Refusal("Topic new-orders", "holds 4 records.", "Delete it."),
+            Finding("Group shop", "is active.", action="Stop the application."),
+            Finding("Topic new-orders", "holds 4 records.", action="Delete it."),
         )
         for dry_run in (True, False):
             done = _materialise(settings, instance, dry_run=dry_run)

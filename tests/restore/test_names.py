@@ -96,8 +96,8 @@ def test_an_excluded_topic_in_which_the_group_goes_on_has_a_name() -> None:
 def test_refused(request_: dict[str, object], subject: str, words: str) -> None:
     found = [refusal for refusal in _names(**request_).refusals if refusal.subject == subject]
     assert len(found) == 1
-    assert words in found[0].problem
-    assert found[0].remedy.endswith(".")
+    assert words in found[0].found
+    assert found[0].action.endswith(".")
 
 
 def test_every_refusal_is_listed() -> None:

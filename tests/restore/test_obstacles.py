@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
+from kstreams_assets.checks import Finding
 from kstreams_assets.offsets import CommittedOffset
-from kstreams_assets.restore.plan import Refusal, RestorePlan
+from kstreams_assets.restore.plan import RestorePlan
 from kstreams_assets.restore.planning import Findings, make_plan, plan_topics
 from kstreams_assets.restore.preconditions import changed_since, refusals
 from kstreams_assets.restore.request import RestoreMode, RestoreRequest
@@ -33,7 +34,7 @@ def _refusals(
     *,
     largest: Mapping[str, int] = {},
     writers: Mapping[str, StoredRestore] = {},
-) -> list[Refusal]:
+) -> list[Finding]:
     topics, _ = plan_topics(found)
     return refusals(found, topics, largest=largest, writers=writers)
 
@@ -42,8 +43,8 @@ def _only(found: Findings, **known: Any) -> str:
     listed = _refusals(found, **known)
     assert len(listed) == 1, listed
     assert listed[0].subject
-    assert listed[0].problem.endswith(".")
-    assert listed[0].remedy.endswith(".")
+    assert listed[0].found.endswith(".")
+    assert listed[0].action.endswith(".")
     return str(listed[0])
 
 
@@ -90,7 +91,7 @@ class TestGroup:
     def test_all_rights_are_enough_and_unknown_ones_are_told_elsewhere(self) -> None:
         everything = target(group_operations=frozenset({"ALL"}))
         assert _refusals(findings(target=everything)) == []
-        problem = Refusal("group shop", "Not allowed.", "Allow it.")
+        problem = Finding("group shop", "Not allowed.", action="Allow it.")
         unknown = target(group_operations=None, problems=(problem,))
         assert _refusals(findings(target=unknown)) == [problem]
 
@@ -293,7 +294,7 @@ class TestChangedSince:
         fewer = replace(found, holdings={**found.holdings, partition_of("orders"): Holding()})
         now = make_plan(fewer, plan_topics(fewer)[0])
         (refusal,) = changed_since(then, now, None)
-        assert "0 records are to be restored, 5 were planned" in refusal.problem
+        assert "0 records are to be restored, 5 were planned" in refusal.found
 
 
 class TestSourceCluster:

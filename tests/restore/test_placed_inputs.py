@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from kstreams_assets.checks import Finding
 from kstreams_assets.offsets import OffsetRange, TopicPartitionId
 from kstreams_assets.restore.offset_map import OffsetMap, OffsetRun, OffsetRuns
 from kstreams_assets.restore.placed_inputs import (
@@ -13,7 +14,7 @@ from kstreams_assets.restore.placed_inputs import (
     differing_positions,
     placed,
 )
-from kstreams_assets.restore.plan import PlacedTopic, Refusal
+from kstreams_assets.restore.plan import PlacedTopic
 from kstreams_assets.restore.request import InputsAt
 from kstreams_assets.restore.target import TargetTopic
 from kstreams_assets.warehouse.point import GroupOffset, RecoveryPoint
@@ -49,7 +50,7 @@ def _placed(
     writer: Writer | None = None,
     cluster_id: str = TARGET_CLUSTER,
     taken: RecoveryPoint | None = None,
-) -> tuple[PlacedTopic | None, tuple[Refusal, ...]]:
+) -> tuple[PlacedTopic | None, tuple[Finding, ...]]:
     excluded = ExcludedTopic(topic, topic, known, (85,) if known else (), writer)
     return placed(
         excluded, taken or point(), ROLES, inputs_are_at=inputs_are_at, target_cluster_id=cluster_id
@@ -59,8 +60,8 @@ def _placed(
 def _problem(**changes: Any) -> str:
     found, (refusal,) = _placed(**changes)
     assert found is None
-    assert refusal.remedy.endswith(".")
-    return refusal.problem
+    assert refusal.action.endswith(".")
+    return refusal.found
 
 
 class TestMapped:
@@ -150,7 +151,7 @@ class TestLatest:
 
     def test_not_records_in_flight(self) -> None:
         name = "shop-sums-repartition"
-        problem = _placed(InputsAt.LATEST, topic=name, known=there(name))[1][0].problem
+        problem = _placed(InputsAt.LATEST, topic=name, known=there(name))[1][0].found
         assert "the records in flight would be skipped" in problem
 
 

@@ -212,7 +212,7 @@ class TestRefused:
     def test_a_time_before_all_points(self, app: PlannedApplication) -> None:
         plan = app.plan(as_of_ms=app.points[0].taken_at_ms - 1)
         assert (plan.point, plan.topics, plan.restore_id) == (None, (), "")
-        assert f"{app.points[0].id} after it" in plan.refusals[0].remedy
+        assert f"{app.points[0].id} after it" in plan.refusals[0].action
 
     def test_a_point_that_is_not_backed_up(self, app: PlannedApplication) -> None:
         (text,) = app.refusals(point_id=app.points[2].id)

@@ -4,8 +4,9 @@ from dataclasses import replace
 
 import pytest
 
+from kstreams_assets.checks import Finding
 from kstreams_assets.offsets import CommittedOffset
-from kstreams_assets.restore.plan import Refusal, RestorePlan, SnapshotSource, TopicPlan
+from kstreams_assets.restore.plan import RestorePlan, SnapshotSource, TopicPlan
 from kstreams_assets.restore.planning import Findings, make_plan, plan_topics, restore_id
 from kstreams_assets.restore.request import (
     ChangelogSource,
@@ -37,7 +38,7 @@ def _topics(found: Findings) -> dict[str, TopicPlan]:
     return {topic.source: topic for topic in plan_topics(found)[0]}
 
 
-def _plan(found: Findings, *refusals: Refusal) -> RestorePlan:
+def _plan(found: Findings, *refusals: Finding) -> RestorePlan:
     topics, notes = plan_topics(found)
     return make_plan(replace(found, notes=(*found.notes, *notes)), topics, refusals=refusals)
 
@@ -242,7 +243,7 @@ class TestPlan:
         assert plan.topics == ()
 
     def test_all_refusals_are_listed_each_once(self) -> None:
-        one, other, third = (Refusal(name, "Problem.", "Remedy.") for name in "abc")
+        one, other, third = (Finding(name, "Problem.", action="Remedy.") for name in "abc")
         wrong_name = RestoreRequest(topics={"nothing": "x"})
         found = replace(
             findings(wrong_name),

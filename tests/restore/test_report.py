@@ -5,7 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from kstreams_assets.restore.plan import Refusal, RestorePlan, SnapshotSource
+from kstreams_assets.checks import Finding
+from kstreams_assets.restore.plan import RestorePlan, SnapshotSource
 from kstreams_assets.restore.planning import Findings, make_plan, plan_topics
 from kstreams_assets.restore.report import bytes_text, document, markdown
 from kstreams_assets.restore.request import (
@@ -22,12 +23,12 @@ from tests.restore.planning_samples import findings, partition_of, point, target
 TAKEN_MS = point().taken_at_ms
 
 
-def _plan(found: Findings | None = None, *refusals: Refusal) -> RestorePlan:
+def _plan(found: Findings | None = None, *refusals: Finding) -> RestorePlan:
     found = found or findings()
     return make_plan(found, plan_topics(found)[0], refusals=refusals)
 
 
-def _report(found: Findings | None = None, *refusals: Refusal, age_ms: int = 65_400) -> str:
+def _report(found: Findings | None = None, *refusals: Finding, age_ms: int = 65_400) -> str:
     return markdown(_plan(found, *refusals), now_ms=TAKEN_MS + age_ms)
 
 
@@ -81,7 +82,7 @@ class TestMarkdown:
         assert "`retention.bytes=(default)`" in back
 
     def test_what_stands_against_it_with_what_to_do(self) -> None:
-        text = _report(None, Refusal("topic orders", "It is not empty.", "Delete it."))
+        text = _report(None, Finding("topic orders", "It is not empty.", action="Delete it."))
         assert "**Refused: 1 thing(s) stand against it. Nothing was written.**" in text
         assert "- **topic orders**: It is not empty. Delete it." in text
         assert "Mend what stands against it" in text
@@ -109,7 +110,7 @@ class TestMarkdown:
     def test_without_a_point(self) -> None:
         nothing = {"selection": Selection(), "holdings": {}, "facts": {}}
         found = replace(findings(), point=None, status=None, **nothing)
-        text = _report(found, Refusal("recovery point", "There is none.", "Take one."))
+        text = _report(found, Finding("recovery point", "There is none.", action="Take one."))
         assert "Recovery point |" not in text
         assert "## Topics" not in text
 
@@ -144,7 +145,7 @@ class TestDocument:
         ]
 
     def test_refused(self) -> None:
-        refusal = Refusal("topic orders", "It is not empty.", "Delete it.")
+        refusal = Finding("topic orders", "It is not empty.", action="Delete it.")
         found = document(_plan(None, refusal))
         assert found["can_run"] is False
         assert found["refusals"] == [

@@ -160,7 +160,7 @@ def test_a_point_between_windows_has_no_snapshots(
     settings = replace(run.settings, application=application)
     request = own_names("between", run.points["steady"], changelog_source=ChangelogSource.SNAPSHOT)
     (refusal,) = plan_restore(settings, request, second_cluster).refusals
-    assert "It closes no window that is backed up" in refusal.problem
+    assert "It closes no window that is backed up" in refusal.found
 
 
 def test_a_wide_application_goes_on_from_ktable_snapshots(

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from kstreams_assets.checks import Finding
 from kstreams_assets.errors import RestoreRefusedError
 from kstreams_assets.kafka.connection import KafkaConnection
-from kstreams_assets.restore.plan import Refusal, RestorePlan
+from kstreams_assets.restore.plan import RestorePlan
 from kstreams_assets.restore.request import RestoreRequest
 from kstreams_assets.restore.run import run_restore
 from tests.restore import outcomes
@@ -22,7 +23,7 @@ PLAN = outcomes.plan(RestoreRequest())
     "plan",
     [
         replace(PLAN, point=None),
-        replace(PLAN, refusals=(Refusal("Topic orders", "holds 4 records.", "Delete it."),)),
+        replace(PLAN, refusals=(Finding("Topic orders", "holds 4 records.", action="Delete it."),)),
     ],
 )
 def test_what_is_refused_is_not_begun(plan: RestorePlan, tmp_path: Path) -> None:

@@ -147,7 +147,7 @@ class TestNotBackedUp:
     def test_refused_where_the_state_needs_it(self, topic: str) -> None:
         found = _select(backed_up=set(ROLES) - {topic})
         assert [r.subject for r in found.refusals] == [f"topic {topic}"]
-        assert "mode state needs it" in found.refusals[0].problem
+        assert "mode state needs it" in found.refusals[0].found
 
     def test_an_output_is_told(self) -> None:
         found = _select(backed_up=set(ROLES) - {"totals"})
@@ -175,7 +175,7 @@ class TestNotBackedUp:
 
     def test_nothing_left(self) -> None:
         found = _select(excluded=set(ROLES), taken=point(committed={}))
-        assert found.refusals[0].problem == "Nothing of it is wanted."
+        assert found.refusals[0].found == "Nothing of it is wanted."
 
 
 class TestExcludedInputs:
@@ -185,8 +185,8 @@ class TestExcludedInputs:
     def test_are_refused_without_a_word(self, topic: str) -> None:
         (refusal,) = _select(excluded={topic}).refusals
         assert refusal.subject == f"topic {topic}"
-        assert "committed offsets in 1 partition(s)" in refusal.problem
-        assert "--inputs-are-at mapped" in refusal.remedy
+        assert "committed offsets in 1 partition(s)" in refusal.found
+        assert "--inputs-are-at mapped" in refusal.action
 
     @pytest.mark.parametrize("inputs_are_at", list(InputsAt))
     def test_with_a_word_they_are_left_as_they_are(self, inputs_are_at: InputsAt) -> None:
@@ -221,7 +221,7 @@ def test_a_changelog_that_had_vanished_is_refused_and_can_be_excluded() -> None:
     taken = point(topics=[t for t in ROLES if t != changelog], absent=[changelog])
     [refusal] = _select(taken=taken).refusals
     assert refusal.subject == f"changelog {changelog}"
-    assert "exclude it if it was deleted for good" in refusal.remedy
+    assert "exclude it if it was deleted for good" in refusal.action
     assert _select(taken=taken, excluded={changelog}).refusals == ()
     assert _select(REBUILD, taken=taken).refusals == ()
     never_seen = point(topics=[t for t in ROLES if t != changelog])

@@ -79,8 +79,8 @@ class TestRefusedTopics:
         topic = self._plan(configs={"no.such.config": "5"})
         (refusal,) = refused_topics(cluster, target(), [topic, self._plan()])
         assert refusal.subject == f"topic {topic.target}"
-        assert "It cannot be created" in refusal.problem
-        assert "no.such.config" in refusal.problem
+        assert "It cannot be created" in refusal.found
+        assert "no.such.config" in refusal.found
 
     def test_what_is_there_need_not_be_created(self, cluster: KafkaCluster) -> None:
         topic = self._plan(configs={"no.such.config": "5"}, target_topic_id="there")
