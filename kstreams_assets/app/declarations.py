@@ -13,7 +13,7 @@ from kstreams_assets.app.model import (
     TopicRole,
     TopicRoles,
 )
-from kstreams_assets.errors import ConfigurationError, DeclaredNotFoundError
+from kstreams_assets.errors import ConfigurationError
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,11 +102,15 @@ NOTHING_DECLARED = Declarations()
 
 
 def require_known(kind: str, names: Collection[str], known: Collection[str], where: str) -> None:
-    """Raise DeclaredNotFoundError for the first of `names` (sorted) that is not `known`."""
+    """Raise ConfigurationError for the first of `names` (sorted) that is not `known`."""
     for name in sorted(names):
         if name not in known:
             near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
-            raise DeclaredNotFoundError(kind=kind, name=name, where=where, near=near)
+            hint = f" (near: {', '.join(near)})" if near else ""
+            raise ConfigurationError(
+                f"The declared {kind} {name!r} is not in {where}{hint}.",
+                remedy=f"Correct the name of the {kind} in the declarations, or remove it there.",
+            )
 
 
 class ApplicationDraft:

@@ -19,7 +19,7 @@ from kstreams_assets.app.names import (
     repartition_name,
     store_of,
 )
-from kstreams_assets.errors import ApplicationNotFoundError
+from kstreams_assets.errors import ConfigurationError
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,8 +154,8 @@ def application_from_cluster(
 ) -> StreamsApplication:
     """Roles by names, committed offsets and transactions; a streams group's own answer comes first.
 
-    Edges are coarse, with a finding. Raises ApplicationNotFoundError when nothing on the cluster
-    belongs to this id and nothing is declared, DeclaredNotFoundError for a declared topic that is
+    Edges are coarse, with a finding. Raises ConfigurationError when nothing on the cluster
+    belongs to this id and nothing is declared, ConfigurationError for a declared topic that is
     not on the cluster.
     """
     draft = ApplicationDraft(application_id, declarations)
@@ -165,7 +165,12 @@ def application_from_cluster(
     _add_internal(draft, facts, declarations)
     _add_external(draft, facts)
     if not draft.topics and not named:
-        raise ApplicationNotFoundError(application_id=application_id)
+        raise ConfigurationError(
+            "No topic and no committed offset on the cluster belongs to application"
+            f" {application_id!r}.",
+            remedy="Check the application.id and the rights DESCRIBE on its group and topics; start"
+            " the application once; or give its topology text.",
+        )
     _add_declared_stores(draft, declarations)
     draft.apply_declarations()
     _tell_doubts(draft, facts, declarations)

@@ -58,7 +58,7 @@ def application_from_topology(
     topics are told by name and each store is taken to have its changelog. So is a store whose
     changelog is among `hidden_topics`, which the user may not describe: it may well be there.
 
-    Raises DeclaredNotFoundError for a declared topic or store that is neither in the text nor on
+    Raises ConfigurationError for a declared topic or store that is neither in the text nor on
     the cluster. A topic of the text that the cluster lacks is a finding.
     """
     draft = ApplicationDraft(application_id, declarations)

@@ -11,7 +11,7 @@ from kstreams_assets.app.model import (
     TopicRole,
     TopicRoles,
 )
-from kstreams_assets.errors import ConfigurationError, TopicPatternUnmatchedError
+from kstreams_assets.errors import ConfigurationError
 
 _MINIMAL = TopicRoles({TopicRole.INPUT, TopicRole.GLOBAL, TopicRole.CHANGELOG})
 
@@ -29,7 +29,7 @@ def select_topics(
     does not restrict); `exclude` then takes away. Patterns are globs (`*`, `?`, `[...]`) over full
     names, case sensitive.
 
-    Raises TopicPatternUnmatchedError for a pattern that matches no topic of the application, and
+    Raises ConfigurationError for a pattern that matches no topic of the application, and
     ConfigurationError when nothing is left.
     """
     included = _matched(application, "include", include)
@@ -57,11 +57,13 @@ def _matched(
     for pattern in patterns:
         hits = {name for name in names if fnmatchcase(name, pattern)}
         if not hits:
-            raise TopicPatternUnmatchedError(
-                application_id=application.application_id,
-                setting=setting,
-                pattern=pattern,
-                near=_near(pattern, names),
+            near = _near(pattern, names)
+            hint = f" (near: {', '.join(near)})" if near else ""
+            raise ConfigurationError(
+                f"The {setting} pattern {pattern!r} matches no topic of application"
+                f" {application.application_id}{hint}.",
+                remedy="Correct the pattern (full names, case sensitive, * ? [...]) or remove it"
+                f" from {setting}.",
             )
         matched |= hits
     return frozenset(matched)

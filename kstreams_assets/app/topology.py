@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from kstreams_assets.errors import TopologyParseError
+from kstreams_assets.errors import ConfigurationError
 
 _SUBTOPOLOGY = re.compile(
     r"Sub-topology: (\d+)( for global store \(will not generate tasks\))?", re.ASCII
@@ -125,7 +125,7 @@ class Topology:
 def parse_topology(text: str) -> Topology:
     """Read the output of `Topology.describe().toString()`.
 
-    Raises TopologyParseError, with line number and line, for anything else: also for a text that
+    Raises ConfigurationError, with line number and line, for anything else: also for a text that
     lacks lines, since then a node would name a neighbour that is not there.
 
     Two texts are ambiguous in Kafka's grammar: a pattern that is nothing but one character class of
@@ -167,14 +167,18 @@ class _Lines:
 
     def error(
         self, expected: str, *, back: bool = False, position: int | None = None
-    ) -> TopologyParseError:
+    ) -> ConfigurationError:
         """The error at the current line, the one before it (`back`), or the one at `position`."""
         at = position if position is not None else self._next - (1 if back else 0)
         if at < len(self._lines):
             number, line = self._lines[at]
         else:  # the text ended too early: name the line after its last one
             number, line = (self._lines[-1][0] + 1 if self._lines else 1), ""
-        return TopologyParseError(line_number=number, line=line, expected=expected)
+        return ConfigurationError(
+            f"Line {number} of the topology text is not understood: {line!r}"
+            f" (expected {expected}).",
+            remedy="Give the unchanged output of Topology.describe().toString().",
+        )
 
 
 def _header(lines: _Lines) -> str | None:

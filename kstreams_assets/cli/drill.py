@@ -44,7 +44,7 @@ def drill(
     source cluster is neither needed nor touched.
 
     \f
-    Raises DrillNotDeclaredError, DrillCommandNotFoundError, ConfigurationError.
+    Raises ConfigurationError.
     """
     request = DrillConfig(as_of=as_of, point_id=point_id, keep=keep).request()
     require_command(settings)  # before a JVM is started

@@ -176,7 +176,7 @@ def rollback(
     Topics and records stay. The application must be stopped.
 
     \f
-    Raises RollbackRefusedError, GroupNotEmptyError.
+    Raises RestoreError, GroupNotEmptyError.
     """
     restore = chosen_restore(settings, restore_id)
     with (

@@ -49,7 +49,7 @@ def group_offsets(
     offset.
 
     \f
-    Raises NoGroupOffsetsError, GroupOffsetsFileError, RestoreNotVerifiedError, GroupNotEmptyError.
+    Raises RestoreError, GroupOffsetsFileError, RestoreNotVerifiedError, GroupNotEmptyError.
     """
     restore = chosen_restore(settings, restore_id)
     offsets = offsets_from_file(from_file) if from_file else offsets_on_source(settings, group)

@@ -23,7 +23,7 @@ def serve(settings: ApplicationSettings, as_json: bool, name: str | None, remove
     It runs until Ctrl-C or SIGTERM; its data stays.
 
     \f
-    Raises LocalTargetNotFoundError.
+    Raises RestoreError.
     """
     if name is None:
         _list(settings, as_json=as_json)

@@ -388,7 +388,7 @@ def evaluate_window(
     rule not verifiable.
 
     Raises:
-        UnknownRuleError: There is no rule of a name.
+        ConfigurationError: There is no rule of a name.
         NewerLayoutError: A newer release wrote the warehouse.
     """
     with Evaluator(settings, spark=spark, run_id=run_id, log=log) as evaluator:
@@ -411,7 +411,7 @@ def evaluate_point(
 
     Raises:
         RecoveryPointNotFoundError: There is no point with this id.
-        UnknownRuleError, NewerLayoutError.
+        ConfigurationError, NewerLayoutError.
     """
     with Evaluator(settings, spark=spark, run_id=run_id, log=log) as evaluator:
         return evaluator.point(point_id, rules=rules, place=place)
@@ -438,7 +438,7 @@ def evaluate_cluster(
 
     Raises:
         KafkaError: Its subclasses say why the cluster could not be asked.
-        UnknownRuleError, NewerLayoutError.
+        ConfigurationError, NewerLayoutError.
     """
     with Evaluator(settings, spark=spark, run_id=run_id, log=log) as evaluator:
         return evaluator.cluster(

@@ -18,7 +18,7 @@ from kstreams_assets.completeness.rule import (
     Scope,
 )
 from kstreams_assets.completeness.view import View, ViewKind, views_of
-from kstreams_assets.errors import UnknownRuleError
+from kstreams_assets.errors import ConfigurationError
 from kstreams_assets.settings import ApplicationSettings
 
 _FEW = 3
@@ -247,7 +247,7 @@ def runnables_of(
     """All rules and recomputations of an application, or those of these names, in their order.
 
     Raises:
-        UnknownRuleError: There is none of a name.
+        ConfigurationError: There is none of a name.
     """
     views = views_of(settings)
     found = [_of_rule(rule, views) for rule in settings.completeness]
@@ -272,8 +272,9 @@ def runnables_of(
     known = [one.name for one in found]
     for name in sorted(set(rules) - set(known)):
         near = difflib.get_close_matches(name, known)
-        raise UnknownRuleError(
-            application_id=settings.application_id, rule=name, known=near or known
+        raise ConfigurationError(
+            f"{settings.application_id} has no completeness rule {name!r}.",
+            remedy=f"Its rules are: {', '.join(near or known) or 'none'}.",
         )
     return [one for one in found if one.name in rules]
 

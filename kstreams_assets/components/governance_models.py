@@ -106,7 +106,7 @@ class GovernanceModel(dg.Resolvable, dg.Model):
         """The declaration, of an application that has all that it names.
 
         Raises:
-            DeclaredNotFoundError: A topic or store that the application does not have.
+            ConfigurationError: A topic or store that the application does not have.
             ConfigurationError: A number is out of bounds, or the schedule is none.
         """
         _bounded("replication_factor", self.replication_factor, 1)

@@ -165,6 +165,6 @@ def store_formats(stores: Mapping[str, StoreModel]) -> dict[str, StoreFormat]:
 
 
 def require_stores(stores: Mapping[str, StoreModel], application: StreamsApplication) -> None:
-    """Raise DeclaredNotFoundError for the first store that the application does not have."""
+    """Raise ConfigurationError for the first store that the application does not have."""
     known = {store.name for store in application.stores}
     require_known("store", stores.keys(), known, f"application {application.application_id}")

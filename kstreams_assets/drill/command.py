@@ -12,8 +12,6 @@ from typing import Final
 from kstreams_assets.drill.settings import DrillSettings
 from kstreams_assets.errors import (
     ConfigurationError,
-    DrillCommandNotFoundError,
-    DrillNotDeclaredError,
 )
 from kstreams_assets.kafka.clients import java_config
 from kstreams_assets.kafka.connection import KafkaConnection
@@ -98,12 +96,16 @@ def require_command(settings: ApplicationSettings) -> None:
     """Look whether the application can be started at all, before anything is restored.
 
     Raises:
-        DrillNotDeclaredError: The YAML has no command.
-        DrillCommandNotFoundError: The program or the working directory is not there.
+        ConfigurationError: The YAML has no command.
+        ConfigurationError: The program or the working directory is not there.
         ConfigurationError: See `check_placeholders`.
     """
     if not settings.drill.command:
-        raise DrillNotDeclaredError(application_id=settings.application_id)
+        raise ConfigurationError(
+            f"Nothing says how {settings.application_id} is started in a drill.",
+            remedy="Give drill.command in the YAML: program and arguments, with"
+            " {client_properties} and {state_dir} where they belong.",
+        )
     check_placeholders(settings.drill)
     command = drill_command(
         settings,
@@ -114,13 +116,19 @@ def require_command(settings: ApplicationSettings) -> None:
     program = command.arguments[0]
     folder = command.working_directory
     if folder is not None and not folder.is_dir():
-        raise DrillCommandNotFoundError(program=program, problem=f"{folder} is no folder")
+        raise _cannot_start(program, f"{folder} is no folder")
     # A name is looked for in PATH, a path from the working directory on.
     sought = str((folder or Path.cwd()) / program) if os.sep in program else program
     if shutil.which(sought, path=command.environment.get("PATH")) is None:
-        raise DrillCommandNotFoundError(
-            program=program, problem="there is no such program, or it may not be run"
-        )
+        raise _cannot_start(program, "there is no such program, or it may not be run")
+
+
+def _cannot_start(program: str, problem: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"The drill cannot start {program!r}: {problem}.",
+        remedy="Correct drill.command (or drill.working_directory) in the YAML; nothing was"
+        " restored.",
+    )
 
 
 def require_machine() -> None:

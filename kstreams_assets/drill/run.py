@@ -437,7 +437,7 @@ class DrillRun:
         removed at the end, unless `request.keep`.
 
         Raises:
-            DrillNotDeclaredError, DrillCommandNotFoundError, ConfigurationError: The application
+            ConfigurationError: The application
                 cannot be started; nothing was done.
             JavaNotFoundError, JarsMissingError: This machine cannot drill; nothing is recorded.
             WarehouseError: There is no warehouse, or its ledger is gone.

@@ -205,9 +205,7 @@ class SnapshotPlanner:
         cuts = [self._with_roles(cut) for cut in state_cuts(point, store.topic)]
         proof = prove(facts, point, cuts, self._sealed_before(facts, cuts))
         if proof.missing:
-            raise KTableWindowError(
-                store=store.store, topic=store.topic, window=window.key, reason=proof.reason
-            )
+            raise KTableWindowError(store=store.store, window=window.key, reason=proof.reason)
         base = choose_base(store, window, cuts, known)
         parts = [_with_saved(part, facts) for part in plan_partitions(cuts, base)]
         return self._with_files(
@@ -258,9 +256,7 @@ class SnapshotPlanner:
                 elif closed[window] is None:
                     reason = "no recovery point was taken before it closed"
                 if reason:
-                    raise KTableWindowError(
-                        store=store.store, topic=store.topic, window=window.key, reason=reason
-                    )
+                    raise KTableWindowError(store=store.store, window=window.key, reason=reason)
 
     def _point_id(self, store: TableStore, window: Window) -> str:
         return self._closing[store.topic][window] or ""

@@ -14,8 +14,7 @@ from requests.auth import HTTPBasicAuth
 
 from kstreams_assets.errors import (
     ConfigurationError,
-    RegistryRefusedError,
-    RegistryUnavailableError,
+    RegistryError,
     SchemaNotFoundError,
 )
 from kstreams_assets.kafka.secret import MASK, Secret
@@ -125,7 +124,7 @@ class RegistryEntry:
 class RegistryClient:
     """Reads schemas from a registry; a context manager.
 
-    Its methods raise RegistryUnavailableError, RegistryRefusedError, SchemaNotFoundError and
+    Its methods raise RegistryError, SchemaNotFoundError and
     SecretNotFoundError.
     """
 
@@ -218,8 +217,11 @@ class RegistryClient:
             raise SchemaNotFoundError(url=connection.url, asked=asked, reason=reason)
         if response.status_code >= HTTPStatus.INTERNAL_SERVER_ERROR:
             raise self._unavailable(asked, f"HTTP {response.status_code}, {reason}")
-        raise RegistryRefusedError(
-            url=connection.url, asked=asked, status=response.status_code, reason=reason
+        raise RegistryError(
+            f"The schema registry at {connection.url} refused {asked}: HTTP"
+            f" {response.status_code}, {reason}.",
+            remedy="Check user name and password of schema_registry and their right to read"
+            " schemas.",
         )
 
     def _checked(self, read: Callable[[], _T], asked: str) -> _T:
@@ -228,8 +230,12 @@ class RegistryClient:
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise self._unavailable(asked, "the answer is not that of a schema registry") from error
 
-    def _unavailable(self, asked: str, reason: str) -> RegistryUnavailableError:
-        return RegistryUnavailableError(url=self._connection.url, asked=asked, reason=reason)
+    def _unavailable(self, asked: str, reason: str) -> RegistryError:
+        return RegistryError(
+            f"The schema registry at {self._connection.url} did not give {asked}: {reason}.",
+            remedy="Check that it runs, its address and its certificate, then try again; schemas"
+            " that are stored in the warehouse are read without it.",
+        )
 
 
 def _no_auth(request: requests.PreparedRequest) -> requests.PreparedRequest:

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 
 from kstreams_assets.app.model import StreamsApplication, TopicRole
 from kstreams_assets.backup.run import Spark
-from kstreams_assets.errors import KTableJobError, StoredDataError, UnknownStoreError
+from kstreams_assets.errors import KTableError, StoredDataError, UnknownStoreError
 from kstreams_assets.ktables.plan import (
     SnapshotPlan,
     SnapshotWork,
@@ -101,9 +101,9 @@ class KTableRun:
 
         Raises:
             KTableWindowError: A window that is needed is not backed up; nothing was made.
-            KTableColumnsError: A table has columns of other types than are declared now.
+            KTableError: A table has columns of other types than are declared now.
             StoredDataError: Files of the backups or of an earlier snapshot were changed.
-            KTableJobError: Spark failed; snapshots that were made before it stay.
+            KTableError: Spark failed; snapshots that were made before it stay.
             WarehouseLockedError: Another run holds the application's lock.
             NewerLayoutError: A newer release wrote the warehouse; nothing was changed.
         """
@@ -218,8 +218,11 @@ class _Execution:
                     )
                     require_written(path, files)
         except SparkJobError as error:
-            raise KTableJobError(
-                store=plan.store.store, window=plan.window.key, reason=str(error).rstrip(".")
+            raise KTableError(
+                f"The snapshot of store {plan.store.store} for window {plan.window.key} could not"
+                f" be made: {str(error).rstrip('.')}.",
+                remedy="The table is as it was; see the log of the run, mend the cause and try"
+                " again.",
             ) from error
         version = commit(
             path,

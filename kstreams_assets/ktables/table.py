@@ -9,7 +9,7 @@ from urllib.parse import unquote
 import pyarrow as pa
 from deltalake import DeltaTable, Schema, write_deltalake
 
-from kstreams_assets.errors import KTableColumnsError
+from kstreams_assets.errors import KTableError
 from kstreams_assets.warehouse.layout import LAYOUT_PROPERTY, LAYOUT_VERSION
 from kstreams_assets.warehouse.table import open_delta, storage_failures
 
@@ -57,7 +57,7 @@ def prepare_table(path: Path, schema_json: str) -> DeltaTable:
     new columns.
 
     Raises:
-        KTableColumnsError: A column has another type in the table; nothing was changed.
+        KTableError: A column has another type in the table; nothing was changed.
         WarehouseError: The table cannot be written.
     """
     columns = json.loads(schema_json)
@@ -78,7 +78,16 @@ def prepare_table(path: Path, schema_json: str) -> DeltaTable:
         there = json.loads(table.schema().to_json())
         differing = dict(_differences("", there, columns))
         if differing:
-            raise KTableColumnsError(store=path.name, table=path, columns=differing)
+            listed = "; ".join(
+                f"{name} is {there} there and {wanted} now"
+                for name, (there, wanted) in differing.items()
+            )
+            raise KTableError(
+                f"The table of store {path.name} has other columns than are declared now:"
+                f" {listed}.",
+                remedy=f"Put the declaration back, or remove the folder {path} and make its"
+                " snapshots anew: the backup has everything that is needed.",
+            )
         merged = _merged(there, columns)
         if merged != there:
             schema = Schema.from_json(json.dumps(merged))

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Final
 
-from kstreams_assets.errors import ConfigsNotPutBackError, NotCaughtUpError
+from kstreams_assets.errors import NotCaughtUpError, RestoreError
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.topics import TopicDescription
 from kstreams_assets.offsets import TopicPartitionId
@@ -157,7 +157,7 @@ def finish(
 
     Raises:
         NotCaughtUpError: The application is not there or has not caught up; nothing was changed.
-        ConfigsNotPutBackError: Configs read back differ; the restore is not noted as finished.
+        RestoreError: Configs read back differ; the restore is not noted as finished.
         KStreamsAssetsError: See `require_own_target`, and what the target refuses.
     """
     require_own_target(settings, restore, target)
@@ -227,7 +227,12 @@ def _compare(topics: list[StoredTopic], target: KafkaCluster) -> None:
         if not differing:
             return
         if time.monotonic() > deadline:
-            raise ConfigsNotPutBackError(differing=differing)
+            listed = "; ".join(f"{topic}: {what}" for topic, what in differing.items())
+            raise RestoreError(
+                f"Configs read back are not those that were put back: {listed}.",
+                remedy="Check that nothing else sets the configs of these topics, then finish"
+                " again.",
+            )
         time.sleep(_RETRY_S)
 
 

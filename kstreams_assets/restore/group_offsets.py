@@ -11,10 +11,8 @@ from kstreams_assets.errors import (
     ConfigurationError,
     GroupOffsetsDifferError,
     GroupOffsetsFileError,
-    NoGroupOffsetsError,
-    RestoredTopicsChangedError,
+    RestoreError,
     RestoreNotVerifiedError,
-    RollbackRefusedError,
     TargetTopicChangedError,
 )
 from kstreams_assets.kafka.cluster import KafkaCluster
@@ -97,7 +95,7 @@ def commit_verified(
         RestoreNotVerifiedError: The restore was not verified, or differs from the backup.
         GroupNotEmptyError: The application runs.
         TargetTopicChangedError: A topic was deleted or made anew since it was verified.
-        RestoredTopicsChangedError: Records were added or deleted since.
+        RestoreError: Records were added or deleted since.
         GroupOffsetsDifferError: The offsets are not those that the recovery point and the offset
             maps give, or what was read back is not what was committed.
     """
@@ -161,7 +159,12 @@ def _require_as_verified(
         if ends[id_] < end or grown:
             changed.append(f"{id_} ends at offset {ends[id_]}, not {end}")
     if changed:
-        raise RestoredTopicsChangedError(restore_id=restore.restore_id, partitions=changed)
+        raise RestoreError(
+            f"Since restore {restore.restore_id} was verified its topics have changed:"
+            f" {'; '.join(changed)}. No group offset was committed.",
+            remedy="Stop whatever writes or deletes there, delete the restored topics and run the"
+            " restore again; where the application has run since, leave its offsets as they are.",
+        )
 
 
 def _require_as_mapped(warehouse: Warehouse, restore: StoredRestore, target: KafkaCluster) -> None:
@@ -330,7 +333,7 @@ def rollback(
     DELETE on the group.
 
     Raises:
-        RollbackRefusedError: Nothing was committed yet, or the restore is finished.
+        RestoreError: Nothing was committed yet, or the restore is finished.
         GroupNotEmptyError: The application runs.
         GroupOffsetsDifferError: What was read back is not what was put back.
         KStreamsAssetsError: See `require_own_target`, and what the target refuses.
@@ -361,15 +364,15 @@ def rollback(
 
 def _former(restore: StoredRestore) -> tuple[GroupOffset, ...]:
     if restore.former_offsets is None:
-        raise RollbackRefusedError(
-            restore_id=restore.restore_id,
-            problem=f"it is {restore.state}, its group offsets were never committed",
+        raise RestoreError(
+            f"Restore {restore.restore_id} is not rolled back: it is {restore.state}, its group"
+            " offsets were never committed.",
             remedy="There is nothing to undo; delete the topics if they are not wanted.",
         )
     if restore.state is RestoreState.FINISHED:
-        raise RollbackRefusedError(
-            restore_id=restore.restore_id,
-            problem="it is finished, the offsets are the application's own now",
+        raise RestoreError(
+            f"Restore {restore.restore_id} is not rolled back: it is finished, the offsets are the"
+            " application's own now.",
             remedy="Set them with kafka-consumer-groups.sh --reset-offsets if you must.",
         )
     return restore.former_offsets
@@ -495,12 +498,16 @@ def commit_other_group(
 def offsets_on_source(settings: ApplicationSettings, group: str) -> GroupOffsets:
     """What a group has committed on the source cluster, which has to be there still.
 
-    Needs DESCRIBE on the group. Raises NoGroupOffsetsError, ClusterUnavailableError.
+    Needs DESCRIBE on the group. Raises RestoreError, ClusterUnavailableError.
     """
     with KafkaCluster(settings.connection) as source:
         offsets = source.group_offsets(group)
     if not offsets:
-        raise NoGroupOffsetsError(group=group, cluster=settings.connection.bootstrap_servers)
+        raise RestoreError(
+            f"Group {group} has no committed offsets on {settings.connection.bootstrap_servers}.",
+            remedy="Check the name of the group; if the source cluster is lost, give its offsets as"
+            " a file of topic,partition,offset.",
+        )
     return offsets
 
 

@@ -2,7 +2,7 @@ import pytest
 
 from kstreams_assets.app.declarations import Declarations, StoreDeclaration, require_known
 from kstreams_assets.app.model import TopicRole, TopicRoles
-from kstreams_assets.errors import ConfigurationError, DeclaredNotFoundError
+from kstreams_assets.errors import ConfigurationError
 
 
 def test_a_store_declaration_says_exactly_one_thing() -> None:
@@ -32,6 +32,5 @@ def test_a_declared_role_denies_the_others() -> None:
 
 
 def test_unknown_name_error_tells_near_names() -> None:
-    with pytest.raises(DeclaredNotFoundError, match=r"topic 'ordes' .* \(near: orders\)") as caught:
+    with pytest.raises(ConfigurationError, match=r"topic 'ordes' .* \(near: orders\)"):
         require_known("topic", ["orders", "ordes"], ["orders", "payments"], "the text")
-    assert (caught.value.name, caught.value.near) == ("ordes", ("orders",))

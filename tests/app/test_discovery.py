@@ -6,7 +6,7 @@ from kstreams_assets.app.declarations import Declarations, StoreDeclaration
 from kstreams_assets.app.discovery import ClusterFacts, StreamsGroupSubtopology
 from kstreams_assets.app.model import AppTopic, Store, StreamsApplication, TopicRole, TopicRoles
 from kstreams_assets.app.roles import application_from_cluster, application_from_declarations
-from kstreams_assets.errors import ApplicationNotFoundError, DeclaredNotFoundError
+from kstreams_assets.errors import ConfigurationError
 
 IN, GLOBAL, REP, LOG, OUT = (
     TopicRole.INPUT,
@@ -224,7 +224,7 @@ def test_declared_store_wins_over_its_name() -> None:
 
 
 def test_a_declared_topic_must_be_on_the_cluster() -> None:
-    with pytest.raises(DeclaredNotFoundError, match=r"'total' .*near: totals"):
+    with pytest.raises(ConfigurationError, match=r"'total' .*near: totals"):
         application_from_cluster(
             "orders", FACTS, declarations=Declarations(outputs=frozenset({"total"}))
         )
@@ -232,7 +232,7 @@ def test_a_declared_topic_must_be_on_the_cluster() -> None:
 
 def test_unknown_application_is_an_error() -> None:
     facts = ClusterFacts(topics=TOPICS, other_application_ids=frozenset({"orders", "orders-eu"}))
-    with pytest.raises(ApplicationNotFoundError, match="'order'"):
+    with pytest.raises(ConfigurationError, match="'order'"):
         application_from_cluster("order", facts)
 
 

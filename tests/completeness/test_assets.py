@@ -231,9 +231,7 @@ def test_a_rule_without_any_evaluation_has_not_passed(
 def test_an_error_of_ours_is_a_failure_in_its_own_words(
     settings: ApplicationSettings, evaluation: _Evaluation
 ) -> None:
-    evaluation.error = KTableWindowError(
-        store="totals", topic="t", window=KEYS[0], reason="No backup"
-    )
+    evaluation.error = KTableWindowError(store="totals", window=KEYS[0], reason="No backup")
     done, _ = _materialise(settings, KEYS[0], KEYS[0])
     (failure,) = done.get_step_failure_events()
     data = failure.step_failure_data

@@ -16,7 +16,7 @@ from kstreams_assets.completeness.rule import (
     Scope,
     WindowedBy,
 )
-from kstreams_assets.errors import RecoveryPointNotFoundError, UnknownRuleError
+from kstreams_assets.errors import ConfigurationError, RecoveryPointNotFoundError
 from kstreams_assets.ktables.run import make_snapshots
 from kstreams_assets.ktables.store_format import Encoding, Format, StoreFormat, StoreKind
 from kstreams_assets.settings import ApplicationSettings
@@ -250,7 +250,7 @@ def test_a_window_that_is_not_backed_up_verifies_nothing(
 def test_unknown_names_are_refused(
     settings: ApplicationSettings, spark: SparkSessionResource
 ) -> None:
-    with pytest.raises(UnknownRuleError, match="money_is_kept"):
+    with pytest.raises(ConfigurationError, match="money_is_kept"):
         evaluate_point(settings, "point-0", spark=spark, run_id="run", rules=["money_is_lost"])
     with pytest.raises(RecoveryPointNotFoundError, match="point-9"):
         evaluate_point(settings, "point-9", spark=spark, run_id="run")

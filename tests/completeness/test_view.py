@@ -14,7 +14,7 @@ from kstreams_assets.completeness.view import (
     column_type,
     views_of,
 )
-from kstreams_assets.errors import ConfigurationError, DeclaredNotFoundError
+from kstreams_assets.errors import ConfigurationError
 from kstreams_assets.ktables.store_format import BYTES, Encoding
 from tests.completeness.rule_samples import known, settings, topics
 
@@ -160,7 +160,7 @@ class TestFormats:
             settings(topics=more)
 
     def test_unknown_topics_are_refused(self) -> None:
-        with pytest.raises(DeclaredNotFoundError, match=r"'oders' is not in .*near: orders"):
+        with pytest.raises(ConfigurationError, match=r"'oders' is not in .*near: orders"):
             settings(topics={**topics(), "oders": {"key": "string"}})
 
     def test_a_changelog_is_read_as_its_store(self) -> None:

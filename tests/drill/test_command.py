@@ -17,8 +17,6 @@ from kstreams_assets.drill.command import (
 from kstreams_assets.drill.settings import DrillSettings
 from kstreams_assets.errors import (
     ConfigurationError,
-    DrillCommandNotFoundError,
-    DrillNotDeclaredError,
 )
 from kstreams_assets.kafka.connection import KafkaConnection, PasswordSasl, SecurityProtocol
 from kstreams_assets.kafka.secret import Secret
@@ -111,7 +109,7 @@ def test_a_password_may_come_by_environment_or_be_left_out() -> None:
 
 
 def test_not_declared(tmp_path: Path) -> None:
-    with pytest.raises(DrillNotDeclaredError, match=r"drill\.command"):
+    with pytest.raises(ConfigurationError, match=r"drill\.command"):
         require_command(_settings(tmp_path, DrillSettings()))
 
 
@@ -121,11 +119,11 @@ def test_a_program_that_is_not_there(tmp_path: Path) -> None:
     program = tmp_path / "run.sh"
     for name in ("no-such-program", "./run.sh"):
         drill = DrillSettings(command=(name, *arguments), working_directory=here)
-        with pytest.raises(DrillCommandNotFoundError, match="no such program"):
+        with pytest.raises(ConfigurationError, match="no such program"):
             require_command(_settings(tmp_path, drill))
     program.write_text("#!/bin/sh\n")
     program.chmod(0o755)
     drill = DrillSettings(command=("./run.sh", *arguments), working_directory=here)
     require_command(_settings(tmp_path, drill))
-    with pytest.raises(DrillCommandNotFoundError, match="is no folder"):
+    with pytest.raises(ConfigurationError, match="is no folder"):
         require_command(_settings(tmp_path, replace(drill, working_directory=f"{here}/none")))

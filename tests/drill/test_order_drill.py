@@ -19,7 +19,7 @@ from kstreams_assets.drill.report import (
 )
 from kstreams_assets.drill.run import DrillRun, report_file
 from kstreams_assets.drill.settings import DrillRequest
-from kstreams_assets.errors import DrillCommandNotFoundError
+from kstreams_assets.errors import ConfigurationError
 from kstreams_assets.local.target import (
     local_target,
     local_targets,
@@ -193,7 +193,7 @@ def test_a_command_that_is_not_there(source: OrderSource, spark: SparkSessionRes
     command = ("no-such-program", "{client_properties}", "{state_dir}")
     settings = source.with_drill(command=command)
     before = DrillsTable(settings.warehouse).of(settings.application_id)
-    with pytest.raises(DrillCommandNotFoundError, match="no such program"):
+    with pytest.raises(ConfigurationError, match="no such program"):
         drill(settings, spark, DrillRequest(point_id=source.quiet.id))
     assert DrillsTable(settings.warehouse).of(settings.application_id) == before
 

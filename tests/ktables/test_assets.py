@@ -234,7 +234,7 @@ def test_the_columns_are_those_of_the_table_once_it_is_there(tmp_path: Path, run
 
 
 def test_an_error_of_ours_is_a_failure_in_its_own_words(tmp_path: Path, run: _Run) -> None:
-    run.error = KTableWindowError(store="totals", topic="t", window=KEYS[0], reason="No backup")
+    run.error = KTableWindowError(store="totals", window=KEYS[0], reason="No backup")
     done, _ = _materialise(tmp_path, KEYS[0], KEYS[0])
     (failure,) = done.get_step_failure_events()
     data = failure.step_failure_data

@@ -56,7 +56,7 @@ def test_so_is_one_before_it_that_is_missing(log: StoredLog) -> None:
     log.back_up(4, {0: (40, 50)}, _changes(40, 10))
     with pytest.raises(KTableWindowError, match="between w0002 and w0004") as caught:
         _plan(log, 4)
-    assert (caught.value.window, caught.value.store) == ("w0004", "store")
+    assert "store store for window w0004" in str(caught.value)
 
 
 def test_a_window_that_closed_before_the_first_point(log: StoredLog) -> None:

@@ -8,7 +8,7 @@ import pytest
 from confluent_kafka import Consumer
 
 from kstreams_assets.app.model import TopicRole
-from kstreams_assets.errors import ConfigsNotPutBackError, NotCaughtUpError
+from kstreams_assets.errors import NotCaughtUpError, RestoreError
 from kstreams_assets.local.cluster import LocalCluster
 from kstreams_assets.offsets import CommittedOffset, TopicPartitionId
 from kstreams_assets.restore.finish import RetentionEffect, finish
@@ -207,6 +207,6 @@ def test_not_finished_while_configs_differ(
     restore = bench.restore({})
     monkeypatch.setattr("kstreams_assets.restore.finish._APPLIED_WITHIN_S", 0.5)
     monkeypatch.setattr(bench.cluster, "alter_topic_configs", lambda changes: None)
-    with pytest.raises(ConfigsNotPutBackError, match=r"retention\.ms is not set, not 5000000"):
+    with pytest.raises(RestoreError, match=r"retention\.ms is not set, not 5000000"):
         finish(bench.settings, restore, bench.cluster, force=True)
     assert bench.stored(restore) == restore

@@ -11,7 +11,7 @@ from kstreams_assets.app.model import TopicRole
 from kstreams_assets.errors import (
     GroupNotEmptyError,
     GroupOffsetsDifferError,
-    RestoredTopicsChangedError,
+    RestoreError,
     RestoreNotVerifiedError,
     TargetTopicChangedError,
 )
@@ -176,7 +176,7 @@ def test_not_behind_records_that_were_deleted(bench: AfterCommit, topic: str) ->
     restore = verified(bench, GroupOffset(topic, 1, 4, ""))
     bench.cluster.delete_records({TopicPartitionId(topic, 1): 3})
 
-    with pytest.raises(RestoredTopicsChangedError, match=f"{topic}-1 begins at offset 3, not 0"):
+    with pytest.raises(RestoreError, match=f"{topic}-1 begins at offset 3, not 0"):
         commit(bench, restore)
 
     assert offsets(bench) == {}
@@ -189,7 +189,7 @@ def test_not_once_a_record_was_added(bench: AfterCommit) -> None:
     restore = verified(bench)
     write(bench.cluster, output, [now_ms()])
 
-    with pytest.raises(RestoredTopicsChangedError, match=f"{output}-0 ends at offset 10, not 9"):
+    with pytest.raises(RestoreError, match=f"{output}-0 ends at offset 10, not 9"):
         commit(bench, restore)
 
 

@@ -13,7 +13,7 @@ from pydantic import SecretStr
 from kstreams_assets.errors import (
     AuthenticationFailedError,
     ConfigurationError,
-    LocalTargetNotFoundError,
+    RestoreError,
 )
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection, PasswordSasl
@@ -129,8 +129,8 @@ def test_what_was_never_made(settings: ApplicationSettings) -> None:
     home = settings.warehouse.root / "local_clusters" / "orders"
     (home / "something-else").mkdir(parents=True)
     for name in ("something-else", "..", "nothing"):
-        with pytest.raises(LocalTargetNotFoundError):
+        with pytest.raises(RestoreError):
             serve(settings, name, announce=pytest.fail, until=threading.Event())
-        with pytest.raises(LocalTargetNotFoundError):
+        with pytest.raises(RestoreError):
             remove_local_target(settings, name)
     assert (home / "something-else").is_dir()

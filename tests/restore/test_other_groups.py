@@ -9,7 +9,7 @@ import pytest
 from kstreams_assets.errors import (
     ConfigurationError,
     GroupOffsetsFileError,
-    NoGroupOffsetsError,
+    RestoreError,
     RestoreNotVerifiedError,
 )
 from kstreams_assets.local.cluster import LocalCluster
@@ -145,7 +145,7 @@ def test_committed_on_the_target(bench: AfterCommit) -> None:
 def test_offsets_on_the_source(bench: AfterCommit) -> None:
     id_ = TopicPartitionId(bench.topic(unique_name("out")), 0)
     group = unique_name("reader")
-    with pytest.raises(NoGroupOffsetsError, match=group):
+    with pytest.raises(RestoreError, match=group):
         offsets_on_source(bench.settings, group)
     bench.cluster.commit_group_offsets(group, {id_: CommittedOffset(0, "m")})
     assert offsets_on_source(bench.settings, group) == {id_: CommittedOffset(0, "m")}

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer
 
-from kstreams_assets.errors import GroupNotEmptyError, RollbackRefusedError
+from kstreams_assets.errors import GroupNotEmptyError, RestoreError
 from kstreams_assets.local.cluster import LocalCluster
 from kstreams_assets.offsets import CommittedOffset, TopicPartitionId
 from kstreams_assets.restore.group_offsets import rollback
@@ -98,6 +98,6 @@ def test_nothing_to_put_back(
 ) -> None:
     id_ = TopicPartitionId(bench.topic(unique_name("back")), 0)
     restore = bench.restore({id_: CommittedOffset(0, "")}, state=state, former=former)
-    with pytest.raises(RollbackRefusedError, match=problem):
+    with pytest.raises(RestoreError, match=problem):
         rollback(bench.settings, restore, bench.cluster)
     assert bench.cluster.group_offsets(bench.group) == {id_: CommittedOffset(0, "")}
