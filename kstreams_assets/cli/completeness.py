@@ -25,8 +25,8 @@ from kstreams_assets.completeness.result import (
 )
 from kstreams_assets.completeness.rule import Place
 from kstreams_assets.errors import ConfigurationError
-from kstreams_assets.restore.choice import choose
 from kstreams_assets.restore.request import RestoreRequest, parse_instant
+from kstreams_assets.restore.selection import choose
 from kstreams_assets.restore.target import open_stored_target
 from kstreams_assets.settings import ApplicationSettings
 from kstreams_assets.warehouse.calendar import WindowCalendar

@@ -18,7 +18,6 @@ from kstreams_assets.errors import (
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.offsets import CommittedOffset, TopicPartitionId
-from kstreams_assets.restore.placed_inputs import differing_positions, excluded_topic, placed
 from kstreams_assets.restore.request import RestoreMode
 from kstreams_assets.restore.selection import is_recomputed_from
 from kstreams_assets.restore.target import (
@@ -29,6 +28,7 @@ from kstreams_assets.restore.target import (
     restore_lock,
     roles_of,
 )
+from kstreams_assets.restore.target_topics import differing_positions, excluded_topic, placed
 from kstreams_assets.settings import ApplicationSettings
 from kstreams_assets.warehouse.layout import Warehouse
 from kstreams_assets.warehouse.point import GroupOffset, RecoveryPoint

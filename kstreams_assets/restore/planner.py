@@ -1,7 +1,9 @@
 """Plans a restore from the warehouse and the target cluster; writes nothing anywhere."""
 
+import hashlib
+import json
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from kstreams_assets.app.model import Store, TopicRole, TopicRoles
@@ -9,41 +11,274 @@ from kstreams_assets.checks import Finding
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.ktables.store_format import StoreFormat, StoreKind, format_of
-from kstreams_assets.offsets import OffsetRange
-from kstreams_assets.restore.choice import Choice, Unfinished, choose
-from kstreams_assets.restore.placed_inputs import excluded_topic, placed
-from kstreams_assets.restore.plan import PlacedTopic, RestorePlan, TopicPlan
-from kstreams_assets.restore.planning import Findings, make_plan, plan_topics, restore_id
-from kstreams_assets.restore.preconditions import refusals
-from kstreams_assets.restore.request import ChangelogSource, RestoreMode, RestoreRequest
-from kstreams_assets.restore.selection import excluded_with_offsets, reduced, roles_at, select
+from kstreams_assets.offsets import OffsetRange, TopicPartitionId
+from kstreams_assets.restore.plan import PartitionPlan, PlacedTopic, RestorePlan, TopicPlan
+from kstreams_assets.restore.preconditions import Facts, refusals
+from kstreams_assets.restore.request import ChangelogSource, InputsAt, RestoreMode, RestoreRequest
+from kstreams_assets.restore.selection import (
+    Choice,
+    WantedTopic,
+    choose,
+    excluded_with_offsets,
+    reduced,
+    roles_at,
+    select,
+)
 from kstreams_assets.restore.snapshots import (
     SnapshotState,
-    begun_otherwise,
     from_snapshots,
     snapshot_files,
     snapshot_state,
 )
-from kstreams_assets.restore.target import inspect_target, refused_topics
+from kstreams_assets.restore.target import TargetTopic, inspect_target, refused_topics
 from kstreams_assets.restore.target_topics import (
     LARGEST_BATCH,
     MAX_MESSAGE_BYTES,
+    REPARTITION_CONFIGS,
+    RestoredConfigs,
     TargetNames,
+    excluded_topic,
+    of_existing_topic,
+    of_new_topic,
+    placed,
     target_names,
 )
 from kstreams_assets.settings import ApplicationSettings
-from kstreams_assets.warehouse.contents import Contents
-from kstreams_assets.warehouse.judge import PointStatus
-from kstreams_assets.warehouse.point import RecoveryPoint
+from kstreams_assets.warehouse.contents import Contents, Holding, NotedFacts
+from kstreams_assets.warehouse.judge import PointStatus, Restores
+from kstreams_assets.warehouse.point import RecoveryPoint, WantedPartition, topic_id_of
 from kstreams_assets.warehouse.points import RecoveryPointTable
 from kstreams_assets.warehouse.records import SpanFile, largest_batch
 from kstreams_assets.warehouse.restores import (
     RestoresTable,
     RestoreState,
     StoredRestore,
+    StoredTopic,
     writers_of,
 )
 from kstreams_assets.warehouse.table import require_backup
+
+_IN_FLIGHT_ONLY = TopicRoles({TopicRole.REPARTITION})
+_FEW = 5
+
+
+def restore_id(
+    application_id: str, point_id: str, target_cluster_id: str, request: RestoreRequest
+) -> str:
+    """The id of a restore: the same request for the same point and target is the same restore."""
+    headers = request.original_headers
+    parts = [
+        application_id,
+        point_id,
+        request.mode.value,
+        request.inputs.value,
+        target_cluster_id,
+        [request.application_id or application_id, request.prefix, sorted(request.topics.items())],
+        sorted(set(request.exclude)),
+        [headers.offset, headers.timestamp, headers.partition],
+    ]
+    if request.changelog_source is not ChangelogSource.RAW:
+        # Only then: a restore that an earlier release has begun keeps its id.
+        parts.append(request.changelog_source.value)
+    if request.inputs_are_at is not None:
+        parts.append(f"inputs {request.inputs_are_at}")
+    digest = hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+    return f"{point_id}-{digest[:8]}"
+
+
+def plan_topics(found: Facts) -> tuple[tuple[TopicPlan, ...], tuple[str, ...]]:
+    """The topics as they would be restored, by source name, and what is to be told of them."""
+    topics, notes = [], []
+    for wanted in found.selection.topics:
+        topic, of_topic = _topic_plan(found, wanted)
+        topics.append(topic)
+        notes += of_topic
+    lowered = [t.source for t in topics if not t.exists and t.replication_factor < _asked(found, t)]
+    if lowered and found.request.replication_factor is None:
+        notes.append(
+            f"The target has {found.target.brokers} broker(s): {_some(lowered)} get(s) fewer"
+            " replicas than on the source."
+        )
+    return tuple(topics), tuple(notes)
+
+
+def make_plan(
+    found: Facts, topics: Sequence[TopicPlan], *, refusals: Iterable[Finding] = ()
+) -> RestorePlan:
+    """The plan with everything that stands against it, each thing once."""
+    point_id = found.point.id if found.point else ""
+    identity = restore_id(found.application_id, point_id, found.target.cluster_id, found.request)
+    every = (*found.refusals, *found.names.refusals, *found.selection.refusals, *refusals)
+    return RestorePlan(
+        restore_id=identity if found.point else "",
+        application_id=found.application_id,
+        group=found.names.group,
+        target_cluster_id=found.target.cluster_id,
+        target_bootstrap_servers=found.target.bootstrap_servers,
+        request=found.request,
+        point=found.point,
+        gives=_gives(found),
+        topics=tuple(topics),
+        refusals=tuple(dict.fromkeys(every)),
+        notes=tuple(dict.fromkeys((*found.notes, *found.selection.notes, *_notes(found, topics)))),
+        group_offsets=dict(found.target.group_offsets),
+        placed=found.placed,
+    )
+
+
+def _gives(found: Facts) -> Restores:
+    if found.status is None:
+        return Restores.NOTHING
+    if any(topic.inputs_are_at is InputsAt.LATEST for topic in found.placed):
+        return Restores.UNPROVEN
+    return found.status.gives
+
+
+def _topic_plan(found: Facts, wanted: WantedTopic) -> tuple[TopicPlan, tuple[str, ...]]:
+    target = found.names.targets[wanted.source]
+    there = found.target.topics.get(target)
+    mine = found.of_this_restore(target)
+    noted = found.facts.get(wanted.source)
+    replicas = there.replication_factor if there else _replicas(found, noted)
+    notes: tuple[str, ...] = ()
+    if there is None:
+        source, notes = _source_configs(wanted, noted)
+        configs = of_new_topic(wanted.source, source, replication_factor=replicas)
+        notes += configs.notes
+    else:
+        configs = of_existing_topic(there.explicit_configs)
+    if mine is not None:
+        # They are relaxed already, so only what was noted then says what they were.
+        configs = RestoredConfigs(configs.configs, mine.put_back)
+    held = [found.holdings.get(p.cut.id, Holding()) for p in wanted.partitions]
+    topic = TopicPlan(
+        source=wanted.source,
+        target=target,
+        roles=wanted.roles,
+        partitions=tuple(
+            _partition(target, partition, holding, _base(there, mine, partition.cut.partition))
+            for partition, holding in zip(wanted.partitions, held, strict=True)
+        ),
+        replication_factor=replicas,
+        target_topic_id=None if there is None else there.topic_id,
+        configs=configs.configs,
+        put_back=configs.put_back,
+        windows=len(frozenset[str]().union(*(holding.windows for holding in held))),
+        snapshot=found.snapshots.get(wanted.source),
+    )
+    return topic, notes
+
+
+def _partition(target: str, wanted: WantedPartition, held: Holding, base: int) -> PartitionPlan:
+    return PartitionPlan(
+        source=wanted.cut.id,
+        target=TopicPartitionId(target, wanted.cut.partition),
+        topic_id=wanted.cut.topic_id,
+        ranges=wanted.ranges,
+        files=held.files,
+        records=held.records,
+        bytes=held.bytes,
+        saved_records=held.saved_records,
+        committed=wanted.committed,
+        base_offset=base,
+    )
+
+
+def _base(there: TargetTopic | None, mine: StoredTopic | None, partition: int) -> int:
+    if mine is not None and partition < len(mine.base_offsets):
+        return mine.base_offsets[partition]
+    return there.ends[partition] if there is not None and partition < there.partitions else 0
+
+
+def _source_configs(
+    wanted: WantedTopic, noted: NotedFacts | None
+) -> tuple[Mapping[str, str], tuple[str, ...]]:
+    topic = wanted.source
+    if noted is None and wanted.roles == _IN_FLIGHT_ONLY:
+        return REPARTITION_CONFIGS, (
+            f"The configs of {topic} were never backed up: it gets those that Kafka Streams gives"
+            " its repartition topics.",
+        )
+    if noted is None:
+        return {}, (f"The configs of {topic} were never backed up: it gets the target's defaults.",)
+    if noted.facts.topic_id != topic_id_of(wanted.partitions[0].cut.topic_id):
+        note = f"The configs of {topic} are those of another topic of this name: it was recreated."
+    else:
+        note = ""
+    return dict(noted.facts.configs), (note,) if note else ()
+
+
+def _replicas(found: Facts, noted: NotedFacts | None) -> int:
+    asked = found.request.replication_factor
+    if asked is None:
+        asked = noted.facts.replication_factor if noted else 1
+    return max(1, min(asked, found.target.brokers))
+
+
+def _asked(found: Facts, topic: TopicPlan) -> int:
+    noted = found.facts.get(topic.source)
+    return noted.facts.replication_factor if noted else 1
+
+
+def _notes(found: Facts, topics: Sequence[TopicPlan]) -> Iterable[str]:
+    request, status = found.request, found.status
+    if status is not None and request.mode is RestoreMode.STATE:
+        if status.gives is Restores.AT_LEAST_ONCE:
+            yield "The point is at least once: up to one commit interval is processed again."
+        elif status.gives is Restores.UNPROVEN:
+            yield f"The state is not proved to be complete. {status.reason}"
+    yield from map(_about_placed, found.placed)
+    later = [t.source for t in topics if not t.exists and _is_later(found.facts.get(t.source))]
+    if later:
+        yield f"Configs are those noted when a window ended after the point: {_some(later)}."
+    for topic in topics:
+        held = [found.holdings.get(partition.source, Holding()) for partition in topic.partitions]
+        if lost := sum(holding.lost for holding in held):
+            yield f"Kafka had lost {lost:,} offset(s) of {topic.source} before they were backed up."
+        odd = sum(holding.odd_timestamps for holding in held)
+        if odd and request.accept_replaced_timestamps:
+            yield (
+                f"{odd:,} record(s) of {topic.source} have a timestamp of 0 or below and get the"
+                " time of the restore, as accepted."
+            )
+    if found.names.group != found.application_id:
+        yield (
+            f"The application goes on as {found.names.group}: set its application.id, and give its"
+            " user the rights on the group, on topics and on transactional ids of that prefix."
+            " Schema registry subjects that are named after internal topics change as well."
+        )
+    headers = request.original_headers
+    if topics and (headers.offset or headers.timestamp or headers.partition):
+        yield "Headers are added to every record: an application that reads headers sees them."
+    if topics and found.target.group_offsets and not (found.stored and found.stored.committed):
+        count = len(found.target.group_offsets)
+        yield (
+            f"Group {found.names.group} has {count} committed offset(s) on the target; they are"
+            " kept for a rollback before others take their place."
+        )
+
+
+def _about_placed(topic: PlacedTopic) -> str:
+    where = f"Topic {topic.target} is left as it is on the target"
+    if topic.inputs_are_at is InputsAt.LATEST:
+        return (
+            f"{where}: the group goes on at its end as of now ({len(topic.offsets)} partition(s))."
+            " What lies in it is never read; what of it the application had not read is lost."
+        )
+    by = f", by the offset map of restore {topic.written_by} of {topic.writer_application_id}"
+    return (
+        f"{where}: the group goes on at the same records in it ({len(topic.offsets)} partition(s)"
+        f"{by if topic.written_by else ''})."
+    )
+
+
+def _is_later(noted: NotedFacts | None) -> bool:
+    return noted is not None and noted.later
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _FEW} more" if len(names) > _FEW else ""
+    return ", ".join(names[:_FEW]) + more
 
 
 def misread_buffers(
@@ -120,18 +355,17 @@ class _Planner:
         self._restores = [r for r in self._there if r.application_id == self._application_id]
 
     def plan(self) -> RestorePlan:
-        cluster_id = self._cluster_id
         snapshots = self._snapshots()
         choice = choose(
             self._points.instants(self._application_id),
-            self._judge(),
+            self._judge,
             self._request,
-            unfinished=self._unfinished(cluster_id),
+            unfinished=self._unfinished(),
             snapshots=snapshots,
         )
         point = self._load(choice)
         names = self._names(point)
-        found = Findings(
+        found = Facts(
             application_id=self._application_id,
             request=self._request,
             names=names,
@@ -140,7 +374,7 @@ class _Planner:
             ),
             point=point,
             status=choice.status if point else None,
-            stored=self._stored(point, cluster_id),
+            stored=self._stored(point),
             refusals=choice.refusals,
             notes=choice.notes,
         )
@@ -156,11 +390,10 @@ class _Planner:
             largest=self._too_large(found, topics),
             writers=writers_of(self._there),
         )
-        against += begun_otherwise(found, topics)
         against += refused_topics(self._cluster, found.target, topics)
         return make_plan(found, topics, refusals=against)
 
-    def _with_holdings(self, found: Findings, point: RecoveryPoint) -> Findings:
+    def _with_holdings(self, found: Facts, point: RecoveryPoint) -> Facts:
         selection = select(
             self._settings.application,
             self._backed_up,
@@ -186,7 +419,7 @@ class _Planner:
             notes=(*found.notes, *notes),
         )
 
-    def _with_placed(self, found: Findings, point: RecoveryPoint) -> Findings:
+    def _with_placed(self, found: Facts, point: RecoveryPoint) -> Facts:
         """Where the group goes on in topics that are excluded."""
         inputs_are_at = self._request.inputs_are_at
         if inputs_are_at is None:
@@ -213,9 +446,7 @@ class _Planner:
             topics += [topic] if topic is not None else []
         return replace(found, placed=tuple(topics), refusals=(*found.refusals, *against))
 
-    def _with_snapshots(
-        self, found: Findings, point: RecoveryPoint, state: SnapshotState
-    ) -> Findings:
+    def _with_snapshots(self, found: Facts, point: RecoveryPoint, state: SnapshotState) -> Facts:
         """Snapshots in place of the raw logs of changelogs."""
         given = from_snapshots(
             self._settings,
@@ -246,21 +477,21 @@ class _Planner:
         points = self._points.load(self._application_id, sorted(ids))
         return {point.id: {cut.topic for cut in point.partitions} for point in points}
 
-    def _judge(self) -> Callable[[Sequence[str]], Sequence[PointStatus]]:
-        """Judges points by what this mode needs of them."""
-
-        def judge(ids: Sequence[str]) -> list[PointStatus]:
-            loaded = {
-                p.id: p for p in self._points.load(self._application_id, ids, damaged_too=True)
-            }
-            points = [loaded[point_id] for point_id in ids if point_id in loaded]
-            return self._contents.statuses([self._reduced(point) for point in points])
-
-        return judge
-
-    def _reduced(self, point: RecoveryPoint) -> RecoveryPoint:
-        roles = roles_at(self._settings.application, point)
-        return reduced(point, roles, self._request, self._names(point).excluded)
+    def _judge(self, ids: Sequence[str]) -> list[PointStatus]:
+        """What points give, by what this mode needs of them."""
+        loaded = {p.id: p for p in self._points.load(self._application_id, ids, damaged_too=True)}
+        return self._contents.statuses(
+            [
+                reduced(
+                    point,
+                    roles_at(self._settings.application, point),
+                    self._request,
+                    self._names(point).excluded,
+                )
+                for point_id in ids
+                if (point := loaded.get(point_id)) is not None
+            ]
+        )
 
     def _load(self, choice: Choice) -> RecoveryPoint | None:
         if choice.status is None:
@@ -272,26 +503,24 @@ class _Planner:
         internal = {name for name, of_topic in roles.items() if of_topic and of_topic <= _INTERNAL}
         return target_names(self._application_id, roles, internal, self._request)
 
-    def _restore_id(self, point_id: str, cluster_id: str) -> str:
-        return restore_id(self._application_id, point_id, cluster_id, self._request)
+    def _restore_id(self, point_id: str) -> str:
+        return restore_id(self._application_id, point_id, self._cluster_id, self._request)
 
-    def _stored(self, point: RecoveryPoint | None, cluster_id: str) -> StoredRestore | None:
-        if point is None:
-            return None
-        wanted = self._restore_id(point.id, cluster_id)
+    def _stored(self, point: RecoveryPoint | None) -> StoredRestore | None:
+        wanted = self._restore_id(point.id) if point else None
         return next((r for r in self._restores if r.restore_id == wanted), None)
 
-    def _unfinished(self, cluster_id: str) -> Unfinished | None:
+    def _unfinished(self) -> StoredRestore | None:
         """The newest restore of this request to this target that has left topics there."""
         there = {topic.topic_id for topic in self._cluster.metadata().topics.values()}
         for restore in self._restores:
-            same = self._restore_id(restore.point_id, cluster_id) == restore.restore_id
+            same = self._restore_id(restore.point_id) == restore.restore_id
             left = any(topic.target_topic_id in there for topic in restore.topics)
             if same and left and restore.state not in _ENDED:
-                return Unfinished(restore.restore_id, restore.point_id)
+                return restore
         return None
 
-    def _too_large(self, found: Findings, topics: Sequence[TopicPlan]) -> dict[str, int]:
+    def _too_large(self, found: Facts, topics: Sequence[TopicPlan]) -> dict[str, int]:
         """The largest record of topics that are there and would not take it."""
         sizes: dict[str, int] = {}
         for topic in topics:

@@ -1,7 +1,7 @@
 """What on the target, or in the records, keeps a restore from being run. Pure."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from kstreams_assets.app.model import TopicRole, TopicRoles
 from kstreams_assets.checks import Finding
@@ -10,16 +10,23 @@ from kstreams_assets.restore.plan import (
     SOMEBODY_ELSE,
     PlacedTopic,
     RestorePlan,
+    SnapshotSource,
     TopicPlan,
     identity,
 )
-from kstreams_assets.restore.planning import Findings
-from kstreams_assets.restore.request import InputsAt
-from kstreams_assets.restore.target import TargetTopic
-from kstreams_assets.restore.target_topics import MAX_MESSAGE_BYTES, MIN_IN_SYNC, TIMESTAMP_TYPE
-from kstreams_assets.warehouse.contents import Holding
-from kstreams_assets.warehouse.point import iso_time
-from kstreams_assets.warehouse.restores import RestoreState, StoredRestore
+from kstreams_assets.restore.request import InputsAt, RestoreRequest
+from kstreams_assets.restore.selection import Selection
+from kstreams_assets.restore.target import TargetState, TargetTopic
+from kstreams_assets.restore.target_topics import (
+    MAX_MESSAGE_BYTES,
+    MIN_IN_SYNC,
+    TIMESTAMP_TYPE,
+    TargetNames,
+)
+from kstreams_assets.warehouse.contents import Holding, NotedFacts
+from kstreams_assets.warehouse.judge import PointStatus
+from kstreams_assets.warehouse.point import RecoveryPoint, iso_time
+from kstreams_assets.warehouse.restores import RestoreState, StoredRestore, StoredTopic
 
 _TOPIC_RIGHTS = ("READ", "WRITE", "ALTER_CONFIGS")
 _GROUP_RIGHTS = ("READ",)
@@ -30,8 +37,44 @@ _TAKEN_OVER = frozenset({"classic", "consumer", "streams"})
 """Types of groups whose offsets the application can go on from."""
 
 
+_NOTHING = Selection()
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """Everything that a plan is made from.
+
+    `point` and `status` are None when no point can be restored; `holdings` are by source partition,
+    `facts` and `snapshots` by source topic; the holdings of a topic that is written from a snapshot
+    are those of the snapshot. `stored` is this very restore as an earlier run left it. `placed` are
+    excluded topics with the group's offsets there. `refusals` and `notes` are those found so far.
+    """
+
+    application_id: str
+    request: RestoreRequest
+    names: TargetNames
+    target: TargetState
+    point: RecoveryPoint | None = None
+    status: PointStatus | None = None
+    selection: Selection = _NOTHING
+    holdings: Mapping[TopicPartitionId, Holding] = field(default_factory=dict)
+    facts: Mapping[str, NotedFacts] = field(default_factory=dict)
+    snapshots: Mapping[str, SnapshotSource] = field(default_factory=dict)
+    stored: StoredRestore | None = None
+    placed: tuple[PlacedTopic, ...] = ()
+    refusals: tuple[Finding, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def of_this_restore(self, target: str) -> StoredTopic | None:
+        """What was noted of a target topic when this restore began, if it is still that topic."""
+        there = self.target.topics.get(target)
+        if self.stored is None or there is None:
+            return None
+        return self.stored.own_topic(target, there.topic_id)
+
+
 def refusals(
-    found: Findings,
+    found: Facts,
     topics: Sequence[TopicPlan],
     *,
     largest: Mapping[str, int],
@@ -62,10 +105,11 @@ def refusals(
         *_left_there(found, topics),
         *_rights_on_placed(found),
         *_timestamps(found, topics),
+        *_begun_otherwise(found, topics),
     ]
 
 
-def _damaged(found: Findings, topics: Sequence[TopicPlan]) -> Iterable[Finding]:
+def _damaged(found: Facts, topics: Sequence[TopicPlan]) -> Iterable[Finding]:
     for topic in topics:
         for partition in topic.partitions:
             for damage in found.holdings.get(partition.source, Holding()).damaged:
@@ -148,7 +192,7 @@ def _difference(then: TopicPlan, now: TopicPlan, own: StoredRestore | None) -> s
     return ""
 
 
-def _handed_over(found: Findings, topics: Sequence[TopicPlan]) -> Finding | None:
+def _handed_over(found: Facts, topics: Sequence[TopicPlan]) -> Finding | None:
     """That this very restore is done, and that its application has gone on from it."""
     stored, group = found.stored, found.target.group
     if stored is None or stored.state not in _HANDED_OVER:
@@ -186,15 +230,15 @@ def _handed_over(found: Findings, topics: Sequence[TopicPlan]) -> Finding | None
     )
 
 
-def _group(found: Findings) -> Iterable[Finding]:
+def _group(found: Facts) -> Iterable[Finding]:
     name, group = found.names.group, found.target.group
     if group is not None and not group.is_empty:
         members = "" if group.member_count is None else f", {group.member_count} member(s)"
         yield Finding(
             f"group {name}",
             f"It is in use on the target ({group.type} group, state {group.state}{members}).",
-            action="Stop every instance of the application there; members that did not say goodbye"
-            " stay for session.timeout.ms (45 s by default).",
+            action="Stop every instance of the application there. One that was killed is a member"
+            " until its session.timeout.ms is over (45 s by default).",
         )
     elif group is not None and group.type not in _TAKEN_OVER:
         yield Finding(
@@ -207,7 +251,7 @@ def _group(found: Findings) -> Iterable[Finding]:
         yield from _missing_rights(f"group {name}", operations, _GROUP_RIGHTS)
 
 
-def _source_cluster(found: Findings, topics: Sequence[TopicPlan]) -> Iterable[Finding]:
+def _source_cluster(found: Facts, topics: Sequence[TopicPlan]) -> Iterable[Finding]:
     """Topics that are not there any more may well come back where they were."""
     if found.point is None or found.point.cluster_id != found.target.cluster_id:
         return
@@ -228,7 +272,7 @@ def _source_cluster(found: Findings, topics: Sequence[TopicPlan]) -> Iterable[Fi
         )
 
 
-def _replication(found: Findings) -> Iterable[Finding]:
+def _replication(found: Facts) -> Iterable[Finding]:
     asked, brokers = found.request.replication_factor, found.target.brokers
     if asked is not None and not 1 <= asked <= brokers:
         yield Finding(
@@ -239,7 +283,7 @@ def _replication(found: Findings) -> Iterable[Finding]:
 
 
 def _existing(
-    found: Findings,
+    found: Facts,
     topic: TopicPlan,
     there: TargetTopic,
     largest: Mapping[str, int],
@@ -280,7 +324,7 @@ def _existing(
 
 
 def _content(
-    found: Findings, topic: TopicPlan, there: TargetTopic, writers: Mapping[str, StoredRestore]
+    found: Facts, topic: TopicPlan, there: TargetTopic, writers: Mapping[str, StoredRestore]
 ) -> Iterable[Finding]:
     mine = found.of_this_restore(topic.target)
     if mine is not None and mine.base_offsets:
@@ -294,7 +338,7 @@ def _content(
         yield _not_empty(topic.target, there, writer, topic)
 
 
-def _left_there(found: Findings, topics: Sequence[TopicPlan]) -> Iterable[Finding]:
+def _left_there(found: Facts, topics: Sequence[TopicPlan]) -> Iterable[Finding]:
     """Topics that are not restored, but whose records would be taken for state.
 
     Without a point nothing is known of what would be restored: then every topic counts.
@@ -372,7 +416,7 @@ def _shared(topic: TopicPlan, writer: StoredRestore) -> Finding:
     return Finding(f"topic {topic.target}", problem, action=remedy)
 
 
-def _rights_on_placed(found: Findings) -> Iterable[Finding]:
+def _rights_on_placed(found: Facts) -> Iterable[Finding]:
     """Offsets are committed there, records are not written."""
     for topic in found.placed:
         there = found.target.topics.get(topic.target)
@@ -414,7 +458,7 @@ def _missing_rights(
         )
 
 
-def _timestamps(found: Findings, topics: Sequence[TopicPlan]) -> Iterable[Finding]:
+def _timestamps(found: Facts, topics: Sequence[TopicPlan]) -> Iterable[Finding]:
     if found.request.accept_replaced_timestamps:
         return
     for topic in topics:
@@ -429,4 +473,17 @@ def _timestamps(found: Findings, topics: Sequence[TopicPlan]) -> Iterable[Findin
                 f"{odd:,} record(s) have a timestamp of 0 or below, which the producer replaces by"
                 " the time of the restore.",
                 action="Set accept_replaced_timestamps if that is all right, or exclude the topic.",
+            )
+
+
+def _begun_otherwise(found: Facts, topics: Iterable[TopicPlan]) -> Iterable[Finding]:
+    """Topics that this restore has begun to write from a snapshot with another number of rows."""
+    for topic in topics:
+        mine = found.of_this_restore(topic.target)
+        if topic.snapshot and mine is not None and mine.records != topic.records:
+            yield Finding(
+                f"topic {topic.target}",
+                f"This restore was begun with {mine.records:,} records of the KTable snapshot of"
+                f" store {topic.snapshot.store}, which has {topic.records:,} now.",
+                action="Delete the topics of this restore on the target and restore again.",
             )

@@ -20,8 +20,7 @@ from kstreams_assets.ktables.snapshots_table import SnapshotsTable, snapshot_pro
 from kstreams_assets.ktables.store_format import StoreKind
 from kstreams_assets.ktables.table import open_table
 from kstreams_assets.offsets import TopicPartitionId
-from kstreams_assets.restore.plan import SnapshotSource, TopicPlan
-from kstreams_assets.restore.planning import Findings
+from kstreams_assets.restore.plan import SnapshotSource
 from kstreams_assets.restore.report import bytes_text
 from kstreams_assets.restore.selection import WantedTopic
 from kstreams_assets.settings import ApplicationSettings
@@ -206,19 +205,6 @@ def other_cuts(wanted: WantedTopic, chosen: ChosenSnapshot) -> Iterable[Finding]
 
 def _edges(cut: PartitionCut) -> tuple[object, ...]:
     return cut.topic_id, cut.end, cut.excluded
-
-
-def begun_otherwise(found: Findings, topics: Iterable[TopicPlan]) -> Iterable[Finding]:
-    """Topics that this restore has begun to write from a snapshot with another number of rows."""
-    for topic in topics:
-        mine = found.of_this_restore(topic.target)
-        if topic.snapshot and mine is not None and mine.records != topic.records:
-            yield Finding(
-                f"topic {topic.target}",
-                f"This restore was begun with {mine.records:,} records of the KTable snapshot of"
-                f" store {topic.snapshot.store}, which has {topic.records:,} now.",
-                action="Delete the topics of this restore on the target and restore again.",
-            )
 
 
 def from_raw_logs(wanted: Sequence[WantedTopic], chosen: Mapping[str, object]) -> list[str]:

@@ -18,6 +18,7 @@ from kstreams_assets.errors import (
 )
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
+from kstreams_assets.kafka.groups import GroupState
 from kstreams_assets.kafka.topics import TopicDescription, TopicSpec
 from kstreams_assets.local.target import local_target, local_targets
 from kstreams_assets.offsets import CommittedOffset, TopicPartitionId, offsets_of_topic
@@ -54,16 +55,6 @@ class TargetTopic:
 
 
 @dataclass(frozen=True, slots=True)
-class TargetGroup:
-    """A group on the target, `type` and `state` in Kafka's words."""
-
-    type: str
-    state: str
-    member_count: int | None
-    is_empty: bool
-
-
-@dataclass(frozen=True, slots=True)
 class TargetState:
     """The target cluster as it is now.
 
@@ -75,7 +66,7 @@ class TargetState:
     bootstrap_servers: str
     brokers: int
     topics: Mapping[str, TargetTopic] = field(default_factory=dict)
-    group: TargetGroup | None = None
+    group: GroupState | None = None
     group_operations: frozenset[str] | None = None
     """None where they were not told."""
     group_offsets: Mapping[TopicPartitionId, CommittedOffset] = field(default_factory=dict)
@@ -106,9 +97,7 @@ def inspect_target(cluster: KafkaCluster, names: Iterable[str], group: str) -> T
         bootstrap_servers=cluster.connection.bootstrap_servers,
         brokers=len(cluster.broker_ids()),
         topics=_topics(cluster, described),
-        group=None
-        if state is None
-        else TargetGroup(state.type, state.state, state.member_count, state.is_empty),
+        group=state,
         group_operations=operations,
         group_offsets=committed or {},
         unseen=frozenset(present) - described.keys(),

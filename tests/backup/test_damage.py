@@ -16,8 +16,8 @@ from kstreams_assets.app.model import AppTopic, TopicRole, TopicRoles
 from kstreams_assets.errors import StoredDataError, WarehouseError
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.offsets import OffsetRange, TopicPartitionId
-from kstreams_assets.restore.choice import choose
 from kstreams_assets.restore.request import RestoreRequest
+from kstreams_assets.restore.selection import choose
 from kstreams_assets.settings import ApplicationSettings, WindowSchedule
 from kstreams_assets.warehouse import ledger as ledger_module
 from kstreams_assets.warehouse import records as damage_module

@@ -5,7 +5,7 @@ from typing import Any
 
 from kstreams_assets.app.model import AppTopic, StreamsApplication, TopicRole, TopicRoles
 from kstreams_assets.offsets import OffsetRange, TopicPartitionId
-from kstreams_assets.restore.planning import Findings
+from kstreams_assets.restore.preconditions import Facts
 from kstreams_assets.restore.request import RestoreRequest
 from kstreams_assets.restore.selection import roles_at, select
 from kstreams_assets.restore.target import TargetState, TargetTopic
@@ -115,7 +115,7 @@ def target(*topics: TargetTopic, **changes: Any) -> TargetState:
     return TargetState(TARGET_CLUSTER, "there:9092", topics=by_name, **facts | changes)
 
 
-def findings(request: RestoreRequest | None = None, **changes: Any) -> Findings:
+def findings(request: RestoreRequest | None = None, **changes: Any) -> Facts:
     """What a plan for the point is made from; each partition holds 5 records of 50 bytes."""
     asked = request or RestoreRequest()
     taken = changes.pop("taken", None) or point()
@@ -137,7 +137,7 @@ def findings(request: RestoreRequest | None = None, **changes: Any) -> Findings:
             for topic in selection.topics
         },
     }
-    return Findings("shop", asked, **facts | changes)
+    return Facts("shop", asked, **facts | changes)
 
 
 def noted(

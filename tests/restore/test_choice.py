@@ -6,11 +6,13 @@ from typing import Any
 
 import pytest
 
-from kstreams_assets.restore.choice import Choice, Unfinished, choose
 from kstreams_assets.restore.request import ChangelogSource, RestoreMode, RestoreRequest
+from kstreams_assets.restore.selection import Choice, choose
 from kstreams_assets.warehouse.judge import PointStatus, Restores
 from kstreams_assets.warehouse.point import Guarantee, Method, iso_time
 from kstreams_assets.warehouse.points import PointInstant
+from kstreams_assets.warehouse.restores import StoredRestore
+from tests.restore.planning_samples import stored
 
 SECOND = 1_000
 E, A, U, N = Restores.EXACT, Restores.AT_LEAST_ONCE, Restores.UNPROVEN, Restores.NOTHING
@@ -34,7 +36,7 @@ class Points:
         return [self._status(int(point_id[1:])) for point_id in ids]
 
     def choose(
-        self, request: RestoreRequest | None = None, *, unfinished: Unfinished | None = None
+        self, request: RestoreRequest | None = None, *, unfinished: StoredRestore | None = None
     ) -> Choice:
         """What is chosen of them."""
         instants = [
@@ -228,7 +230,7 @@ class TestRebuild:
 
     def test_inputs_until_must_be_told_until_when(self) -> None:
         until = RestoreRequest(mode=RestoreMode.INPUTS_UNTIL)
-        assert "neither a time nor a recovery point" in _refusal(Points([E]).choose(until))
+        assert "needs a time or a recovery point" in _refusal(Points([E]).choose(until))
         as_of = RestoreRequest(mode=RestoreMode.INPUTS_UNTIL, as_of_ms=0)
         assert _id(Points([E, E]).choose(as_of)) == "p0"
         by_id = RestoreRequest(mode=RestoreMode.INPUTS_UNTIL, point_id="p1")
@@ -236,7 +238,7 @@ class TestRebuild:
 
 
 class TestUnfinished:
-    BEGUN = Unfinished("p0-12345678", "p0")
+    BEGUN = stored(restore_id="p0-12345678", point_id="p0")
 
     def test_its_point_is_taken_again(self) -> None:
         chosen = Points([E, E]).choose(unfinished=self.BEGUN)
@@ -306,7 +308,7 @@ class TestSnapshots:
 
     def test_an_unfinished_restore_goes_on_with_its_point(self) -> None:
         points = Points([E, E], snapshots=Made({"p0", "p1"}))
-        begun = Unfinished("p0-12345678", "p0")
+        begun = stored(restore_id="p0-12345678", point_id="p0")
         assert _id(points.choose(self.REQUEST, unfinished=begun)) == "p0"
 
     @pytest.mark.parametrize("mode", [RestoreMode.REBUILD, RestoreMode.INPUTS_UNTIL])

@@ -7,13 +7,14 @@ from typing import Any
 import pytest
 
 from kstreams_assets.checks import Finding
+from kstreams_assets.kafka.groups import GroupState
 from kstreams_assets.offsets import CommittedOffset
 from kstreams_assets.restore.plan import RestorePlan
-from kstreams_assets.restore.planning import Findings, make_plan, plan_topics
-from kstreams_assets.restore.preconditions import changed_since, refusals
+from kstreams_assets.restore.planner import make_plan, plan_topics
+from kstreams_assets.restore.preconditions import Facts, changed_since, refusals
 from kstreams_assets.restore.request import RestoreMode, RestoreRequest
 from kstreams_assets.restore.selection import Selection
-from kstreams_assets.restore.target import TargetGroup, TargetState
+from kstreams_assets.restore.target import TargetState
 from kstreams_assets.warehouse.contents import Holding
 from kstreams_assets.warehouse.point import GroupOffset
 from kstreams_assets.warehouse.restores import RestoreState, StoredRestore
@@ -30,7 +31,7 @@ from tests.restore.planning_samples import (
 
 
 def _refusals(
-    found: Findings,
+    found: Facts,
     *,
     largest: Mapping[str, int] = {},
     writers: Mapping[str, StoredRestore] = {},
@@ -39,7 +40,7 @@ def _refusals(
     return refusals(found, topics, largest=largest, writers=writers)
 
 
-def _only(found: Findings, **known: Any) -> str:
+def _only(found: Facts, **known: Any) -> str:
     listed = _refusals(found, **known)
     assert len(listed) == 1, listed
     assert listed[0].subject
@@ -48,7 +49,7 @@ def _only(found: Findings, **known: Any) -> str:
     return str(listed[0])
 
 
-def _existing(name: str = "orders", **changes: Any) -> Findings:
+def _existing(name: str = "orders", **changes: Any) -> Facts:
     return findings(target=target(there(name, **changes)))
 
 
@@ -66,21 +67,21 @@ def test_nothing_stands_against_an_empty_target() -> None:
 class TestGroup:
     @pytest.mark.parametrize("kind", ["classic", "consumer", "streams"])
     def test_with_members(self, kind: str) -> None:
-        group = TargetGroup(kind, "Stable", 2, is_empty=False)
+        group = GroupState("shop", kind, "Stable", 2)
         text = _only(findings(target=target(group=group)))
         assert f"group shop: It is in use on the target ({kind} group, state Stable, 2" in text
 
     def test_whose_members_are_not_counted(self) -> None:
-        group = TargetGroup("streams", "NotReady", None, is_empty=False)
+        group = GroupState("shop", "streams", "NotReady", None)
         assert "(streams group, state NotReady)" in _only(findings(target=target(group=group)))
 
     @pytest.mark.parametrize("kind", ["classic", "consumer", "streams"])
     def test_an_empty_one_is_fine(self, kind: str) -> None:
-        group = TargetGroup(kind, "Empty", 0, is_empty=True)
+        group = GroupState("shop", kind, "Empty", 0)
         assert _refusals(findings(target=target(group=group))) == []
 
     def test_a_share_group_is_not(self) -> None:
-        group = TargetGroup("share", "Empty", 0, is_empty=True)
+        group = GroupState("shop", "share", "Empty", 0)
         assert "share group" in _only(findings(target=target(group=group)))
 
     def test_without_the_right_to_commit(self) -> None:
@@ -212,7 +213,7 @@ class TestHandedOver:
     @pytest.mark.parametrize(
         ("ends", "changes", "sign"),
         [
-            (5, {"group": TargetGroup("streams", "Stable", 2, is_empty=False)}, "group shop is"),
+            (5, {"group": GroupState("shop", "streams", "Stable", 2)}, "group shop is"),
             (5, {"group_offsets": {partition_of("orders"): CommittedOffset(4, "")}}, "offsets"),
             (8, {}, "1 topic(s) have grown"),
         ],
@@ -298,7 +299,7 @@ class TestChangedSince:
 
 
 class TestSourceCluster:
-    def _found(self, *topics: str, **changes: Any) -> Findings:
+    def _found(self, *topics: str, **changes: Any) -> Facts:
         here = target(*map(there, topics), **changes)
         return findings(target=replace(here, cluster_id=SOURCE_CLUSTER))
 

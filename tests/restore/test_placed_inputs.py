@@ -8,15 +8,15 @@ import pytest
 from kstreams_assets.checks import Finding
 from kstreams_assets.offsets import OffsetRange, TopicPartitionId
 from kstreams_assets.restore.offset_map import OffsetMap, OffsetRun, OffsetRuns
-from kstreams_assets.restore.placed_inputs import (
+from kstreams_assets.restore.plan import PlacedTopic
+from kstreams_assets.restore.request import InputsAt
+from kstreams_assets.restore.target import TargetTopic
+from kstreams_assets.restore.target_topics import (
     ExcludedTopic,
     Writer,
     differing_positions,
     placed,
 )
-from kstreams_assets.restore.plan import PlacedTopic
-from kstreams_assets.restore.request import InputsAt
-from kstreams_assets.restore.target import TargetTopic
 from kstreams_assets.warehouse.point import GroupOffset, RecoveryPoint
 from kstreams_assets.warehouse.restores import RestoreState, StoredMap
 from tests.restore.planning_samples import (

@@ -7,7 +7,8 @@ import pytest
 from kstreams_assets.checks import Finding
 from kstreams_assets.offsets import CommittedOffset
 from kstreams_assets.restore.plan import RestorePlan, SnapshotSource, TopicPlan
-from kstreams_assets.restore.planning import Findings, make_plan, plan_topics, restore_id
+from kstreams_assets.restore.planner import make_plan, plan_topics, restore_id
+from kstreams_assets.restore.preconditions import Facts
 from kstreams_assets.restore.request import (
     ChangelogSource,
     InputsExtent,
@@ -34,16 +35,16 @@ from tests.restore.planning_samples import (
 )
 
 
-def _topics(found: Findings) -> dict[str, TopicPlan]:
+def _topics(found: Facts) -> dict[str, TopicPlan]:
     return {topic.source: topic for topic in plan_topics(found)[0]}
 
 
-def _plan(found: Findings, *refusals: Finding) -> RestorePlan:
+def _plan(found: Facts, *refusals: Finding) -> RestorePlan:
     topics, notes = plan_topics(found)
     return make_plan(replace(found, notes=(*found.notes, *notes)), topics, refusals=refusals)
 
 
-def _has_note(found: Findings, *words: str) -> bool:
+def _has_note(found: Facts, *words: str) -> bool:
     notes = _plan(found).notes
     return any(all(word in note for word in words) for note in notes)
 

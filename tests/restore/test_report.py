@@ -7,7 +7,8 @@ import pytest
 
 from kstreams_assets.checks import Finding
 from kstreams_assets.restore.plan import RestorePlan, SnapshotSource
-from kstreams_assets.restore.planning import Findings, make_plan, plan_topics
+from kstreams_assets.restore.planner import make_plan, plan_topics
+from kstreams_assets.restore.preconditions import Facts
 from kstreams_assets.restore.report import bytes_text, document, markdown
 from kstreams_assets.restore.request import (
     ChangelogSource,
@@ -23,12 +24,12 @@ from tests.restore.planning_samples import findings, partition_of, point, target
 TAKEN_MS = point().taken_at_ms
 
 
-def _plan(found: Findings | None = None, *refusals: Finding) -> RestorePlan:
+def _plan(found: Facts | None = None, *refusals: Finding) -> RestorePlan:
     found = found or findings()
     return make_plan(found, plan_topics(found)[0], refusals=refusals)
 
 
-def _report(found: Findings | None = None, *refusals: Finding, age_ms: int = 65_400) -> str:
+def _report(found: Facts | None = None, *refusals: Finding, age_ms: int = 65_400) -> str:
     return markdown(_plan(found, *refusals), now_ms=TAKEN_MS + age_ms)
 
 

@@ -6,16 +6,17 @@ from typing import Any
 
 import pytest
 
+from kstreams_assets.checks import Finding
 from kstreams_assets.ktables.snapshot import Snapshot, SnapshotPartition, TableStore
 from kstreams_assets.ktables.store_format import StoreFormat, StoreKind
 from kstreams_assets.offsets import OffsetRange
 from kstreams_assets.restore.plan import SnapshotSource
-from kstreams_assets.restore.planning import Findings, plan_topics
+from kstreams_assets.restore.planner import plan_topics
+from kstreams_assets.restore.preconditions import Facts, refusals
 from kstreams_assets.restore.selection import WantedTopic
 from kstreams_assets.restore.snapshots import (
     ChosenSnapshot,
     SnapshotState,
-    begun_otherwise,
     from_raw_logs,
     other_cuts,
 )
@@ -146,8 +147,12 @@ def test_changelogs_that_come_from_the_raw_log_all_the_same() -> None:
     assert len(from_raw_logs(findings().selection.topics, {CHANGELOG: object()})) == 1
 
 
+def _begun(found: Facts) -> list[Finding]:
+    return refusals(found, plan_topics(found)[0], largest={}, writers={})
+
+
 class TestBegun:
-    def _found(self, records: int) -> Findings:
+    def _found(self, records: int) -> Facts:
         return findings(
             target=target(there(CHANGELOG)),
             stored=stored(stored_topic(CHANGELOG, records=records)),
@@ -156,11 +161,11 @@ class TestBegun:
 
     def test_with_the_same_rows(self) -> None:
         found = self._found(5)
-        assert list(begun_otherwise(found, plan_topics(found)[0])) == []
+        assert list(_begun(found)) == []
 
     def test_with_other_ones(self) -> None:
         found = self._found(4)
-        (refusal,) = begun_otherwise(found, plan_topics(found)[0])
+        (refusal,) = _begun(found)
         assert f"topic {CHANGELOG}: This restore was begun with 4 records" in str(refusal)
 
 

@@ -11,7 +11,7 @@ from kstreams_assets.kafka.topics import TopicSpec
 from kstreams_assets.local.cluster import LocalCluster
 from kstreams_assets.offsets import CommittedOffset, TopicPartitionId
 from kstreams_assets.restore.plan import TopicPlan
-from kstreams_assets.restore.planning import plan_topics
+from kstreams_assets.restore.planner import plan_topics
 from kstreams_assets.restore.target import inspect_target, refused_topics
 from tests.backup.writing import producer
 from tests.restore.planning_samples import findings, target
