@@ -28,7 +28,7 @@ from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.settings import ApplicationSettings
 from kstreams_assets.warehouse.point import Guarantee, RecoveryPoint
 from kstreams_assets.warehouse.spans import Window
-from spark_resources.resource import SparkSessionResource
+from spark_resources.session import LazySession, SparkSettings
 
 ORDERS: Final = 1_000_000
 CUSTOMERS: Final = 20_000
@@ -165,7 +165,7 @@ def _newest(connection: KafkaConnection) -> dict[str, CustomerTotal]:
 
 def main() -> None:
     """Measure and write bench/results/drill.md."""
-    spark = SparkSessionResource(master="local[2]")
+    spark = LazySession(SparkSettings(master="local[2]"))
     try:
         with TemporaryDirectory(prefix="kstreams-bench-") as folder:
             write_drill(drill_orders(Path(folder), spark))

@@ -9,10 +9,10 @@ from confluent_kafka import Producer
 from bench.machine import write_result
 from bench.memory import peak_memory
 from bench.setting import Setting, setting
+from kstreams_assets.app.store_format import Encoding, Format, StoreFormat
 from kstreams_assets.kafka.topics import TopicSpec
 from kstreams_assets.ktables.run import KTableRun
 from kstreams_assets.ktables.snapshot import Snapshot, TableStore
-from kstreams_assets.ktables.store_format import Encoding, Format, StoreFormat
 from kstreams_assets.warehouse.layout import Warehouse
 from kstreams_assets.warehouse.spans import Window
 

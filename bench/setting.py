@@ -16,7 +16,7 @@ from kstreams_assets.recovery.recorder import Recorder
 from kstreams_assets.warehouse.layout import Warehouse
 from kstreams_assets.warehouse.points import RecoveryPointTable
 from kstreams_assets.warehouse.spans import Window
-from spark_resources.resource import SparkSessionResource
+from spark_resources.session import LazySession, SparkSettings
 
 _MINUTE_MS = 60_000
 
@@ -27,7 +27,7 @@ class Setting:
 
     folder: Path
     cluster: KafkaCluster
-    spark: SparkSessionResource
+    spark: LazySession
     topics: tuple[str, ...]
     jvm_starts: int = 0
 
@@ -72,7 +72,7 @@ def setting(topics: Sequence[str], *, driver_memory: str = "2g") -> Iterator[Set
         LocalCluster(Path(folder) / "kafka", heap_mb=1024) as local,
         KafkaCluster(KafkaConnection(bootstrap_servers=local.bootstrap_servers)) as cluster,
     ):
-        spark = SparkSessionResource(master="local[2]", driver_memory=driver_memory)
+        spark = LazySession(SparkSettings(master="local[2]", driver_memory=driver_memory))
         try:
             yield Setting(Path(folder), cluster, spark, tuple(topics))
         finally:

@@ -14,7 +14,7 @@ from fastavro.read import SchemaResolutionError
 from fastavro.schema import SchemaParseException, UnknownType
 
 from kstreams_assets.errors import SchemaUnusableError
-from kstreams_assets.ktables.schemas import RegisteredSchema
+from kstreams_assets.warehouse.schemas import RegisteredSchema
 from spark_resources.value_shapes import (
     TEXT,
     TIMESTAMP,

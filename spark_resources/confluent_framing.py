@@ -18,9 +18,9 @@ from pyspark.sql.pandas.functions import ArrowUDFType
 from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import StringType, StructField, StructType
 
+from kstreams_assets.app.store_format import Encoding
 from kstreams_assets.errors import SchemaUnusableError
-from kstreams_assets.ktables.schemas import RegisteredSchema
-from kstreams_assets.ktables.store_format import Encoding
+from kstreams_assets.warehouse.schemas import RegisteredSchema
 from spark_resources.avro_values import AvroReader
 from spark_resources.protobuf_values import (
     CompiledSchemas,

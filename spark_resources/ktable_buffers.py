@@ -13,8 +13,8 @@ from typing import Final
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
-from kstreams_assets.ktables.schemas import RegisteredSchema
-from kstreams_assets.ktables.store_format import BYTES, FRAMED, Format, StoreFormat, StoreKind
+from kstreams_assets.app.store_format import BYTES, FRAMED, Format, StoreFormat, StoreKind
+from kstreams_assets.warehouse.schemas import RegisteredSchema
 from spark_resources import store_structures as structures
 from spark_resources.ktable_values import Decoded, decoded, parts_of
 from spark_resources.store_structures import Structure, taken_apart

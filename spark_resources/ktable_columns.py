@@ -9,8 +9,8 @@ from typing import Final
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from kstreams_assets.ktables.schemas import RegisteredSchema
-from kstreams_assets.ktables.store_format import StoreFormat, StoreKind
+from kstreams_assets.app.store_format import StoreFormat, StoreKind
+from kstreams_assets.warehouse.schemas import RegisteredSchema
 from spark_resources.confluent_framing import SchemasOfRows
 from spark_resources.ktable_buffers import BUFFERS
 from spark_resources.ktable_values import Decoded, decoded, parts_of

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import DataFrame, SparkSession
 
-from kstreams_assets.ktables.columns import KEY_PARTS
+from kstreams_assets.app.store_columns import KEY_PARTS
 from kstreams_assets.ktables.plan import SnapshotWork
 from kstreams_assets.warehouse.committer import NewFile
 from spark_resources.data_files import NewFolder, SnapshotFile
@@ -23,7 +23,7 @@ from spark_resources.ktable_rows import Newest, chosen_rows, newest_rows, read_s
 from spark_resources.spans import write_files
 
 if TYPE_CHECKING:
-    from kstreams_assets.ktables.schemas import RegisteredSchema
+    from kstreams_assets.warehouse.schemas import RegisteredSchema
 
 _FILE_BYTES: Final = 128 * 1024 * 1024
 _TASK_BYTES: Final = 32 * 1024 * 1024

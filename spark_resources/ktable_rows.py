@@ -10,8 +10,8 @@ from pyspark import StorageLevel
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
+from kstreams_assets.app.store_format import StoreKind
 from kstreams_assets.ktables.plan import SnapshotWork
-from kstreams_assets.ktables.store_format import StoreKind
 from kstreams_assets.offsets import OffsetRange
 from spark_resources.ktable_columns import with_key_parts
 

@@ -13,6 +13,7 @@ from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
+from kstreams_assets.app.store_columns import as_text
 from kstreams_assets.completeness.content import (
     ClusterRows,
     Content,
@@ -23,7 +24,6 @@ from kstreams_assets.completeness.content import (
 )
 from kstreams_assets.completeness.result import Sample
 from kstreams_assets.completeness.view import View, ViewKind, key_parts_of, value_columns
-from kstreams_assets.ktables.as_text import as_text
 from kstreams_assets.ktables.plan import SnapshotWork
 from spark_resources.failures import SPARK_FAILURES, SparkJobError, spark_failures
 from spark_resources.ktable_columns import with_decoded_columns, with_decoded_record
@@ -37,7 +37,7 @@ from spark_resources.ktable_rows import (
 )
 
 if TYPE_CHECKING:
-    from kstreams_assets.ktables.schemas import RegisteredSchema
+    from kstreams_assets.warehouse.schemas import RegisteredSchema
 
 
 _OWN: Final = {

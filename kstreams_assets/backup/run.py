@@ -24,7 +24,6 @@ from kstreams_assets.backup.result import (
 from kstreams_assets.errors import KafkaError
 from kstreams_assets.kafka.clients import java_system_properties, spark_options
 from kstreams_assets.kafka.cluster import KafkaCluster
-from kstreams_assets.ktables.schemas import try_to_save_schemas
 from kstreams_assets.recovery.maintenance import retention_of
 from kstreams_assets.recovery.recorder import Recorder
 from kstreams_assets.settings import ApplicationSettings, BackupSettings, RecoveryPointSettings
@@ -41,6 +40,7 @@ from kstreams_assets.warehouse.ledger import Ledger, TopicFactsTable
 from kstreams_assets.warehouse.point import RecoveryPoint, in_force
 from kstreams_assets.warehouse.points import RecoveryPointTable
 from kstreams_assets.warehouse.records import SpanId, contents_of, ensure_records, open_records
+from kstreams_assets.warehouse.schemas import try_to_save_schemas
 from kstreams_assets.warehouse.spans import SpanContent, SpanPlan, SpanResult, Window
 from kstreams_assets.warehouse.table import make_warehouse, refuse_newer_tables
 
@@ -125,7 +125,7 @@ _LEAST_FREE_BYTES = 64 * 1024**2
 
 
 class Spark(Protocol):
-    """A lazily started Spark session (`spark_resources.resource.SparkSessionResource`)."""
+    """A lazily started Spark session (`spark_resources.session.LazySession`)."""
 
     @property
     def spark_session(self) -> "SparkSession":

@@ -7,19 +7,17 @@ from typing import Any
 import click
 
 from kstreams_assets.backup.requests import window_statuses
-from kstreams_assets.checks import Severity
+from kstreams_assets.checks import Evaluation, problem_lines, short_text
 from kstreams_assets.cli import exit_codes
-from kstreams_assets.cli.check_output import checks_text, tell_failed
 from kstreams_assets.cli.options import app_options
 from kstreams_assets.cli.output import print_json, print_table
 from kstreams_assets.cli.spark_run import spark_run
 from kstreams_assets.errors import ConfigurationError
-from kstreams_assets.ktables.checks import StoreVerdict
+from kstreams_assets.ktables.checks import judge_all
 from kstreams_assets.ktables.run import make_snapshots, table_stores
 from kstreams_assets.ktables.snapshot import Snapshot, TableStore
 from kstreams_assets.ktables.snapshots_table import SnapshotsTable
 from kstreams_assets.ktables.state import require_store
-from kstreams_assets.orchestration.ktables import judge_all
 from kstreams_assets.settings import ApplicationSettings
 from kstreams_assets.warehouse.calendar import WindowCalendar
 from kstreams_assets.warehouse.point import iso_time
@@ -59,11 +57,11 @@ def make(
     calendar = WindowCalendar(settings.windows)
     windows = calendar.windows(keys) if keys else _newest(settings, stores, last)
     snapshots = _run(settings, stores, windows) if stores and windows else []
-    verdicts = judge_all(settings, snapshots)
-    _report(settings, snapshots, verdicts, as_json=as_json)
+    evaluations = judge_all(settings, snapshots)
+    _report(settings, snapshots, evaluations, as_json=as_json)
     if not windows:
         click.echo("NOTE No window is backed up yet: run kstreams-assets backup first.", err=True)
-    if any(not v.passed and v.severity is Severity.ERROR for v in verdicts):
+    if any(found.is_red for found in evaluations):
         sys.exit(exit_codes.CHECK_FAILED)
 
 
@@ -83,11 +81,11 @@ def list_snapshots(
         require_store(settings, name)
     found = SnapshotsTable(settings.warehouse).of(settings.application_id, stores=names or None)
     found = sorted(found, key=lambda s: (-s.window.start_ms, s.store))[:last]
-    verdicts = judge_all(settings, found)
+    evaluations = judge_all(settings, found)
     if as_json:
-        print_json({"snapshots": [_document(s, verdicts) for s in found]})
+        print_json({"snapshots": [_document(s, evaluations) for s in found]})
         return
-    _print(f"KTables of {settings.application_id}, newest windows first", found, verdicts)
+    _print(f"KTables of {settings.application_id}, newest windows first", found, evaluations)
 
 
 def _stores(settings: ApplicationSettings, names: Sequence[str]) -> list[TableStore]:
@@ -128,27 +126,27 @@ def _run(
 def _report(
     settings: ApplicationSettings,
     snapshots: Sequence[Snapshot],
-    verdicts: Sequence[StoreVerdict],
+    evaluations: Sequence[Evaluation],
     *,
     as_json: bool,
 ) -> None:
     if as_json:
-        passed = all(v.passed or v.severity is Severity.WARN for v in verdicts)
         print_json(
             {
                 "application_id": settings.application_id,
                 "warehouse": str(settings.warehouse.root),
-                "passed": passed,
-                "snapshots": [_document(snapshot, verdicts) for snapshot in snapshots],
+                "passed": not any(found.is_red for found in evaluations),
+                "snapshots": [_document(snapshot, evaluations) for snapshot in snapshots],
             }
         )
         return
     title = f"{settings.application_id}: {len(snapshots)} snapshots in {settings.warehouse.root}"
-    _print(title, snapshots, verdicts)
-    tell_failed((verdict.store, verdict) for verdict in verdicts)
+    _print(title, snapshots, evaluations)
+    for line in problem_lines(evaluations):
+        click.echo(line, err=True)
 
 
-def _print(title: str, snapshots: Sequence[Snapshot], verdicts: Sequence[StoreVerdict]) -> None:
+def _print(title: str, snapshots: Sequence[Snapshot], evaluations: Sequence[Evaluation]) -> None:
     print_table(
         title,
         ["window", "store", "rows", "bytes", "recovery point", "base", "read", "checks"],
@@ -161,19 +159,19 @@ def _print(title: str, snapshots: Sequence[Snapshot], verdicts: Sequence[StoreVe
                 iso_time(snapshot.taken_at_ms),
                 snapshot.base_window or "",
                 snapshot.records,
-                checks_text(_checks(_of(snapshot, verdicts))),
+                short_text(_of(snapshot, evaluations)),
             ]
             for snapshot in snapshots
         ],
     )
 
 
-def _of(snapshot: Snapshot, verdicts: Sequence[StoreVerdict]) -> list[StoreVerdict]:
+def _of(snapshot: Snapshot, evaluations: Sequence[Evaluation]) -> list[Evaluation]:
     of_it = (snapshot.window.key, snapshot.store)
-    return [verdict for verdict in verdicts if (verdict.window, verdict.store) == of_it]
+    return [found for found in evaluations if (found.window, found.subject) == of_it]
 
 
-def _document(snapshot: Snapshot, verdicts: Sequence[StoreVerdict]) -> dict[str, Any]:
+def _document(snapshot: Snapshot, evaluations: Sequence[Evaluation]) -> dict[str, Any]:
     return {
         "window": snapshot.window.key,
         "store": snapshot.store,
@@ -189,17 +187,17 @@ def _document(snapshot: Snapshot, verdicts: Sequence[StoreVerdict]) -> dict[str,
         "problem_rows": snapshot.problem_rows,
         "delta_version": snapshot.delta_version,
         "took_ms": snapshot.took_ms,
-        "checks": _checks(_of(snapshot, verdicts)),
+        "checks": _checks(_of(snapshot, evaluations)),
     }
 
 
-def _checks(verdicts: Sequence[StoreVerdict]) -> list[dict[str, Any]]:
+def _checks(evaluations: Sequence[Evaluation]) -> list[dict[str, Any]]:
     return [
         {
-            "check": verdict.check,
-            "passed": verdict.passed,
-            "severity": verdict.severity.value,
-            "explanation": verdict.explanation,
+            "check": found.check,
+            "passed": found.passed,
+            "severity": found.severity.value,
+            "explanation": found.explanation,
         }
-        for verdict in verdicts
+        for found in evaluations
     ]

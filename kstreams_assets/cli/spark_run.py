@@ -19,9 +19,9 @@ class SparkRun(NamedTuple):
 @contextmanager
 def spark_run() -> Iterator[SparkRun]:
     """A run on Spark; its session is stopped at the end."""
-    from spark_resources.resource import SparkSessionResource
+    from spark_resources.session import LazySession
 
-    spark = SparkSessionResource()
+    spark = LazySession()
     try:
         yield SparkRun(spark, new_run_id())
     except KeyboardInterrupt:

@@ -6,10 +6,10 @@ from typing import Any
 
 import click
 
+from kstreams_assets.app.store_columns import as_text, jsonable
 from kstreams_assets.cli.options import app_options
 from kstreams_assets.cli.output import print_json, print_table
 from kstreams_assets.errors import ConfigurationError
-from kstreams_assets.ktables.as_text import as_text, jsonable
 from kstreams_assets.ktables.state import (
     Key,
     KeyState,

@@ -11,7 +11,7 @@ from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from kstreams_assets.components import KafkaStreamsAppComponent
 from kstreams_assets.kafka.connection import KafkaConnection
-from kstreams_assets.ktables.registry import RegistryConnection
+from kstreams_assets.kafka.registry import RegistryConnection
 
 _BLOCKS: Final[Mapping[tuple[str, ...], type[BaseModel]]] = {
     ("connection",): KafkaConnection,

@@ -33,9 +33,9 @@ from kstreams_assets.completeness.runnable import (
 )
 from kstreams_assets.completeness.view import ViewKind
 from kstreams_assets.kafka.cluster import KafkaCluster
-from kstreams_assets.ktables.schemas import RegisteredSchema, schemas_of
 from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.settings import ApplicationSettings
+from kstreams_assets.warehouse.schemas import RegisteredSchema, schemas_of
 from kstreams_assets.warehouse.spans import Window
 
 if TYPE_CHECKING:

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
+from kstreams_assets.app.store_format import Format
 from kstreams_assets.checks import Severity
-from kstreams_assets.ktables.store_format import Format
 
 
 class Place(StrEnum):

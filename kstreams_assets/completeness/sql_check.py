@@ -20,6 +20,7 @@ from sqlglot import TokenType, exp, tokenize
 from sqlglot.errors import ParseError, SqlglotError, TokenError
 
 from kstreams_assets.app.model import TopicRole, TopicRoles
+from kstreams_assets.app.store_format import StoreKind
 from kstreams_assets.completeness.recompute import store_view, value_path
 from kstreams_assets.completeness.rule import Recomputation, Scope, WindowedBy
 from kstreams_assets.completeness.view import (
@@ -32,7 +33,6 @@ from kstreams_assets.completeness.view import (
     ViewKind,
     column_type,
 )
-from kstreams_assets.ktables.store_format import StoreKind
 
 _GENERATORS: Final = (exp.Explode, exp.Posexplode, exp.Inline, exp.Stack, exp.JSONTable)
 _GENERATOR_NAMES: Final = frozenset(

@@ -7,11 +7,8 @@ from enum import StrEnum
 from typing import Final
 
 from kstreams_assets.app.model import AppTopic, Store, TopicRole, TopicRoles
-from kstreams_assets.completeness.rule import Scope, TopicFormat
-from kstreams_assets.ktables.columns import KEY_PARTS, TYPES
-from kstreams_assets.ktables.ddl import SchemaField, parse_schema
-from kstreams_assets.ktables.snapshot import TableStore
-from kstreams_assets.ktables.store_format import (
+from kstreams_assets.app.store_columns import KEY_PARTS, TYPES, SchemaField, parse_schema
+from kstreams_assets.app.store_format import (
     BYTES,
     FRAMED,
     Format,
@@ -19,6 +16,8 @@ from kstreams_assets.ktables.store_format import (
     StoreKind,
     format_of,
 )
+from kstreams_assets.completeness.rule import Scope, TopicFormat
+from kstreams_assets.ktables.snapshot import TableStore
 from kstreams_assets.settings import ApplicationSettings
 
 COMMON_COLUMNS: Final = (

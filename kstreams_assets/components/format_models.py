@@ -2,9 +2,9 @@
 
 from typing import Any, Final
 
+from kstreams_assets.app.store_columns import SchemaTextError, parse_schema
+from kstreams_assets.app.store_format import BYTES, Encoding, Format
 from kstreams_assets.errors import ConfigurationError
-from kstreams_assets.ktables.ddl import SchemaTextError, parse_schema
-from kstreams_assets.ktables.store_format import BYTES, Encoding, Format
 
 _KEYS: Final = ("format", "schema")
 _ENCODINGS: Final = ", ".join(Encoding)

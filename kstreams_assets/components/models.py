@@ -11,7 +11,7 @@ from kstreams_assets.app.model import TopicRole, TopicRoles
 from kstreams_assets.components.store_models import StoreModel
 from kstreams_assets.errors import ConfigurationError
 from kstreams_assets.kafka.connection import KafkaConnection
-from kstreams_assets.ktables.registry import RegistryConnection
+from kstreams_assets.kafka.registry import RegistryConnection
 from kstreams_assets.restore.request import VerifyExtent
 from kstreams_assets.settings import (
     BackupSettings,

@@ -8,17 +8,17 @@ from pydantic import Field
 
 from kstreams_assets.app.declarations import StoreDeclaration, require_known
 from kstreams_assets.app.model import StreamsApplication
-from kstreams_assets.components.completeness_models import RecomputeModel
-from kstreams_assets.components.format_models import read_format
-from kstreams_assets.errors import ConfigurationError
-from kstreams_assets.ktables.ddl import parse_schema
-from kstreams_assets.ktables.store_format import (
+from kstreams_assets.app.store_columns import parse_schema
+from kstreams_assets.app.store_format import (
     FRAMED,
     Format,
     StoreFormat,
     StoreKind,
     kind_by_name,
 )
+from kstreams_assets.components.completeness_models import RecomputeModel
+from kstreams_assets.components.format_models import read_format
+from kstreams_assets.errors import ConfigurationError
 
 _HAVE_WINDOWED_KEYS: Final = (StoreKind.SUPPRESS, StoreKind.JOIN_BUFFER)
 _WINDOWED_KEYS: Final = (StoreKind.KEY_VALUE, StoreKind.WINDOW, StoreKind.SESSION)

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from kstreams_assets.app.model import StreamsApplication, TopicRole
-from kstreams_assets.ktables.store_format import StoreFormat
+from kstreams_assets.app.store_format import StoreFormat
 from kstreams_assets.offsets import TopicPartitionId
 
 

@@ -7,6 +7,7 @@ from typing import Final
 
 from kstreams_assets.app.model import AppTopic, TopicRole, TopicRoles
 from kstreams_assets.app.names import owner_of, store_of
+from kstreams_assets.app.store_format import StoreKind
 from kstreams_assets.checks import Severity
 from kstreams_assets.governance.facts import Declared, GovernanceFacts, TopicState
 from kstreams_assets.governance.findings import (
@@ -15,7 +16,6 @@ from kstreams_assets.governance.findings import (
     GovernanceVerdict,
     verdict,
 )
-from kstreams_assets.ktables.store_format import StoreKind
 
 _UNITS: Final = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1_000, "s"))
 

@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 
 from kstreams_assets.app.model import TopicRole
 from kstreams_assets.app.names import is_internal_name
+from kstreams_assets.app.store_format import format_of
 from kstreams_assets.governance.facts import (
     BackedUpRecords,
     Declared,
@@ -23,7 +24,6 @@ from kstreams_assets.governance.judge import judge
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.topics import Replicas
 from kstreams_assets.ktables.snapshots_table import SnapshotsTable
-from kstreams_assets.ktables.store_format import format_of
 from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.settings import ApplicationSettings
 from kstreams_assets.warehouse.calendar import WindowCalendar

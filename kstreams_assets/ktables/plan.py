@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from kstreams_assets.app.model import TopicRole, TopicRoles
+from kstreams_assets.app.store_format import StoreFormat, StoreKind
 from kstreams_assets.ktables.snapshot import Snapshot, SnapshotPartition, TableStore
-from kstreams_assets.ktables.store_format import StoreFormat, StoreKind
 from kstreams_assets.offsets import OffsetRange, TopicPartitionId, outside
 from kstreams_assets.warehouse.point import PartitionCut, RecoveryPoint
 from kstreams_assets.warehouse.records import SpanFile

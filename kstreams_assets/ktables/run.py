@@ -12,6 +12,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 
 from kstreams_assets.app.model import StreamsApplication, TopicRole
+from kstreams_assets.app.store_format import format_of
 from kstreams_assets.backup.run import Spark
 from kstreams_assets.errors import KTableError, StoredDataError, UnknownStoreError
 from kstreams_assets.ktables.plan import (
@@ -21,10 +22,8 @@ from kstreams_assets.ktables.plan import (
     work_of,
 )
 from kstreams_assets.ktables.planner import SnapshotPlanner
-from kstreams_assets.ktables.schemas import RegisteredSchema, schemas_of, try_to_save_schemas
 from kstreams_assets.ktables.snapshot import RowProblem, Snapshot, SnapshotPartition, TableStore
 from kstreams_assets.ktables.snapshots_table import SnapshotsTable, require_snapshot
-from kstreams_assets.ktables.store_format import format_of
 from kstreams_assets.ktables.table import open_table, prepare_table, window_files
 from kstreams_assets.settings import ApplicationSettings, BackupSettings
 from kstreams_assets.warehouse.committer import (
@@ -37,6 +36,7 @@ from kstreams_assets.warehouse.committer import (
 from kstreams_assets.warehouse.layout import LockHandle, Warehouse, first_changed, warehouse_lock
 from kstreams_assets.warehouse.points import SavedRecordsTable
 from kstreams_assets.warehouse.records import open_records
+from kstreams_assets.warehouse.schemas import RegisteredSchema, schemas_of, try_to_save_schemas
 from kstreams_assets.warehouse.spans import Window
 from kstreams_assets.warehouse.table import refuse_newer_tables, storage_failures
 

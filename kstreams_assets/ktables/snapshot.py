@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Annotated
 
-from kstreams_assets.ktables.store_format import StoreFormat
+from kstreams_assets.app.store_format import StoreFormat
 from kstreams_assets.offsets import OffsetRange
 from kstreams_assets.warehouse.column import (
     ApplicationId,

@@ -12,16 +12,16 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
+from kstreams_assets.app.store_columns import as_text
+from kstreams_assets.app.store_format import StoreKind, format_of
 from kstreams_assets.errors import (
     KeyNotInStoreError,
     KeyNotUnderstoodError,
     NoSnapshotError,
     UnknownStoreError,
 )
-from kstreams_assets.ktables.as_text import as_text
 from kstreams_assets.ktables.snapshot import Snapshot
 from kstreams_assets.ktables.snapshots_table import SnapshotsTable, require_snapshot
-from kstreams_assets.ktables.store_format import StoreKind, format_of
 from kstreams_assets.ktables.table import open_table, window_files
 from kstreams_assets.settings import ApplicationSettings
 from kstreams_assets.warehouse.point import iso_time

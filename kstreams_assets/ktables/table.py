@@ -7,7 +7,7 @@ from typing import Any, Final
 from urllib.parse import unquote
 
 import pyarrow as pa
-from deltalake import DeltaTable, Schema, write_deltalake
+from deltalake import DeltaTable, Schema, TableFeatures, write_deltalake
 
 from kstreams_assets.errors import KTableError
 from kstreams_assets.warehouse.layout import LAYOUT_PROPERTY, LAYOUT_VERSION
@@ -60,8 +60,8 @@ def prepare_table(path: Path, schema_json: str) -> DeltaTable:
         KTableError: A column has another type in the table; nothing was changed.
         WarehouseError: The table cannot be written.
     """
-    columns = json.loads(schema_json)
-    columns["fields"] = [_WINDOW, *({**field, "nullable": True} for field in columns["fields"])]
+    columns = _nullable(json.loads(schema_json))
+    columns["fields"] = [_WINDOW, *columns["fields"]]
     table = open_table(path)
     with storage_failures(path):
         schema = Schema.from_json(json.dumps(columns))
@@ -92,8 +92,35 @@ def prepare_table(path: Path, schema_json: str) -> DeltaTable:
         if merged != there:
             schema = Schema.from_json(json.dumps(merged))
             nothing = pa.schema(schema.to_arrow()).empty_table()
-            write_deltalake(table, nothing, mode="append", schema_mode="merge")
+            write_deltalake(path, nothing, mode="append", schema_mode="merge")
+            table = DeltaTable(path)
+            if "invariants" not in (table.protocol().writer_features or ["invariants"]):
+                # A column without time zone needs a feature, and Spark wants those named then that
+                # older tables with NOT NULL columns (of earlier releases) have without saying so.
+                table.alter.add_feature(
+                    [TableFeatures.AppendOnly, TableFeatures.Invariants],
+                    allow_protocol_versions_increase=True,
+                )
+                table = DeltaTable(path)
     return table
+
+
+def _nullable(kind: Any) -> Any:  # noqa: ANN401 (types as Delta's JSON has them)
+    """A type of which every part may be missing: earlier and later rows may have none."""
+    if not isinstance(kind, dict):
+        return kind
+    may = {"nullable": True, "containsNull": True, "valueContainsNull": True}
+    parts = {
+        part: _nullable(kind[part])
+        for part in ("elementType", "keyType", "valueType")
+        if part in kind
+    }
+    if "fields" in kind:
+        parts["fields"] = [
+            {**field, "type": _nullable(field["type"]), "nullable": True}
+            for field in kind["fields"]
+        ]
+    return {**kind, **{name: value for name, value in may.items() if name in kind}, **parts}
 
 
 def _merged(there: Any, wanted: Any) -> Any:  # noqa: ANN401 (types as Delta's JSON has them)

@@ -31,7 +31,7 @@ from kstreams_assets.components.models import (
 from kstreams_assets.components.store_models import StoreModel, require_stores, store_formats
 from kstreams_assets.errors import ConfigurationError
 from kstreams_assets.kafka.connection import KafkaConnection
-from kstreams_assets.ktables.registry import RegistryConnection
+from kstreams_assets.kafka.registry import RegistryConnection
 from kstreams_assets.orchestration.backup import build_backup_assets
 from kstreams_assets.orchestration.backup_sensor import build_backup_sensor
 from kstreams_assets.orchestration.completeness import build_completeness_assets

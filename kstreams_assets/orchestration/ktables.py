@@ -6,13 +6,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import dagster as dg
 import pyarrow as pa
 
+from kstreams_assets.app.store_columns import KEY_PARTS, POSITION, RAW, decoded_columns
+from kstreams_assets.app.store_format import StoreKind
 from kstreams_assets.errors import ConfigurationError
-from kstreams_assets.ktables.checks import KTABLE_CHECKS, StoreVerdict, judge_snapshot
-from kstreams_assets.ktables.columns import KEY_PARTS, POSITION, RAW, decoded_columns
+from kstreams_assets.ktables.checks import KTABLE_CHECKS, judge_all
 from kstreams_assets.ktables.run import make_snapshots, table_stores
 from kstreams_assets.ktables.snapshot import Snapshot, TableStore
 from kstreams_assets.ktables.state import written_fields
-from kstreams_assets.ktables.store_format import StoreKind
 from kstreams_assets.orchestration.check_events import (
     metadata_numbers,
     window_check_events,
@@ -32,8 +32,6 @@ from kstreams_assets.orchestration.keys import (
 from kstreams_assets.orchestration.partitions import window_partitions
 from kstreams_assets.settings import ApplicationSettings
 from kstreams_assets.warehouse.calendar import WindowCalendar
-from kstreams_assets.warehouse.point import Guarantee
-from kstreams_assets.warehouse.points import RecoveryPointTable
 from spark_resources.resource import SparkSessionResource
 
 _AS_THEY_ARE = ("partition", "offset", "timestamp_ms", "headers", "key", "value")
@@ -373,20 +371,8 @@ def _events(
             context.add_asset_metadata(snapshot_metadata(snapshot), key, snapshot.window.key)
         yield dg.MaterializeResult(asset_key=key, metadata=_columns(stores[name], settings))
         for check in KTABLE_CHECKS:
-            of_check = [v for v in verdicts if (v.store, v.check) == (name, check)]
+            of_check = [v for v in verdicts if (v.subject, v.check) == (name, check)]
             yield from window_check_events(context, key, check, of_check)
-
-
-def judge_all(settings: ApplicationSettings, snapshots: Sequence[Snapshot]) -> list[StoreVerdict]:
-    """Every check of these snapshots, in their order."""
-    unproved = {snapshot.point_id for snapshot in snapshots if not snapshot.proved}
-    points = RecoveryPointTable(settings.warehouse).load(settings.application_id, sorted(unproved))
-    guarantees: dict[str, Guarantee] = {point.id: point.guarantee_of_cut for point in points}
-    return [
-        verdict
-        for snapshot in snapshots
-        for verdict in judge_snapshot(snapshot, guarantees.get(snapshot.point_id))
-    ]
 
 
 def _columns(

@@ -7,10 +7,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from kstreams_assets.app.model import Store, TopicRole, TopicRoles
+from kstreams_assets.app.store_format import StoreFormat, StoreKind, format_of
 from kstreams_assets.checks import Finding
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
-from kstreams_assets.ktables.store_format import StoreFormat, StoreKind, format_of
 from kstreams_assets.offsets import OffsetRange, TopicPartitionId
 from kstreams_assets.restore.plan import PartitionPlan, PlacedTopic, RestorePlan, TopicPlan
 from kstreams_assets.restore.preconditions import Facts, refusals

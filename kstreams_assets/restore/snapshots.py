@@ -13,11 +13,11 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from kstreams_assets.app.model import TopicRole, TopicRoles
+from kstreams_assets.app.store_format import StoreKind
 from kstreams_assets.checks import Finding
 from kstreams_assets.ktables.run import table_stores
 from kstreams_assets.ktables.snapshot import Snapshot, SnapshotPartition, TableStore
 from kstreams_assets.ktables.snapshots_table import SnapshotsTable, snapshot_problem
-from kstreams_assets.ktables.store_format import StoreKind
 from kstreams_assets.ktables.table import open_table
 from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.restore.plan import SnapshotSource

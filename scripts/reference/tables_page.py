@@ -6,11 +6,10 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from kstreams_assets.app.store_columns import KEY_PARTS, POSITION, RAW
 from kstreams_assets.completeness.result import RuleResult
 from kstreams_assets.drill.report import StoredDrill
 from kstreams_assets.governance.findings import StoredVerdict
-from kstreams_assets.ktables.columns import KEY_PARTS, POSITION, RAW
-from kstreams_assets.ktables.schemas import StoredSchema
 from kstreams_assets.ktables.snapshot import Snapshot
 from kstreams_assets.warehouse import column
 from kstreams_assets.warehouse.layout import (
@@ -24,6 +23,7 @@ from kstreams_assets.warehouse.point import RecoveryPoint
 from kstreams_assets.warehouse.points import SavedRecord
 from kstreams_assets.warehouse.restores import MapRow, StoredRestore
 from kstreams_assets.warehouse.rows import rows_of
+from kstreams_assets.warehouse.schemas import StoredSchema
 from scripts.reference.markdown import table
 from spark_resources.spans import RECORD_COLUMNS
 

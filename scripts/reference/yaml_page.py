@@ -10,12 +10,12 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from kstreams_assets import components
+from kstreams_assets.app.store_columns import KEY_PARTS, TYPES
+from kstreams_assets.app.store_format import Encoding, StoreKind
 from kstreams_assets.components import KafkaStreamsAppComponent
 from kstreams_assets.components.models import WrongRegistry
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.kafka.secret import Secret
-from kstreams_assets.ktables.columns import KEY_PARTS, TYPES
-from kstreams_assets.ktables.store_format import Encoding, StoreKind
 from scripts.reference.markdown import row, table
 
 _KINDS = {

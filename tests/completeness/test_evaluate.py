@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from kstreams_assets.app.store_format import Encoding, Format, StoreFormat, StoreKind
 from kstreams_assets.completeness.evaluate import Evaluator, evaluate_point, evaluate_window
 from kstreams_assets.completeness.result import Outcome, ResultsTable, RuleKind, RuleResult
 from kstreams_assets.completeness.rule import (
@@ -18,7 +19,6 @@ from kstreams_assets.completeness.rule import (
 )
 from kstreams_assets.errors import ConfigurationError, RecoveryPointNotFoundError
 from kstreams_assets.ktables.run import make_snapshots
-from kstreams_assets.ktables.store_format import Encoding, Format, StoreFormat, StoreKind
 from kstreams_assets.settings import ApplicationSettings
 from kstreams_assets.warehouse.layout import Warehouse
 from spark_resources.resource import SparkSessionResource

@@ -3,6 +3,7 @@
 import pytest
 
 from kstreams_assets.app.model import TopicRole
+from kstreams_assets.app.store_format import BYTES, Encoding
 from kstreams_assets.completeness.rule import Scope
 from kstreams_assets.completeness.view import (
     COMMON_COLUMNS,
@@ -15,7 +16,6 @@ from kstreams_assets.completeness.view import (
     views_of,
 )
 from kstreams_assets.errors import ConfigurationError
-from kstreams_assets.ktables.store_format import BYTES, Encoding
 from tests.completeness.rule_samples import known, settings, topics
 
 

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
+from kstreams_assets.app.store_format import Encoding, Format, StoreFormat, StoreKind
 from kstreams_assets.components import KafkaStreamsAppComponent
 from kstreams_assets.errors import ConfigurationError
-from kstreams_assets.ktables.registry import RegistryConnection
-from kstreams_assets.ktables.store_format import Encoding, Format, StoreFormat, StoreKind
+from kstreams_assets.kafka.registry import RegistryConnection
 from kstreams_assets.orchestration.component import build_application_definitions
 from kstreams_assets.settings import ApplicationSettings
 from tests.components.project import Project, attributes, messages_of, specs_of

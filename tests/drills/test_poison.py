@@ -93,7 +93,7 @@ def test_a_record_that_cannot_be_deserialised_kills(
     )
     control = stage.source.ended(stage.points)
     ktables = {
-        verdict.check: f"red: {verdict.store}"
+        verdict.check: f"red: {verdict.subject}"
         for snapshot in snapshots
         for verdict in judge_snapshot(snapshot, Guarantee.EXACT)
         if not verdict.passed

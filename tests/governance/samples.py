@@ -8,6 +8,7 @@ from typing import Any
 import examples
 from kstreams_assets.app.model import AppTopic, TopicRole
 from kstreams_assets.app.roles import application_from_topology
+from kstreams_assets.app.store_format import StoreFormat, StoreKind, format_of
 from kstreams_assets.app.topology import parse_topology
 from kstreams_assets.governance.facts import (
     Declared,
@@ -18,7 +19,6 @@ from kstreams_assets.governance.facts import (
 )
 from kstreams_assets.governance.findings import GovernanceVerdict
 from kstreams_assets.governance.judge import judge
-from kstreams_assets.ktables.store_format import StoreFormat, StoreKind, format_of
 from kstreams_assets.offsets import TopicPartitionId
 
 EXAMPLES = (

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from kstreams_assets.app.model import AppTopic, StreamsApplication, TopicRole, TopicRoles
+from kstreams_assets.app.store_format import format_of
 from kstreams_assets.checks import Severity
 from kstreams_assets.governance.facts import (
     BackedUpRecords,
@@ -16,7 +17,6 @@ from kstreams_assets.governance.facts import (
     StoreRows,
 )
 from kstreams_assets.governance.judge import judge
-from kstreams_assets.ktables.store_format import format_of
 from kstreams_assets.offsets import TopicPartitionId
 from tests.governance.samples import (
     CHANGELOG,

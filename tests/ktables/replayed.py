@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from kstreams_assets.ktables.store_format import StoreFormat, StoreKind
+from kstreams_assets.app.store_format import StoreFormat, StoreKind
 from kstreams_assets.offsets import OffsetRange
 from tests.ktables.stored_log import Change
 

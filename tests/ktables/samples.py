@@ -8,9 +8,9 @@ import pyarrow as pa
 from deltalake import write_deltalake
 
 from kstreams_assets.app.model import AppTopic, Store, StreamsApplication, TopicRole, TopicRoles
+from kstreams_assets.app.store_format import Encoding, Format, StoreFormat, StoreKind
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.ktables.snapshot import RowProblem, Snapshot, SnapshotPartition
-from kstreams_assets.ktables.store_format import Encoding, Format, StoreFormat, StoreKind
 from kstreams_assets.settings import ApplicationSettings, WindowSchedule
 from kstreams_assets.warehouse.calendar import WindowCalendar
 from kstreams_assets.warehouse.layout import Warehouse

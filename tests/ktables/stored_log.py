@@ -10,12 +10,12 @@ import pyarrow.dataset as ds
 from deltalake import DeltaTable, write_deltalake
 
 from kstreams_assets.app.model import AppTopic, StreamsApplication, TopicRole, TopicRoles
+from kstreams_assets.app.store_format import StoreFormat
 from kstreams_assets.backup.result import TopicBackup
 from kstreams_assets.backup.run import Spark
 from kstreams_assets.kafka.raw_batch import RawRecord
 from kstreams_assets.ktables.run import KTableRun
 from kstreams_assets.ktables.snapshot import Snapshot, TableStore
-from kstreams_assets.ktables.store_format import StoreFormat
 from kstreams_assets.offsets import OffsetRange, TopicPartitionId
 from kstreams_assets.warehouse.layout import Warehouse
 from kstreams_assets.warehouse.ledger import Ledger

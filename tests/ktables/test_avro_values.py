@@ -12,9 +12,9 @@ import fastavro
 import pyarrow as pa
 import pytest
 
+from kstreams_assets.app.store_format import Encoding
 from kstreams_assets.errors import SchemaUnusableError
-from kstreams_assets.ktables.schemas import ReferencedSchema, RegisteredSchema
-from kstreams_assets.ktables.store_format import Encoding
+from kstreams_assets.warehouse.schemas import ReferencedSchema, RegisteredSchema
 from spark_resources.avro_values import AvroReader
 from spark_resources.value_shapes import TIMESTAMP
 

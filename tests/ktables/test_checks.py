@@ -38,7 +38,7 @@ def test_a_snapshot_that_compaction_may_have_thinned_is_red() -> None:
     for guarantee in (Guarantee.EXACT, None):
         verdict = snapshot_is_proved(weak, guarantee)
         assert (verdict.passed, verdict.severity) == (False, Severity.ERROR)
-        assert "had holes from offset 7 on. Keys may lack." in verdict.explanation
+        assert "had holes from offset 7 on. Keys may be missing." in verdict.explanation
 
 
 def test_a_snapshot_of_a_point_that_is_not_exact_is_a_warning() -> None:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kstreams_assets.ktables.ddl import SchemaTextError, parse_schema
+from kstreams_assets.app.store_columns import SchemaTextError, parse_schema
 from spark_resources.resource import SparkSessionResource
 
 GOOD = {

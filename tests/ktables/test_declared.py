@@ -2,7 +2,7 @@
 
 import pytest
 
-from kstreams_assets.ktables.store_format import (
+from kstreams_assets.app.store_format import (
     UNDECLARED,
     StoreFormat,
     StoreKind,

@@ -6,10 +6,10 @@ import pyarrow as pa
 import pytest
 
 from kstreams_assets.app.model import AppTopic, TopicRole, TopicRoles
+from kstreams_assets.app.store_format import Encoding, Format, StoreFormat, StoreKind
 from kstreams_assets.errors import ConfigurationError
 from kstreams_assets.ktables.run import table_stores
 from kstreams_assets.ktables.snapshot import TableStore
-from kstreams_assets.ktables.store_format import Encoding, Format, StoreFormat, StoreKind
 from kstreams_assets.orchestration.ktables import (
     column_lineage,
     column_schema,

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from kstreams_assets.app.model import TopicRole, TopicRoles
+from kstreams_assets.app.store_format import Encoding, Format, StoreFormat, StoreKind
 from kstreams_assets.ktables.plan import (
     PartitionPlan,
     choose_base,
@@ -15,7 +16,6 @@ from kstreams_assets.ktables.plan import (
     with_saved,
 )
 from kstreams_assets.ktables.snapshot import Snapshot, SnapshotPartition, TableStore
-from kstreams_assets.ktables.store_format import Encoding, Format, StoreFormat, StoreKind
 from kstreams_assets.offsets import OffsetRange
 from kstreams_assets.warehouse.point import GroupOffset, PartitionCut
 from kstreams_assets.warehouse.spans import Window

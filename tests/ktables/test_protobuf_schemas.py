@@ -5,9 +5,9 @@ import base64
 import pytest
 from google.protobuf import descriptor_pb2
 
+from kstreams_assets.app.store_format import Encoding
 from kstreams_assets.errors import SchemaUnusableError
-from kstreams_assets.ktables.schemas import ReferencedSchema, RegisteredSchema
-from kstreams_assets.ktables.store_format import Encoding
+from kstreams_assets.warehouse.schemas import ReferencedSchema, RegisteredSchema
 from spark_resources.protobuf_values import compile_schema, message_at
 
 MAIN = """syntax = "proto3";

@@ -8,8 +8,8 @@ import pyarrow as pa
 import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, json_format, message_factory
 
-from kstreams_assets.ktables.schemas import RegisteredSchema
-from kstreams_assets.ktables.store_format import Encoding
+from kstreams_assets.app.store_format import Encoding
+from kstreams_assets.warehouse.schemas import RegisteredSchema
 from spark_resources.protobuf_values import (
     CompiledSchemas,
     ProtobufReader,

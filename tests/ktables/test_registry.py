@@ -14,8 +14,8 @@ from kstreams_assets.errors import (
     SchemaNotFoundError,
     SecretNotFoundError,
 )
+from kstreams_assets.kafka.registry import Reference, RegistryClient, RegistryConnection
 from kstreams_assets.kafka.secret import Secret
-from kstreams_assets.ktables.registry import Reference, RegistryClient, RegistryConnection
 from tests.ktables.registry_double import RegistryDouble
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from kstreams_assets.ktables.store_format import Encoding, Format, StoreFormat, StoreKind
+from kstreams_assets.app.store_format import Encoding, Format, StoreFormat, StoreKind
 from kstreams_assets.offsets import OffsetRange
 from kstreams_assets.warehouse.layout import Warehouse
 from spark_resources.resource import SparkSessionResource

@@ -8,11 +8,11 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
+from kstreams_assets.app.store_format import Encoding, Format, StoreFormat
 from kstreams_assets.backup.run import Spark
 from kstreams_assets.errors import KTableError
 from kstreams_assets.ktables.run import KTableRun
 from kstreams_assets.ktables.snapshots_table import SnapshotsTable
-from kstreams_assets.ktables.store_format import Encoding, Format, StoreFormat
 from kstreams_assets.settings import BackupSettings
 from kstreams_assets.warehouse.layout import (
     LAYOUT_PROPERTY,

@@ -16,20 +16,20 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from pyspark.sql import functions as F
 
 from kstreams_assets.app.model import StreamsApplication
+from kstreams_assets.app.store_format import Encoding
 from kstreams_assets.backup.run import back_up
 from kstreams_assets.errors import RegistryError
 from kstreams_assets.kafka.connection import KafkaConnection
-from kstreams_assets.ktables.registry import RegistryConnection
-from kstreams_assets.ktables.schemas import (
+from kstreams_assets.kafka.registry import RegistryConnection
+from kstreams_assets.settings import ApplicationSettings, WindowSchedule
+from kstreams_assets.warehouse.layout import Warehouse
+from kstreams_assets.warehouse.schemas import (
     ReferencedSchema,
     RegisteredSchema,
     save_schemas,
     schemas_of,
     try_to_save_schemas,
 )
-from kstreams_assets.ktables.store_format import Encoding
-from kstreams_assets.settings import ApplicationSettings, WindowSchedule
-from kstreams_assets.warehouse.layout import Warehouse
 from spark_resources.confluent_framing import SchemasOfRows, framed
 from spark_resources.protobuf_values import compile_schema
 from spark_resources.resource import SparkSessionResource

@@ -12,6 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import write_deltalake
 
+from kstreams_assets.app.store_columns import as_text
+from kstreams_assets.app.store_format import Encoding, Format, StoreFormat, StoreKind
 from kstreams_assets.errors import (
     KeyNotInStoreError,
     KeyNotUnderstoodError,
@@ -20,10 +22,8 @@ from kstreams_assets.errors import (
     UnknownStoreError,
     WarehouseError,
 )
-from kstreams_assets.ktables.as_text import as_text
 from kstreams_assets.ktables.snapshots_table import SnapshotsTable, snapshot_written
 from kstreams_assets.ktables.state import Key, history_of, state_at
-from kstreams_assets.ktables.store_format import Encoding, Format, StoreFormat, StoreKind
 from kstreams_assets.settings import ApplicationSettings
 from kstreams_assets.warehouse.points import RecoveryPointTable
 from tests.backup.samples import point

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from kstreams_assets.app.model import TopicRole
+from kstreams_assets.app.store_format import Encoding, Format, StoreFormat
 from kstreams_assets.errors import KTableWindowError
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.ktables.run import KTableRun
 from kstreams_assets.ktables.snapshot import Snapshot, TableStore
-from kstreams_assets.ktables.store_format import Encoding, Format, StoreFormat
 from kstreams_assets.local.cluster import LocalCluster
 from kstreams_assets.offsets import CommittedOffset, TopicPartitionId
 from kstreams_assets.recovery.recorder import Recorder

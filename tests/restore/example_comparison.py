@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from kstreams_assets.app.model import AppTopic, TopicRole
-from kstreams_assets.ktables.store_format import StoreKind
+from kstreams_assets.app.store_format import StoreKind
 from kstreams_assets.settings import ApplicationSettings
 from tests.restore.control import by_key, differences, newest
 from tests.restore.trial import Restored

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from examples.streams.application import ExampleApplication
-from kstreams_assets.ktables.store_format import StoreFormat, StoreKind
+from kstreams_assets.app.store_format import StoreFormat, StoreKind
 from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.settings import ApplicationSettings
 from tests.restore.control import read

@@ -1,7 +1,7 @@
 """What a plan says about buffers of stream-table joins."""
 
 from kstreams_assets.app.model import Store
-from kstreams_assets.ktables.store_format import StoreFormat, StoreKind
+from kstreams_assets.app.store_format import StoreFormat, StoreKind
 from kstreams_assets.restore.planner import misread_buffers
 
 BUFFER = Store("priced-Buffer", "shop-priced-Buffer-changelog")

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from kstreams_assets.app.model import Store
+from kstreams_assets.app.store_format import StoreFormat, StoreKind
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.ktables.snapshot import Snapshot, SnapshotPartition
 from kstreams_assets.ktables.snapshots_table import SnapshotsTable
-from kstreams_assets.ktables.store_format import StoreFormat, StoreKind
 from kstreams_assets.restore.snapshots import (
     FromSnapshots,
     SnapshotState,

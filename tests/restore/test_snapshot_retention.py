@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from kstreams_assets.ktables.store_format import StoreFormat, StoreKind
+from kstreams_assets.app.store_format import StoreFormat, StoreKind
 from kstreams_assets.restore.snapshots import may_be_versioned, retention_refusal
 from tests.restore.snapshot_samples import store
 

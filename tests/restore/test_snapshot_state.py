@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from kstreams_assets.app.store_format import StoreFormat, StoreKind
 from kstreams_assets.checks import Finding
 from kstreams_assets.ktables.snapshot import Snapshot, SnapshotPartition, TableStore
-from kstreams_assets.ktables.store_format import StoreFormat, StoreKind
 from kstreams_assets.offsets import OffsetRange
 from kstreams_assets.restore.plan import SnapshotSource
 from kstreams_assets.restore.planner import plan_topics

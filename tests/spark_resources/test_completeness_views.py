@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import Row
 
+from kstreams_assets.app.store_format import Encoding, Format, StoreFormat
 from kstreams_assets.completeness.content import (
     ClusterRows,
     Content,
@@ -20,7 +21,6 @@ from kstreams_assets.completeness.content import (
     ViewPart,
 )
 from kstreams_assets.completeness.view import COMMON_COLUMNS, View, views_of
-from kstreams_assets.ktables.store_format import Encoding, Format, StoreFormat
 from kstreams_assets.offsets import OffsetRange
 from kstreams_assets.warehouse.layout import Warehouse
 from spark_resources.failures import SparkJobError

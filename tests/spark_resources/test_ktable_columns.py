@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F
 
-from kstreams_assets.ktables.store_format import Encoding, Format, StoreFormat, StoreKind
+from kstreams_assets.app.store_format import Encoding, Format, StoreFormat, StoreKind
 from spark_resources.ktable_columns import with_decoded_columns, with_key_parts
 from spark_resources.ktable_values import decoded
 from spark_resources.resource import SparkSessionResource

@@ -11,8 +11,8 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import functions as F
 
+from kstreams_assets.app.store_format import Encoding, Format, StoreFormat, StoreKind
 from kstreams_assets.ktables.plan import SnapshotWork
-from kstreams_assets.ktables.store_format import Encoding, Format, StoreFormat, StoreKind
 from kstreams_assets.ktables.table import open_table, prepare_table, window_files
 from kstreams_assets.offsets import OffsetRange
 from kstreams_assets.warehouse.committer import NewFile, commit, uncommitted
@@ -217,6 +217,8 @@ def test_every_type_that_decoding_gives_is_kept(
     spark: SparkSessionResource, tmp_path: Path
 ) -> None:
     path = tmp_path / "table"
+    window = pa.field("window", pa.string(), nullable=False)  # as earlier releases made it
+    DeltaTable.create(path, pa.schema([window, ("key", pa.binary())]), partition_by=["window"])
     values = {
         "first": "named_struct('n', 1, 's', 2S, 'd', 1.5D, 'f', 2.5F, 'b', true, 't', 'x')",
         "second": "named_struct('n', 1, 'day', date'2026-11-21', 'at', timestamp'2026-11-21 10:00',"

@@ -19,7 +19,6 @@ from deltalake import DeltaTable, write_deltalake
 from kstreams_assets.completeness.result import ResultsTable
 from kstreams_assets.drill.report import DrillsTable
 from kstreams_assets.governance.findings import FindingsTable
-from kstreams_assets.ktables.schemas import SchemasTable
 from kstreams_assets.ktables.snapshots_table import SnapshotsTable
 from kstreams_assets.warehouse import table as tables
 from kstreams_assets.warehouse.column import ApplicationId, Column, Int32
@@ -34,6 +33,7 @@ from kstreams_assets.warehouse.ledger import Ledger, TopicFactsTable
 from kstreams_assets.warehouse.points import RecoveryPointTable, SavedRecordsTable
 from kstreams_assets.warehouse.restores import OffsetMapsTable, RestoresTable
 from kstreams_assets.warehouse.rows import rows_of
+from kstreams_assets.warehouse.schemas import SchemasTable
 from kstreams_assets.warehouse.table import Table, one_of
 
 NOWHERE = Warehouse(Path("/nowhere"))

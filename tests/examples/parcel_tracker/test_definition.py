@@ -10,9 +10,9 @@ from examples.parcel_tracker.application import EXAMPLE, INPUTS, OUTPUTS, SERVE_
 from kstreams_assets.app.declarations import Declarations, StoreDeclaration
 from kstreams_assets.app.model import StreamsApplication, TopicRole, TopicRoles
 from kstreams_assets.app.roles import application_from_topology
+from kstreams_assets.app.store_format import StoreKind
 from kstreams_assets.app.topology import parse_topology
 from kstreams_assets.components import KafkaStreamsAppComponent
-from kstreams_assets.ktables.store_format import StoreKind
 from kstreams_assets.settings import ApplicationSettings
 
 FOLDER = Path(examples.__file__).parent / "defs" / "parcel_tracker"

@@ -6,9 +6,9 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Annotated
 
+from kstreams_assets.app.store_format import Encoding
 from kstreams_assets.errors import KStreamsAssetsError, SchemaNotFoundError
-from kstreams_assets.ktables.registry import RegistryClient, RegistryEntry
-from kstreams_assets.ktables.store_format import Encoding
+from kstreams_assets.kafka.registry import RegistryClient, RegistryEntry
 from kstreams_assets.settings import ApplicationSettings
 from kstreams_assets.warehouse.column import ApplicationId, Column
 from kstreams_assets.warehouse.layout import Warehouse
