@@ -92,8 +92,9 @@ class Evaluation:
 
     @property
     def is_red(self) -> bool:
-        """Whether it is an error, and not a warning alone."""
-        return not self.passed and self.severity is Severity.ERROR
+        """Whether it is an error: neither a mere warning nor what cannot be verified."""
+        is_bad = self.outcome in (Outcome.FAILED, Outcome.ERROR)
+        return is_bad and self.severity is Severity.ERROR
 
     @property
     def explanation(self) -> str:

@@ -1,16 +1,16 @@
 """`kstreams-assets governance`: what is declared of an application, compared with its cluster."""
 
 import sys
-from dataclasses import asdict
 from typing import Any
 
 import click
 
+from kstreams_assets.checks import Evaluation, Finding, Outcome
 from kstreams_assets.cli import exit_codes
 from kstreams_assets.cli.options import app_options
 from kstreams_assets.cli.output import print_json, print_table
 from kstreams_assets.cli.spark_run import new_run_id
-from kstreams_assets.governance.findings import GovernanceReport, GovernanceVerdict
+from kstreams_assets.governance.findings import GovernanceReport
 from kstreams_assets.governance.run import check_governance
 from kstreams_assets.settings import ApplicationSettings
 from kstreams_assets.warehouse.point import iso_time
@@ -38,19 +38,19 @@ def _print(report: GovernanceReport) -> None:
         f"Governance of {report.application_id} on cluster {report.cluster_id},"
         f" {iso_time(report.judged_at_ms)}",
         ["check", "result", "looked at", "not judged"],
-        [[v.check, _result(v), v.looked_at, " ".join(v.not_judged)] for v in report.verdicts],
+        [[e.check, _result(e), e.summary, " ".join(e.not_judged)] for e in report.evaluations],
     )
-    for verdict in report.verdicts:
-        for finding in verdict.findings:
-            click.echo(f"{finding.severity.value.upper()} {verdict.check}: {finding}", err=True)
+    for evaluation in report.evaluations:
+        for finding in evaluation.findings:
+            click.echo(f"{finding.severity.value.upper()} {evaluation.check}: {finding}", err=True)
 
 
-def _result(verdict: GovernanceVerdict) -> str:
-    if not verdict.compared:
+def _result(evaluation: Evaluation) -> str:
+    if not _is_compared(evaluation):
         return "not compared"
-    if verdict.passed:
+    if evaluation.passed:
         return "passed"
-    return f"{'RED' if verdict.is_red else 'WARN'}: {len(verdict.findings)}"
+    return f"{'RED' if evaluation.is_red else 'WARN'}: {len(evaluation.findings)}"
 
 
 def _document(report: GovernanceReport) -> dict[str, Any]:
@@ -61,14 +61,28 @@ def _document(report: GovernanceReport) -> dict[str, Any]:
         "passed": not report.is_red,
         "checks": [
             {
-                "check": verdict.check,
-                "passed": verdict.passed if verdict.compared else None,
-                "compared": verdict.compared,
-                "severity": verdict.severity.value,
-                "looked_at": verdict.looked_at,
-                "not_judged": list(verdict.not_judged),
-                "findings": [asdict(finding) for finding in verdict.findings],
+                "check": evaluation.check,
+                "passed": evaluation.passed if _is_compared(evaluation) else None,
+                "compared": _is_compared(evaluation),
+                "severity": evaluation.severity.value,
+                "looked_at": evaluation.summary,
+                "not_judged": list(evaluation.not_judged),
+                "findings": [_finding(finding) for finding in evaluation.findings],
             }
-            for verdict in report.verdicts
+            for evaluation in report.evaluations
         ],
+    }
+
+
+def _is_compared(evaluation: Evaluation) -> bool:
+    return evaluation.outcome is not Outcome.NOT_VERIFIABLE
+
+
+def _finding(finding: Finding) -> dict[str, str]:
+    return {
+        "subject": finding.subject,
+        "found": finding.found,
+        "expected": finding.expected,
+        "remedy": finding.action,
+        "severity": finding.severity.value,
     }

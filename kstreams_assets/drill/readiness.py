@@ -331,9 +331,9 @@ def _findings(report: GovernanceReport | None) -> tuple[Finding, ...] | None:
     if report is None:
         return None
     return tuple(
-        Finding("governance", f"{verdict.check}: {finding}", severity=finding.severity)
-        for verdict in report.verdicts
-        for finding in verdict.findings
+        Finding("governance", f"{evaluation.check}: {finding}", severity=finding.severity)
+        for evaluation in report.evaluations
+        for finding in evaluation.findings
     )
 
 

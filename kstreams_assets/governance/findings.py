@@ -1,132 +1,35 @@
 """What a check of an application's governance says, and the table that keeps it."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Annotated, Final
 
-from kstreams_assets.checks import Severity
+from kstreams_assets.checks import Evaluation, Finding, Outcome, Severity, worst
 from kstreams_assets.warehouse.column import ApplicationId, Column, RunId
 from kstreams_assets.warehouse.layout import Warehouse
 from kstreams_assets.warehouse.table import Table
-
-_MOST: Final = 10
-
-CHECKS: Final[Mapping[str, str]] = {
-    "internal_topics_as_declared": (
-        "The repartition and subscription topics of the application are those of its topology, and"
-        " those that are declared: none lacks, none is left over. Red: the application was changed,"
-        " never started, or another version of it ran here."
-    ),
-    "stores_as_declared": (
-        "The changelogs on the cluster are those of the topology's stores, and the stores are those"
-        " that are declared. Red: a store was added, removed or renamed; under a new name it begins"
-        " empty."
-    ),
-    "topology_as_declared": (
-        "Inputs and outputs are on the cluster and are those that are declared, and the group"
-        " commits offsets of the topology's inputs alone. Red: the topology text is not that of the"
-        " application which runs."
-    ),
-    "partitions_as_needed": (
-        "Topics that meet in one store have equally many partitions, internal topics as many as"
-        " what they come from, and declared counts hold. Red: Kafka Streams refuses to start, or"
-        " keys lie apart from their state."
-    ),
-    "changelogs_replicated": (
-        "Internal topics have the declared replication factor (3 where there are three brokers) and"
-        " min.insync.replicas (2), and every replica is in sync. Red: one broker's loss can take"
-        " state along, or writes are refused."
-    ),
-    "cleanup_policies_fit": (
-        "Every topic's cleanup.policy fits what it is for: compact for stores, compact,delete for"
-        " windows and sessions, delete without retention for repartition topics. Red: records that"
-        " are still needed are removed."
-    ),
-    "retention_covers_windows": (
-        "Changelogs of windows keep records for as long as the store does, and all that is backed"
-        " up stays until the backup has read it. Red: retention.ms is shorter."
-    ),
-    "inputs_kept_for_rebuild": (
-        "Inputs reach back as far as a rebuild of the application from them needs. Red: their"
-        " retention is shorter than declared."
-    ),
-    "tombstone_share": (
-        "Changelogs are not flooded with tombstones: their share in the newest windows is below the"
-        " limit."
-    ),
-    "store_growth": "No store grows by more than the limit from one window to the next.",
-    "lag_within_limits": (
-        "The application is not further behind than the limit, and Kafka deleted nothing before it"
-        " was processed. Red: records were deleted unprocessed."
-    ),
-    "keys_are_spread": (
-        "No partition gets more than the limit of its topic's records: no key is hot."
-    ),
-    "owner_and_objective_declared": (
-        "The application has an owner, and says how much may be lost or how long a recovery may"
-        " take."
-    ),
-}
-"""Every check and what it claims, in the order in which they are shown."""
-
 
 NOTHING_COMPARED: Final = "Nothing was compared."
 """What a check says that had nothing to look at; it has not passed."""
 
 
-@dataclass(frozen=True, slots=True)
-class GovernanceFinding:
-    """One deviation of a topic, store or group (`subject`): what is, what should be, what to do."""
-
-    subject: str
-    found: str
-    expected: str
-    remedy: str
-    severity: Severity = Severity.ERROR
-
-    def __str__(self) -> str:
-        return f"{self.subject}: {self.found}; expected: {self.expected}. {self.remedy}"
-
-
-@dataclass(frozen=True, slots=True)
-class GovernanceVerdict:
-    """How one check came out.
-
-    `looked_at` says what was compared, `not_judged` what was not and why.
-    """
-
-    check: str
-    looked_at: str
-    findings: tuple[GovernanceFinding, ...] = ()
-    not_judged: tuple[str, ...] = ()
-
-    @property
-    def passed(self) -> bool:
-        """Whether nothing was found."""
-        return not self.findings
-
-    @property
-    def compared(self) -> bool:
-        """Whether anything was compared at all: what is not declared or not there cannot pass."""
-        return bool(self.findings) or self.looked_at != NOTHING_COMPARED
-
-    @property
-    def is_red(self) -> bool:
-        """Whether an error was found, and not warnings alone."""
-        return any(finding.severity is Severity.ERROR for finding in self.findings)
-
-    @property
-    def severity(self) -> Severity:
-        """How bad it is when it failed."""
-        return Severity.ERROR if self.is_red or self.passed else Severity.WARN
-
-    @property
-    def explanation(self) -> str:
-        """What was found, with the remedies; or what was looked at."""
-        texts = [str(finding) for finding in self.findings[:_MOST]] or [self.looked_at]
-        if len(self.findings) > _MOST:
-            texts.append(f"And {len(self.findings) - _MOST} more.")
-        return " ".join([*texts, *(f"Not judged: {text}" for text in self.not_judged)])
+def evaluation_of(
+    check: str, looked_at: str, findings: Iterable[Finding], not_judged: Iterable[str]
+) -> Evaluation:
+    """How a check came out: it passed only if something was compared and nothing was found."""
+    found = tuple(findings)
+    outcome = Outcome.FAILED if found else Outcome.PASSED
+    if not found and looked_at == NOTHING_COMPARED:
+        outcome = Outcome.NOT_VERIFIABLE
+    return Evaluation(
+        check,
+        "",
+        outcome,
+        found,
+        looked_at,
+        severity=worst(finding.severity for finding in found),
+        not_judged=tuple(not_judged),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,37 +40,30 @@ class GovernanceReport:
     run_id: str
     cluster_id: str
     judged_at_ms: int
-    verdicts: tuple[GovernanceVerdict, ...]
+    evaluations: tuple[Evaluation, ...]
 
     @property
     def is_red(self) -> bool:
         """Whether an error was found."""
-        return any(verdict.is_red for verdict in self.verdicts)
+        return any(evaluation.is_red for evaluation in self.evaluations)
 
-    def of_severity(self, severity: Severity) -> list[GovernanceFinding]:
+    def of_severity(self, severity: Severity) -> list[Finding]:
         """All findings that are so bad."""
-        return [f for v in self.verdicts for f in v.findings if f.severity is severity]
-
-    def verdict(self, check: str) -> GovernanceVerdict:
-        """The verdict of a check; KeyError when there is none."""
-        for verdict in self.verdicts:
-            if verdict.check == check:
-                return verdict
-        raise KeyError(check)
-
-
-def verdict(
-    check: str,
-    looked_at: str,
-    findings: Iterable[GovernanceFinding] = (),
-    not_judged: Iterable[str] = (),
-) -> GovernanceVerdict:
-    """A verdict with its findings, the bad ones first."""
-    ordered = sorted(findings, key=lambda f: (f.severity is Severity.WARN, f.subject))
-    return GovernanceVerdict(check, looked_at, tuple(ordered), tuple(not_judged))
+        return [f for e in self.evaluations for f in e.findings if f.severity is severity]
 
 
 _KEPT_MS: Final = 90 * 86_400_000
+
+
+@dataclass(frozen=True, slots=True)
+class StoredFinding:
+    """A finding as it is stored; `remedy` is its action."""
+
+    subject: str
+    found: str
+    expected: str
+    remedy: str
+    severity: Severity = Severity.ERROR
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +81,7 @@ class StoredVerdict:
     looked_at: Annotated[str, Column("What was compared.")]
     not_judged: Annotated[tuple[str, ...], Column("What could not be looked at, and why.")]
     findings: Annotated[
-        tuple[GovernanceFinding, ...],
+        tuple[StoredFinding, ...],
         Column("Topic, store or application (`subject`), what is, what should be, what to do."),
     ]
 
@@ -204,7 +100,7 @@ class FindingsTable:
 
     def record(self, report: GovernanceReport) -> None:
         """Add a report; old ones go now and then."""
-        self._table.append([_stored(report, n, v) for n, v in enumerate(report.verdicts)])
+        self._table.append([_stored(report, n, v) for n, v in enumerate(report.evaluations)])
 
     def newest(self, application_id: str) -> GovernanceReport | None:
         """The newest report of an application, None before the first.
@@ -222,24 +118,35 @@ class FindingsTable:
             run_id=run_id,
             cluster_id=rows[0].cluster_id,
             judged_at_ms=rows[0].judged_at_ms,
-            verdicts=tuple(
-                GovernanceVerdict(row.check, row.looked_at, row.findings, row.not_judged)
+            evaluations=tuple(
+                evaluation_of(
+                    row.check,
+                    row.looked_at,
+                    (
+                        Finding(f.subject, f.found, f.expected, f.remedy, f.severity)
+                        for f in row.findings
+                    ),
+                    row.not_judged,
+                )
                 for row in rows
             ),
         )
 
 
-def _stored(report: GovernanceReport, position: int, verdict: GovernanceVerdict) -> StoredVerdict:
+def _stored(report: GovernanceReport, position: int, found: Evaluation) -> StoredVerdict:
     return StoredVerdict(
         application_id=report.application_id,
         judged_at_ms=report.judged_at_ms,
         run_id=report.run_id,
         cluster_id=report.cluster_id,
         position=position,
-        check=verdict.check,
-        passed=verdict.passed,
-        severity=verdict.severity,
-        looked_at=verdict.looked_at,
-        not_judged=verdict.not_judged,
-        findings=verdict.findings,
+        check=found.check,
+        passed=not found.findings,
+        severity=found.severity,
+        looked_at=found.summary,
+        not_judged=found.not_judged,
+        findings=tuple(
+            StoredFinding(f.subject, f.found, f.expected, f.action, f.severity)
+            for f in found.findings
+        ),
     )

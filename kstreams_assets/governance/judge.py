@@ -3,21 +3,26 @@
 import difflib
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Final
 
 from kstreams_assets.app.model import AppTopic, TopicRole, TopicRoles
 from kstreams_assets.app.names import owner_of, store_of
 from kstreams_assets.app.store_format import StoreKind
-from kstreams_assets.checks import Severity
+from kstreams_assets.checks import Evaluation, Finding, Severity
 from kstreams_assets.governance.facts import Declared, GovernanceFacts, TopicState
-from kstreams_assets.governance.findings import (
-    NOTHING_COMPARED,
-    GovernanceFinding,
-    GovernanceVerdict,
-    verdict,
-)
+from kstreams_assets.governance.findings import NOTHING_COMPARED, evaluation_of
 
 _UNITS: Final = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1_000, "s"))
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What one check compared, what it found, and what it could not judge and why."""
+
+    looked_at: str
+    findings: Iterable[Finding] = ()
+    not_judged: Iterable[str] = ()
 
 
 def set_configs(bootstrap_servers: str, topic: str, **configs: str | int) -> str:
@@ -59,12 +64,12 @@ _ALIKE = 0.6
 """Names of stores that are at least so much alike are taken for a renamed store."""
 
 
-def internal_topics_as_declared(facts: GovernanceFacts, declared: Declared) -> GovernanceVerdict:
+def internal_topics_as_declared(facts: GovernanceFacts, declared: Declared) -> Look:
     """No repartition topic lacks, is left over, or is missing from the declaration."""
     known = declared.names(TopicRole.REPARTITION)
     findings = [_missing_internal(topic) for topic in known if topic not in facts.topics]
     findings += [
-        GovernanceFinding(
+        Finding(
             topic,
             "an internal topic that the topology text does not have",
             "only internal topics of the topology",
@@ -83,10 +88,10 @@ def internal_topics_as_declared(facts: GovernanceFacts, declared: Declared) -> G
     else:
         findings += _undeclared("internal topic", declared.internal, allowed, "internal_topics")
     looked = f"Repartition topics as in the topology: {len(known)}."
-    return verdict("internal_topics_as_declared", looked, findings, not_judged)
+    return Look(looked, findings, not_judged)
 
 
-def stores_as_declared(facts: GovernanceFacts, declared: Declared) -> GovernanceVerdict:
+def stores_as_declared(facts: GovernanceFacts, declared: Declared) -> Look:
     """No changelog lacks or is left over; a renamed store is told once, with its likely names."""
     application_id = declared.application_id
     logs = {
@@ -100,7 +105,7 @@ def stores_as_declared(facts: GovernanceFacts, declared: Declared) -> Governance
         for topic in _unexpected(facts, declared)
         if (store := store_of(application_id, topic)) is not None
     }
-    findings: list[GovernanceFinding] = []
+    findings: list[Finding] = []
     for store, topic in sorted(surplus.items()):
         former = _former(store, missing, logs)
         if former is None:
@@ -117,15 +122,15 @@ def stores_as_declared(facts: GovernanceFacts, declared: Declared) -> Governance
         names = {store.name for store in declared.application.stores}
         findings += _undeclared("store", names, allowed, "stores")
     looked = f"Changelogs as in the topology: {len(logs)}."
-    return verdict("stores_as_declared", looked, findings, not_judged)
+    return Look(looked, findings, not_judged)
 
 
-def topology_as_declared(facts: GovernanceFacts, declared: Declared) -> GovernanceVerdict:
+def topology_as_declared(facts: GovernanceFacts, declared: Declared) -> Look:
     """Inputs and outputs are there and declared; the group reads what the topology says."""
     inputs = declared.names(TopicRole.INPUT, TopicRole.GLOBAL)
     outputs = declared.names(TopicRole.OUTPUT)
     findings = [
-        GovernanceFinding(
+        Finding(
             topic,
             "not on the cluster, or not visible to this user",
             f"a topic that the application {'reads' if topic in inputs else 'writes'}",
@@ -151,17 +156,15 @@ def topology_as_declared(facts: GovernanceFacts, declared: Declared) -> Governan
     looked = f"Inputs ({len(inputs)}) and outputs ({len(outputs)}) as in the topology."
     if not inputs and not outputs:
         looked = NOTHING_COMPARED
-    return verdict("topology_as_declared", looked, findings, not_judged)
+    return Look(looked, findings, not_judged)
 
 
-def _not_read_by_topology(
-    facts: GovernanceFacts, declared: Declared
-) -> Iterator[GovernanceFinding]:
+def _not_read_by_topology(facts: GovernanceFacts, declared: Declared) -> Iterator[Finding]:
     known = set(declared.names(*TopicRole))
     ids = {declared.application_id, *facts.other_application_ids}
     for topic in sorted(facts.committed_topics - known - declared.application.not_mine):
         if owner_of(topic, ids) != declared.application_id:  # else the other checks tell it
-            yield GovernanceFinding(
+            yield Finding(
                 topic,
                 f"group {declared.application_id} has committed offsets of it",
                 "offsets only of topics that the topology reads",
@@ -172,7 +175,7 @@ def _not_read_by_topology(
             )
 
 
-def _never_committed(facts: GovernanceFacts, declared: Declared) -> Iterator[GovernanceFinding]:
+def _never_committed(facts: GovernanceFacts, declared: Declared) -> Iterator[Finding]:
     """Of a topic with records, while the group commits others: the application does not read it."""
     if not facts.committed_topics:
         return
@@ -180,7 +183,7 @@ def _never_committed(facts: GovernanceFacts, declared: Declared) -> Iterator[Gov
         parts = [state for p, state in facts.reads.items() if p.topic == topic]
         has_records = any(part.end > part.log_start for part in parts)
         if has_records and all(part.committed is None for part in parts):
-            yield GovernanceFinding(
+            yield Finding(
                 topic,
                 f"group {declared.application_id} has committed no offset of it, though it has"
                 " records",
@@ -214,11 +217,9 @@ def _former(store: str, missing: Collection[str], stores: Collection[str]) -> st
     return None
 
 
-def _renamed(
-    facts: GovernanceFacts, store: str, topic: str, former: str, *, gone: bool
-) -> GovernanceFinding:
+def _renamed(facts: GovernanceFacts, store: str, topic: str, former: str, *, gone: bool) -> Finding:
     left = "is gone" if gone else "is still there with the former state"
-    return GovernanceFinding(
+    return Finding(
         store,
         f"store {former} was likely renamed to {store}: the topology text does not have the"
         f" changelog {topic}, and that of {former} {left}",
@@ -230,8 +231,8 @@ def _renamed(
     )
 
 
-def _surplus_store(facts: GovernanceFacts, store: str, topic: str) -> GovernanceFinding:
-    return GovernanceFinding(
+def _surplus_store(facts: GovernanceFacts, store: str, topic: str) -> Finding:
+    return Finding(
         store,
         f"a changelog ({topic}) of a store that the topology text does not have",
         "only changelogs of the topology's stores",
@@ -242,8 +243,8 @@ def _surplus_store(facts: GovernanceFacts, store: str, topic: str) -> Governance
     )
 
 
-def _missing_store(store: str, changelog: str) -> GovernanceFinding:
-    return GovernanceFinding(
+def _missing_store(store: str, changelog: str) -> Finding:
+    return Finding(
         store,
         f"its changelog {changelog} is not on the cluster, or not visible to this user",
         f"a changelog {changelog}",
@@ -253,8 +254,8 @@ def _missing_store(store: str, changelog: str) -> GovernanceFinding:
     )
 
 
-def _missing_internal(topic: str) -> GovernanceFinding:
-    return GovernanceFinding(
+def _missing_internal(topic: str) -> Finding:
+    return Finding(
         topic,
         "not on the cluster, or not visible to this user",
         "an internal topic of the topology",
@@ -265,9 +266,9 @@ def _missing_internal(topic: str) -> GovernanceFinding:
 
 def _undeclared(
     what: str, names: Iterable[str], allowed: Collection[str], setting: str
-) -> Iterator[GovernanceFinding]:
+) -> Iterator[Finding]:
     for name in sorted(set(names) - set(allowed)):
-        yield GovernanceFinding(
+        yield Finding(
             name,
             f"the topology has this {what}, the declaration has not",
             f"one of {', '.join(sorted(allowed)) or 'none'}",
@@ -279,7 +280,7 @@ def _undeclared(
 _READ = TopicRoles({TopicRole.INPUT, TopicRole.REPARTITION})
 
 
-def partitions_as_needed(facts: GovernanceFacts, declared: Declared) -> GovernanceVerdict:
+def partitions_as_needed(facts: GovernanceFacts, declared: Declared) -> Look:
     """Declared counts, co-partitioned topics, changelogs and repartition topics.
 
     The rules are those of `RepartitionTopics` and `ChangelogTopics` of Kafka Streams 4.x: a
@@ -290,7 +291,7 @@ def partitions_as_needed(facts: GovernanceFacts, declared: Declared) -> Governan
     counts = {name: topic.partitions for name, topic in facts.topics.items()}
     apart = list(_apart(facts, declared, counts))
     findings = [
-        GovernanceFinding(
+        Finding(
             topic,
             f"{counts[topic]} partitions",
             f"{count}, as declared in governance.partitions",
@@ -304,8 +305,7 @@ def partitions_as_needed(facts: GovernanceFacts, declared: Declared) -> Governan
     for topic in declared.application.topics:
         if topic.name in counts and topic.name not in said and topic.name not in unclear:
             findings += _internal(facts, declared, topic, counts)
-    return verdict(
-        "partitions_as_needed",
+    return Look(
         f"Topics: {len(counts)}; groups of them that meet in one store:"
         f" {len(declared.application.copartitioned)}.",
         findings,
@@ -322,7 +322,7 @@ def _not_judged(declared: Declared) -> Iterator[str]:
 
 def _apart(
     facts: GovernanceFacts, declared: Declared, counts: dict[str, int]
-) -> Iterator[tuple[GovernanceFinding, frozenset[str]]]:
+) -> Iterator[tuple[Finding, frozenset[str]]]:
     """Groups whose topics that users make differ: Kafka Streams cannot put that right."""
     for group in declared.application.copartitioned:
         made = {t: counts[t] for t in sorted(group - declared.internal) if t in counts}
@@ -332,7 +332,7 @@ def _apart(
         narrow = [topic for topic, count in made.items() if count < widest]
         found = ", ".join(f"{topic} has {count}" for topic, count in made.items())
         commands = "; ".join(add_partitions(facts.bootstrap_servers, t, widest) for t in narrow)
-        finding = GovernanceFinding(
+        finding = Finding(
             ", ".join(made),
             f"different numbers of partitions ({found})",
             f"{widest} each, since their records meet in one store",
@@ -345,7 +345,7 @@ def _apart(
 
 def _internal(
     facts: GovernanceFacts, declared: Declared, topic: AppTopic, counts: dict[str, int]
-) -> Iterator[GovernanceFinding]:
+) -> Iterator[Finding]:
     if not topic.is_internal:
         return
     needed = _needed(declared, topic, counts)
@@ -359,7 +359,7 @@ def _internal(
         else " If the application itself sets the number (Repartitioned.withNumberOfPartitions),"
         f" declare it: governance.partitions: {{{topic.name}: {counts[topic.name]}}}."
     )
-    yield GovernanceFinding(
+    yield Finding(
         topic.name,
         f"{counts[topic.name]} partitions",
         f"{count}, as {widest}",
@@ -425,7 +425,7 @@ _POLICIES: Final = {
 """What Kafka Streams gives changelogs (`*ChangelogTopicConfig` of 4.x); all others are compact."""
 
 
-def changelogs_replicated(facts: GovernanceFacts, declared: Declared) -> GovernanceVerdict:
+def changelogs_replicated(facts: GovernanceFacts, declared: Declared) -> Look:
     """Replication factor, min.insync.replicas and replicas in sync of the internal topics."""
     topics = [facts.topics[name] for name in sorted(declared.internal & facts.topics.keys())]
     findings = [
@@ -444,16 +444,16 @@ def changelogs_replicated(facts: GovernanceFacts, declared: Declared) -> Governa
             " broker(s)."
         )
     looked = f"Internal topics: {len(topics)}; brokers: {facts.brokers}."
-    return verdict("changelogs_replicated", looked, findings, not_judged)
+    return Look(looked, findings, not_judged)
 
 
 def _too_few_replicas(
     facts: GovernanceFacts, declared: Declared, topic: TopicState
-) -> Iterator[GovernanceFinding]:
+) -> Iterator[Finding]:
     said = declared.governance.replication_factor
     least = _least_replicas(facts, declared)
     if topic.replication_factor < least:
-        yield GovernanceFinding(
+        yield Finding(
             topic.name,
             f"replication factor {topic.replication_factor}",
             f"at least {least}"
@@ -473,13 +473,13 @@ def _least_replicas(facts: GovernanceFacts, declared: Declared) -> int:
 
 def _acknowledged_by_few(
     facts: GovernanceFacts, declared: Declared, topic: TopicState
-) -> Iterator[GovernanceFinding]:
+) -> Iterator[Finding]:
     said = declared.governance.min_insync_replicas
     replicated = topic.replication_factor
     least = said or (_IN_SYNC if replicated >= _REPLICAS else 1)
     actual = topic.number("min.insync.replicas", 1)
     if actual < least:
-        yield GovernanceFinding(
+        yield Finding(
             topic.name,
             f"min.insync.replicas {actual}",
             f"at least {least}" + (", as declared" if said else f" of {replicated} replicas"),
@@ -489,7 +489,7 @@ def _acknowledged_by_few(
         )
     elif actual >= replicated > 1 and replicated >= _least_replicas(facts, declared):
         fewer = set_configs(facts.bootstrap_servers, topic.name, min_insync_replicas=replicated - 1)
-        yield GovernanceFinding(
+        yield Finding(
             topic.name,
             f"min.insync.replicas {actual} with {replicated} replicas",
             "less than the replication factor",
@@ -499,10 +499,10 @@ def _acknowledged_by_few(
         )
 
 
-def _out_of_sync(topic: TopicState) -> Iterator[GovernanceFinding]:
+def _out_of_sync(topic: TopicState) -> Iterator[Finding]:
     if topic.lagging:
         refused = topic.in_sync < topic.number("min.insync.replicas", 1)
-        yield GovernanceFinding(
+        yield Finding(
             topic.name,
             f"partitions {', '.join(map(str, topic.lagging))} have as few as {topic.in_sync} of"
             f" {topic.replication_factor} replicas in sync"
@@ -513,9 +513,9 @@ def _out_of_sync(topic: TopicState) -> Iterator[GovernanceFinding]:
         )
 
 
-def cleanup_policies_fit(facts: GovernanceFacts, declared: Declared) -> GovernanceVerdict:
+def cleanup_policies_fit(facts: GovernanceFacts, declared: Declared) -> Look:
     """cleanup.policy of changelogs by kind of store, of tables' sources, of repartition topics."""
-    findings: list[GovernanceFinding] = []
+    findings: list[Finding] = []
     not_judged: list[str] = []
     for topic in declared.application.topics:
         state = facts.topics.get(topic.name)
@@ -532,10 +532,10 @@ def cleanup_policies_fit(facts: GovernanceFacts, declared: Declared) -> Governan
             if any(declared.formats[s].undeclared for s in topic.stores if s in declared.formats):
                 not_judged.append(f"the kind of store {', '.join(topic.stores)} is not declared.")
     looked = f"Topics: {len(facts.topics)}."
-    return verdict("cleanup_policies_fit", looked, findings, not_judged)
+    return Look(looked, findings, not_judged)
 
 
-def _repartition(facts: GovernanceFacts, topic: TopicState) -> Iterator[GovernanceFinding]:
+def _repartition(facts: GovernanceFacts, topic: TopicState) -> Iterator[Finding]:
     if topic.policies == _DELETE and not topic.deletes:
         return
     kept = (
@@ -549,7 +549,7 @@ def _repartition(facts: GovernanceFacts, topic: TopicState) -> Iterator[Governan
         retention_ms=-1,
         retention_bytes=-1,
     )
-    yield GovernanceFinding(
+    yield Finding(
         topic.name,
         kept,
         "cleanup.policy delete without retention (the application deletes what it has processed)",
@@ -557,12 +557,12 @@ def _repartition(facts: GovernanceFacts, topic: TopicState) -> Iterator[Governan
     )
 
 
-def _source_of_a_table(facts: GovernanceFacts, topic: TopicState) -> Iterator[GovernanceFinding]:
+def _source_of_a_table(facts: GovernanceFacts, topic: TopicState) -> Iterator[Finding]:
     if "compact" in topic.policies and not topic.deletes:
         return
     if not topic.deletes and "delete" in topic.policies:
         return  # nothing is ever removed
-    yield GovernanceFinding(
+    yield Finding(
         topic.name,
         f"cleanup.policy {_said(topic)} with retention.ms"
         f" {duration(topic.number('retention.ms', -1))}",
@@ -574,7 +574,7 @@ def _source_of_a_table(facts: GovernanceFacts, topic: TopicState) -> Iterator[Go
 
 def _changelog(
     facts: GovernanceFacts, declared: Declared, topic: AppTopic, state: TopicState
-) -> Iterator[GovernanceFinding]:
+) -> Iterator[Finding]:
     formats = [declared.formats[store] for store in topic.stores if store in declared.formats]
     if not formats or (formats[0].undeclared and formats[0].kind is StoreKind.KEY_VALUE):
         wanted = state.policies if "compact" in state.policies else _COMPACT
@@ -590,7 +590,7 @@ def _changelog(
 
 def _wrong_policy(
     facts: GovernanceFacts, topic: TopicState, wanted: frozenset[str], kind: StoreKind | None
-) -> GovernanceFinding:
+) -> Finding:
     if kind is StoreKind.JOIN_WINDOW:
         why = "Records of one key and time may replace each other"
     elif kind in _POLICIES:
@@ -605,7 +605,7 @@ def _wrong_policy(
         why = "The log is never cleaned"
     policy = ",".join(sorted(wanted))
     of_kind = f" for a store of kind {kind}" if kind else " for a changelog"
-    return GovernanceFinding(
+    return Finding(
         topic.name,
         f"cleanup.policy {_said(topic)}",
         f"{policy}{of_kind}",
@@ -616,12 +616,12 @@ def _wrong_policy(
 
 def _versions_compacted(
     facts: GovernanceFacts, topic: TopicState, history_ms: int
-) -> Iterator[GovernanceFinding]:
+) -> Iterator[Finding]:
     lag_ms = topic.number("min.compaction.lag.ms", 0)
     if lag_ms < history_ms:
         needed = history_ms + 86_400_000
         command = set_configs(facts.bootstrap_servers, topic.name, min_compaction_lag_ms=needed)
-        yield GovernanceFinding(
+        yield Finding(
             topic.name,
             f"min.compaction.lag.ms {duration(lag_ms)}",
             f"more than the store's history retention, {duration(history_ms)}",
@@ -641,14 +641,14 @@ _WINDOWS: Final = 2
 """A backup reads a window when it has closed, and has as long again for it."""
 
 
-def retention_covers_windows(facts: GovernanceFacts, declared: Declared) -> GovernanceVerdict:
+def retention_covers_windows(facts: GovernanceFacts, declared: Declared) -> Look:
     """Retention of window changelogs against their stores, of all topics against the backup.
 
     What is written to a changelog may be as old as the store's retention, and has to be there until
     the backup has read it: hence the sum of both.
     """
     delay_ms = _WINDOWS * (declared.window_ms or 0)
-    findings: list[GovernanceFinding] = []
+    findings: list[Finding] = []
     not_judged: list[str] = []
     for topic in declared.application.topics:
         state = facts.topics.get(topic.name)
@@ -667,7 +667,7 @@ def retention_covers_windows(facts: GovernanceFacts, declared: Declared) -> Gove
     looked = (
         f"Topics: {len(facts.topics)}; a backup may come {duration(delay_ms)} after a window began."
     )
-    return verdict("retention_covers_windows", looked, findings, not_judged)
+    return Look(looked, findings, not_judged)
 
 
 def _expiring(declared: Declared, topic: AppTopic) -> dict[str, int | None]:
@@ -688,14 +688,14 @@ def _kept_for_rebuild(declared: Declared, topic: AppTopic) -> bool:
 
 def _shorter_than_store(
     facts: GovernanceFacts, topic: TopicState, store_ms: int, delay_ms: int
-) -> Iterator[GovernanceFinding]:
+) -> Iterator[Finding]:
     kept_ms = _kept_ms(topic)
     if kept_ms is None or kept_ms >= store_ms + delay_ms:
         return
     command = set_configs(
         facts.bootstrap_servers, topic.name, retention_ms=max(store_ms, delay_ms) + _DAY_MS
     )
-    yield GovernanceFinding(
+    yield Finding(
         topic.name,
         f"retention.ms {duration(kept_ms)}",
         f"at least {duration(store_ms + delay_ms)}: the store's retention and the time that a"
@@ -706,12 +706,12 @@ def _shorter_than_store(
 
 def _shorter_than_backup(
     facts: GovernanceFacts, topic: TopicState, delay_ms: int
-) -> Iterator[GovernanceFinding]:
+) -> Iterator[Finding]:
     kept_ms = _kept_ms(topic)
     if kept_ms is None or kept_ms >= delay_ms:
         return
     command = set_configs(facts.bootstrap_servers, topic.name, retention_ms=delay_ms)
-    yield GovernanceFinding(
+    yield Finding(
         topic.name,
         f"retention.ms {duration(kept_ms)}",
         f"at least {duration(delay_ms)}, two windows of the backup",
@@ -720,26 +720,23 @@ def _shorter_than_backup(
     )
 
 
-def inputs_kept_for_rebuild(facts: GovernanceFacts, declared: Declared) -> GovernanceVerdict:
+def inputs_kept_for_rebuild(facts: GovernanceFacts, declared: Declared) -> Look:
     """Retention of inputs against how far back a rebuild needs them."""
-    name = "inputs_kept_for_rebuild"
     rebuild_ms = declared.governance.rebuild_ms
     if rebuild_ms is None:
-        return verdict(name, NOTHING_COMPARED, (), ["governance.rebuild_hours is not declared."])
+        return Look(NOTHING_COMPARED, (), ["governance.rebuild_hours is not declared."])
     needed_ms = max(rebuild_ms, _WINDOWS * (declared.window_ms or 0))
     topics = [facts.topics[topic] for topic in declared.names(*_INPUTS) if topic in facts.topics]
     findings = [finding for topic in topics for finding in _forgets(facts, topic, needed_ms)]
     looked = f"Inputs: {len(topics)}, {duration(needed_ms)} back." if topics else NOTHING_COMPARED
-    return verdict(name, looked, findings)
+    return Look(looked, findings)
 
 
-def _forgets(
-    facts: GovernanceFacts, topic: TopicState, needed_ms: int
-) -> Iterator[GovernanceFinding]:
+def _forgets(facts: GovernanceFacts, topic: TopicState, needed_ms: int) -> Iterator[Finding]:
     kept_ms = _kept_ms(topic)
     if kept_ms is not None and kept_ms < needed_ms:
         command = set_configs(facts.bootstrap_servers, topic.name, retention_ms=needed_ms)
-        yield GovernanceFinding(
+        yield Finding(
             topic.name,
             f"retention.ms {duration(kept_ms)}",
             f"at least {duration(needed_ms)}, as declared in governance.rebuild_hours",
@@ -749,7 +746,7 @@ def _forgets(
     elif topic.deletes and topic.number("retention.bytes", -1) >= 0:
         size = topic.number("retention.bytes", -1)
         command = set_configs(facts.bootstrap_servers, topic.name, retention_bytes=-1)
-        yield GovernanceFinding(
+        yield Finding(
             topic.name,
             f"retention.bytes {size}",
             "no limit by size, so that the declared time holds under any load",
@@ -768,14 +765,11 @@ _ENOUGH: Final = 100
 """Of fewer records or rows shares say nothing."""
 
 
-def tombstone_share(facts: GovernanceFacts, declared: Declared) -> GovernanceVerdict:
+def tombstone_share(facts: GovernanceFacts, declared: Declared) -> Look:
     """Tombstones among the backed-up records of changelogs."""
-    name = "tombstone_share"
     limit = declared.governance.limits.max_tombstone_share
     if limit is None:
-        return verdict(
-            name, NOTHING_COMPARED, (), ["governance.limits.max_tombstone_share is off."]
-        )
+        return Look(NOTHING_COMPARED, (), ["governance.limits.max_tombstone_share is off."])
     shares: dict[str, float] = {}
     for topic in declared.names(TopicRole.CHANGELOG):
         parts = [found for part, found in facts.backed_up.items() if part.topic == topic]
@@ -783,7 +777,7 @@ def tombstone_share(facts: GovernanceFacts, declared: Declared) -> GovernanceVer
         if records >= _ENOUGH:
             shares[topic] = sum(part.tombstones for part in parts) / records
     findings = [
-        GovernanceFinding(
+        Finding(
             topic,
             f"{share:.1%} of the records in the newest windows are tombstones",
             f"at most {limit:.1%}",
@@ -799,16 +793,14 @@ def tombstone_share(facts: GovernanceFacts, declared: Declared) -> GovernanceVer
     not_judged = [] if shares else [f"no changelog has {_ENOUGH} records in the newest windows."]
     highest = max(shares.values(), default=0.0)
     looked = f"Changelogs: {len(shares)}; at most {highest:.1%} of their records are tombstones."
-    return verdict(name, looked if shares else NOTHING_COMPARED, findings, not_judged)
+    return Look(looked if shares else NOTHING_COMPARED, findings, not_judged)
 
 
-def store_growth(facts: GovernanceFacts, declared: Declared) -> GovernanceVerdict:
+def store_growth(facts: GovernanceFacts, declared: Declared) -> Look:
     """Rows of each store in its newest snapshot against those in the one before."""
-    name = "store_growth"
     limit = declared.governance.limits.max_store_growth
     if limit is None:
-        return verdict(
-            name,
+        return Look(
             NOTHING_COMPARED,
             (),
             ["governance.limits.max_store_growth is not declared."],
@@ -819,7 +811,7 @@ def store_growth(facts: GovernanceFacts, declared: Declared) -> GovernanceVerdic
         if rows.before >= _ENOUGH
     }
     findings = [
-        GovernanceFinding(
+        Finding(
             store,
             f"{facts.store_rows[store].before:,} rows in window"
             f" {facts.store_rows[store].before_window}, {facts.store_rows[store].rows:,} in"
@@ -834,19 +826,17 @@ def store_growth(facts: GovernanceFacts, declared: Declared) -> GovernanceVerdic
         if share > limit
     ]
     not_judged = [] if grown else [f"no store has two snapshots with {_ENOUGH} rows."]
-    return verdict(
-        name, f"Stores: {len(grown)}." if grown else NOTHING_COMPARED, findings, not_judged
-    )
+    return Look(f"Stores: {len(grown)}." if grown else NOTHING_COMPARED, findings, not_judged)
 
 
-def lag_within_limits(facts: GovernanceFacts, declared: Declared) -> GovernanceVerdict:
+def lag_within_limits(facts: GovernanceFacts, declared: Declared) -> Look:
     """Lag of each topic that the group reads; what was deleted unprocessed always counts."""
     limit = declared.governance.limits.max_lag_records
     lags = lags_of(facts)
     findings = list(_lost(facts))
     if limit is not None and facts.committed_topics:
         findings += [
-            GovernanceFinding(
+            Finding(
                 topic,
                 f"the application is {lag:,} offsets behind",
                 f"at most {limit:,}",
@@ -864,7 +854,7 @@ def lag_within_limits(facts: GovernanceFacts, declared: Declared) -> GovernanceV
         not_judged.append(f"group {declared.application_id} has committed nothing.")
     furthest = max(lags.values(), default=0)
     looked = f"Topics: {len(lags)}; the application is at most {furthest:,} offsets behind."
-    return verdict("lag_within_limits", looked if lags else NOTHING_COMPARED, findings, not_judged)
+    return Look(looked if lags else NOTHING_COMPARED, findings, not_judged)
 
 
 def lags_of(facts: GovernanceFacts) -> Mapping[str, int]:
@@ -875,7 +865,7 @@ def lags_of(facts: GovernanceFacts) -> Mapping[str, int]:
     return lags
 
 
-def _lost(facts: GovernanceFacts) -> Iterator[GovernanceFinding]:
+def _lost(facts: GovernanceFacts) -> Iterator[Finding]:
     lost: defaultdict[str, list[str]] = defaultdict(list)
     for partition, state in sorted(facts.reads.items()):
         if state.lost:
@@ -883,7 +873,7 @@ def _lost(facts: GovernanceFacts) -> Iterator[GovernanceFinding]:
                 f"partition {partition.partition}: offsets {state.committed} to {state.log_start}"
             )
     for topic, ranges in lost.items():
-        yield GovernanceFinding(
+        yield Finding(
             topic,
             f"deleted before the application had processed them ({'; '.join(ranges)})",
             "that retention is longer than the application is ever behind",
@@ -892,13 +882,12 @@ def _lost(facts: GovernanceFacts) -> Iterator[GovernanceFinding]:
         )
 
 
-def keys_are_spread(facts: GovernanceFacts, declared: Declared) -> GovernanceVerdict:
+def keys_are_spread(facts: GovernanceFacts, declared: Declared) -> Look:
     """The largest share of a partition in what each topic that the group reads got."""
-    name = "keys_are_spread"
     limit = declared.governance.limits.max_partition_share
     if limit is None:
         text = "governance.limits.max_partition_share is not declared."
-        return verdict(name, NOTHING_COMPARED, (), [text])
+        return Look(NOTHING_COMPARED, (), [text])
     shares: dict[str, tuple[float, int]] = {}
     for topic in declared.names(TopicRole.INPUT, TopicRole.REPARTITION):
         counts = _records(facts, topic)
@@ -907,7 +896,7 @@ def keys_are_spread(facts: GovernanceFacts, declared: Declared) -> GovernanceVer
             hottest = max(counts, key=lambda partition: counts[partition])
             shares[topic] = counts[hottest] / total, hottest
     findings = [
-        GovernanceFinding(
+        Finding(
             topic,
             f"partition {partition} gets {share:.1%} of the records",
             f"at most {limit:.1%}",
@@ -920,9 +909,7 @@ def keys_are_spread(facts: GovernanceFacts, declared: Declared) -> GovernanceVer
         if share > limit
     ]
     not_judged = [] if shares else [f"no topic with several partitions has {_ENOUGH} records."]
-    return verdict(
-        name, f"Topics: {len(shares)}." if shares else NOTHING_COMPARED, findings, not_judged
-    )
+    return Look(f"Topics: {len(shares)}." if shares else NOTHING_COMPARED, findings, not_judged)
 
 
 def _records(facts: GovernanceFacts, topic: str) -> dict[int, int]:
@@ -937,12 +924,12 @@ def _records(facts: GovernanceFacts, topic: str) -> dict[int, int]:
     }
 
 
-def owner_and_objective_declared(_facts: GovernanceFacts, declared: Declared) -> GovernanceVerdict:
+def owner_and_objective_declared(_facts: GovernanceFacts, declared: Declared) -> Look:
     """Somebody owns the application, and says what a recovery must reach."""
     findings = []
     if not declared.owners:
         findings.append(
-            GovernanceFinding(
+            Finding(
                 declared.application_id,
                 "no owner",
                 "somebody who answers for it",
@@ -957,7 +944,7 @@ def owner_and_objective_declared(_facts: GovernanceFacts, declared: Declared) ->
     absent = [name for name, value in said.items() if value is None]
     if len(absent) == len(said):
         findings.append(
-            GovernanceFinding(
+            Finding(
                 declared.application_id,
                 "no recovery objective",
                 "how much may be lost, or how long a recovery may take",
@@ -967,31 +954,100 @@ def owner_and_objective_declared(_facts: GovernanceFacts, declared: Declared) ->
         )
         absent = []
     told = [f"{name} {value:g}" for name, value in said.items() if value is not None]
-    return verdict(
-        "owner_and_objective_declared",
+    return Look(
         f"Owners: {', '.join(declared.owners) or 'none'}; objectives: {', '.join(told) or 'none'}.",
         findings,
         [f"{name} is not declared." for name in absent],
     )
 
 
-_JUDGES: Final[tuple[Callable[[GovernanceFacts, Declared], GovernanceVerdict], ...]] = (
-    internal_topics_as_declared,
-    stores_as_declared,
-    topology_as_declared,
-    partitions_as_needed,
-    changelogs_replicated,
-    cleanup_policies_fit,
-    retention_covers_windows,
-    inputs_kept_for_rebuild,
-    tombstone_share,
-    store_growth,
-    lag_within_limits,
-    keys_are_spread,
-    owner_and_objective_declared,
+Judge = Callable[[GovernanceFacts, Declared], Look]
+
+_TABLE: Final[tuple[tuple[Judge, str], ...]] = (
+    (
+        internal_topics_as_declared,
+        "The repartition and subscription topics of the application are those of its topology, and"
+        " those that are declared: none lacks, none is left over. Red: the application was changed,"
+        " never started, or another version of it ran here.",
+    ),
+    (
+        stores_as_declared,
+        "The changelogs on the cluster are those of the topology's stores, and the stores are those"
+        " that are declared. Red: a store was added, removed or renamed; under a new name it begins"
+        " empty.",
+    ),
+    (
+        topology_as_declared,
+        "Inputs and outputs are on the cluster and are those that are declared, and the group"
+        " commits offsets of the topology's inputs alone. Red: the topology text is not that of the"
+        " application which runs.",
+    ),
+    (
+        partitions_as_needed,
+        "Topics that meet in one store have equally many partitions, internal topics as many as"
+        " what they come from, and declared counts hold. Red: Kafka Streams refuses to start, or"
+        " keys lie apart from their state.",
+    ),
+    (
+        changelogs_replicated,
+        "Internal topics have the declared replication factor (3 where there are three brokers) and"
+        " min.insync.replicas (2), and every replica is in sync. Red: one broker's loss can take"
+        " state along, or writes are refused.",
+    ),
+    (
+        cleanup_policies_fit,
+        "Every topic's cleanup.policy fits what it is for: compact for stores, compact,delete for"
+        " windows and sessions, delete without retention for repartition topics. Red: records that"
+        " are still needed are removed.",
+    ),
+    (
+        retention_covers_windows,
+        "Changelogs of windows keep records for as long as the store does, and all that is backed"
+        " up stays until the backup has read it. Red: retention.ms is shorter.",
+    ),
+    (
+        inputs_kept_for_rebuild,
+        "Inputs reach back as far as a rebuild of the application from them needs. Red: their"
+        " retention is shorter than declared.",
+    ),
+    (
+        tombstone_share,
+        "Changelogs are not flooded with tombstones: their share in the newest windows is below the"
+        " limit.",
+    ),
+    (
+        store_growth,
+        "No store grows by more than the limit from one window to the next.",
+    ),
+    (
+        lag_within_limits,
+        "The application is not further behind than the limit, and Kafka deleted nothing before it"
+        " was processed. Red: records were deleted unprocessed.",
+    ),
+    (
+        keys_are_spread,
+        "No partition gets more than the limit of its topic's records: no key is hot.",
+    ),
+    (
+        owner_and_objective_declared,
+        "The application has an owner, and says how much may be lost or how long a recovery may"
+        " take.",
+    ),
 )
 
+CHECKS: Final[Mapping[str, str]] = {one.__name__: claim for one, claim in _TABLE}
+"""Every check and what it claims, in the order in which they are shown."""
 
-def judge(facts: GovernanceFacts, declared: Declared) -> tuple[GovernanceVerdict, ...]:
-    """Every check, in the order of `findings.CHECKS`."""
-    return tuple(check(facts, declared) for check in _JUDGES)
+
+def judge(facts: GovernanceFacts, declared: Declared) -> tuple[Evaluation, ...]:
+    """Every check, in the order of `CHECKS`."""
+    return tuple(_evaluated(one.__name__, one(facts, declared)) for one, _ in _TABLE)
+
+
+def _evaluated(check: str, look: Look) -> Evaluation:
+    return evaluation_of(
+        check,
+        look.looked_at,
+        sorted(look.findings, key=lambda f: (f.severity is Severity.WARN, f.subject)),
+        look.not_judged,
+    )

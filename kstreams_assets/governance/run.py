@@ -153,7 +153,7 @@ def check_governance(
         run_id=run_id,
         cluster_id=facts.cluster_id,
         judged_at_ms=facts.taken_at_ms,
-        verdicts=judge(facts, declared_of(settings)),
+        evaluations=judge(facts, declared_of(settings)),
     )
     FindingsTable(settings.warehouse).record(report)
     return report, facts

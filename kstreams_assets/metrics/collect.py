@@ -276,10 +276,10 @@ def governance_samples(evidence: Evidence) -> Iterator[Sample]:
     if report is None:
         return
     yield catalogue.GOVERNANCE_TIME.sample(report.judged_at_ms / 1000)
-    for verdict in report.verdicts:
+    for evaluation in report.evaluations:
         for severity in Severity:
-            found = sum(finding.severity is severity for finding in verdict.findings)
-            labels = {"check": verdict.check, "severity": severity.value}
+            found = sum(finding.severity is severity for finding in evaluation.findings)
+            labels = {"check": evaluation.check, "severity": severity.value}
             yield catalogue.GOVERNANCE_FINDINGS.sample(found, **labels)
 
 

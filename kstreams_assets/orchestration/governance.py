@@ -5,15 +5,10 @@ from collections.abc import Iterator
 import dagster as dg
 
 from kstreams_assets.app.model import StreamsApplication
-from kstreams_assets.checks import Severity
+from kstreams_assets.checks import Evaluation, Finding, Outcome, Severity
 from kstreams_assets.governance.facts import GovernanceFacts
-from kstreams_assets.governance.findings import (
-    CHECKS,
-    GovernanceFinding,
-    GovernanceReport,
-    GovernanceVerdict,
-)
-from kstreams_assets.governance.judge import lags_of
+from kstreams_assets.governance.findings import GovernanceReport
+from kstreams_assets.governance.judge import CHECKS, lags_of
 from kstreams_assets.governance.run import check_governance
 from kstreams_assets.orchestration.check_events import CHECK_SEVERITY, metadata_numbers
 from kstreams_assets.orchestration.failure import told_as_failure
@@ -52,7 +47,7 @@ def report_metadata(
     numbers = {
         "errors": len(report.of_severity(Severity.ERROR)),
         "warnings": len(report.of_severity(Severity.WARN)),
-        "failed_checks": sum(not verdict.passed for verdict in report.verdicts),
+        "failed_checks": sum(bool(evaluation.findings) for evaluation in report.evaluations),
         "offset_lag": sum(lags.values()),
     }
     return {
@@ -81,7 +76,7 @@ def report_metadata(
     }
 
 
-def findings_table(findings: tuple[GovernanceFinding, ...]) -> dg.TableMetadataValue:
+def findings_table(findings: tuple[Finding, ...]) -> dg.TableMetadataValue:
     """Findings as a table."""
     return dg.MetadataValue.table(
         [
@@ -90,7 +85,7 @@ def findings_table(findings: tuple[GovernanceFinding, ...]) -> dg.TableMetadataV
                     "subject": finding.subject,
                     "found": finding.found,
                     "expected": finding.expected,
-                    "remedy": finding.remedy,
+                    "remedy": finding.action,
                     "severity": finding.severity.value,
                 }
             )
@@ -142,10 +137,10 @@ def build_governance_asset(settings: ApplicationSettings) -> dg.AssetsDefinition
             yield dg.MaterializeResult(
                 asset_key=key, metadata=report_metadata(report, facts, settings.application)
             )
-        for verdict in report.verdicts:
-            wanted = dg.AssetCheckKey(key, verdict.check) in context.selected_asset_check_keys
-            if wanted and verdict.compared:
-                yield _check_result(key, verdict)
+        for evaluation in report.evaluations:
+            wanted = dg.AssetCheckKey(key, evaluation.check) in context.selected_asset_check_keys
+            if wanted and evaluation.outcome is not Outcome.NOT_VERIFIABLE:
+                yield _check_result(key, evaluation)
 
     return governance
 
@@ -167,19 +162,19 @@ def build_governance_schedules(settings: ApplicationSettings) -> list[dg.Schedul
     ]
 
 
-def _check_result(key: dg.AssetKey, verdict: GovernanceVerdict) -> dg.AssetCheckResult:
+def _check_result(key: dg.AssetKey, evaluation: Evaluation) -> dg.AssetCheckResult:
     metadata: dict[str, dg.MetadataValue] = {
-        "findings_count": dg.MetadataValue.int(len(verdict.findings)),
+        "findings_count": dg.MetadataValue.int(len(evaluation.findings)),
     }
-    if verdict.findings:
-        metadata["findings"] = findings_table(verdict.findings)
-    if verdict.not_judged:
-        metadata["not_judged"] = dg.MetadataValue.text(" ".join(verdict.not_judged))
+    if evaluation.findings:
+        metadata["findings"] = findings_table(evaluation.findings)
+    if evaluation.not_judged:
+        metadata["not_judged"] = dg.MetadataValue.text(" ".join(evaluation.not_judged))
     return dg.AssetCheckResult(
         asset_key=key,
-        check_name=verdict.check,
-        passed=verdict.passed,
-        severity=CHECK_SEVERITY[verdict.severity],
-        description=verdict.explanation,
+        check_name=evaluation.check,
+        passed=evaluation.passed,
+        severity=CHECK_SEVERITY[evaluation.severity],
+        description=evaluation.explanation,
         metadata=metadata,
     )

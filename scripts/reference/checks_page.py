@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from kstreams_assets.backup.verdicts import CHANGELOG_CHECKS, CHECKS
 from kstreams_assets.completeness.result import Outcome
-from kstreams_assets.governance.findings import CHECKS as GOVERNANCE_CHECKS
+from kstreams_assets.governance.judge import CHECKS as GOVERNANCE_CHECKS
 from kstreams_assets.ktables.checks import KTABLE_CHECKS
 from kstreams_assets.orchestration.drill import DRILL_CHECKS
 from kstreams_assets.orchestration.restore import GROUP_OFFSETS_CHECKS, RESTORE_CHECKS

@@ -61,7 +61,7 @@ def governance_of(stage: Stage, *checks: str) -> dict[str, str]:
     """These checks of the declaration against the cluster, and all others that are red."""
     report, _ = check_governance(stage.settings, run_id=unique_name("governance"))
     found: dict[str, str] = {}
-    for verdict in report.verdicts:
+    for verdict in report.evaluations:
         if verdict.check in checks or verdict.is_red:
             word = "red" if verdict.is_red else "warning"
             subjects = sorted({plain(stage, finding.subject) for finding in verdict.findings})

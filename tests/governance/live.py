@@ -14,6 +14,7 @@ from examples.orders_count.application import EXAMPLE, EXAMPLE_V2, STORE
 from examples.orders_created.orders import TOPIC, events
 from examples.streams.application import ExampleApplication
 from examples.streams.load import send
+from kstreams_assets.checks import Evaluation
 from kstreams_assets.cli.app_file import load_settings
 from kstreams_assets.governance.findings import GovernanceReport
 from kstreams_assets.governance.run import check_governance
@@ -138,7 +139,13 @@ def look(settings: ApplicationSettings) -> GovernanceReport:
 
 def failing(report: GovernanceReport) -> set[str]:
     """The checks that are not green."""
-    return {verdict.check for verdict in report.verdicts if not verdict.passed}
+    return {verdict.check for verdict in report.evaluations if verdict.findings}
+
+
+def of_check(report: GovernanceReport, check: str) -> Evaluation:
+    """How one check came out."""
+    (found,) = (one for one in report.evaluations if one.check == check)
+    return found
 
 
 def become(settings: ApplicationSettings, checks: set[str]) -> GovernanceReport:
@@ -148,7 +155,7 @@ def become(settings: ApplicationSettings, checks: set[str]) -> GovernanceReport:
         report = look(settings)
         if failing(report) == checks:
             return report
-        told = [v.explanation for v in report.verdicts if not v.passed]
+        told = [v.explanation for v in report.evaluations if v.findings]
         assert time.monotonic() < deadline, told
         time.sleep(0.3)
 

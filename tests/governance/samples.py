@@ -10,6 +10,7 @@ from kstreams_assets.app.model import AppTopic, TopicRole
 from kstreams_assets.app.roles import application_from_topology
 from kstreams_assets.app.store_format import StoreFormat, StoreKind, format_of
 from kstreams_assets.app.topology import parse_topology
+from kstreams_assets.checks import Evaluation
 from kstreams_assets.governance.facts import (
     Declared,
     Governance,
@@ -17,7 +18,6 @@ from kstreams_assets.governance.facts import (
     PartitionState,
     TopicState,
 )
-from kstreams_assets.governance.findings import GovernanceVerdict
 from kstreams_assets.governance.judge import judge
 from kstreams_assets.offsets import TopicPartitionId
 
@@ -149,12 +149,12 @@ def configs(name: str, **said: object) -> Callable[[GovernanceFacts], Governance
     return topic(name, configs={key.replace("_", "."): str(v) for key, v in said.items()})
 
 
-def failed(facts: GovernanceFacts, said: Declared) -> dict[str, GovernanceVerdict]:
+def failed(facts: GovernanceFacts, said: Declared) -> dict[str, Evaluation]:
     """The checks that did not pass."""
-    return {v.check: v for v in judge(facts, said) if not v.passed}
+    return {v.check: v for v in judge(facts, said) if v.findings}
 
 
-def the_one(facts: GovernanceFacts, said: Declared) -> GovernanceVerdict:
+def the_one(facts: GovernanceFacts, said: Declared) -> Evaluation:
     """The only check that did not pass."""
     (only,) = failed(facts, said).values()
     return only

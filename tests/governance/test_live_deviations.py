@@ -34,6 +34,7 @@ from tests.governance.live import (
     create,
     delete,
     look,
+    of_check,
     reassign,
     run_application,
     set_config,
@@ -123,8 +124,8 @@ DEVIATIONS = {
 
 def test_a_healthy_application_is_green(live: Live) -> None:
     report = look(live.counts)
-    assert [v.explanation for v in report.verdicts if not v.passed] == []
-    assert [v.explanation for v in look(live.fraud).verdicts if not v.passed] == []
+    assert [v.explanation for v in report.evaluations if v.findings] == []
+    assert [v.explanation for v in look(live.fraud).evaluations if v.findings] == []
     assert FindingsTable(live.counts.warehouse).newest(APP) == report
 
 
@@ -134,7 +135,7 @@ def test_a_deviation_turns_its_check_red(live: Live, name: str) -> None:
     settings = deviation.of(live)
     deviation.make(live)
     try:
-        only = become(settings, {deviation.check}).verdict(deviation.check)
+        only = of_check(become(settings, {deviation.check}), deviation.check)
     finally:
         deviation.undo(live)
     assert only.is_red
@@ -148,13 +149,13 @@ def test_a_renamed_store(live: Live, tmp_path: Path) -> None:
     """The same application, started with a store of another name."""
     renamed = f"{APP}-{STORE_V2}-changelog"
     run_application(live, tmp_path / "state", EXAMPLE_V2.config, renamed)
-    only = become(live.counts, {"stores_as_declared"}).verdict("stores_as_declared")
+    only = of_check(become(live.counts, {"stores_as_declared"}), "stores_as_declared")
     live.cluster.delete_topics([renamed])
     (finding,) = only.findings
     assert finding.subject == STORE_V2
     assert f"store {STORE} was likely renamed to {STORE_V2}" in finding.found
-    assert f'Materialized.as("{STORE}")' in finding.remedy
-    assert f"--delete --topic {renamed}" in finding.remedy
+    assert f'Materialized.as("{STORE}")' in finding.action
+    assert f"--delete --topic {renamed}" in finding.action
     become(live.counts, set())
 
 
@@ -196,7 +197,7 @@ def test_an_input_with_more_partitions(live: Live) -> None:
     admin = AdminClient({"bootstrap.servers": live.servers})
     for future in admin.create_partitions([NewPartitions(TOPIC, 4)]).values():
         future.result(20)
-    only = become(live.counts, {"partitions_as_needed"}).verdict("partitions_as_needed")
+    only = of_check(become(live.counts, {"partitions_as_needed"}), "partitions_as_needed")
     assert only.is_red
     assert f"{REPARTITION}: 2 partitions; expected: 4, as {TOPIC}" in only.explanation
     assert "kafka-streams-application-reset.sh" in only.explanation
@@ -204,7 +205,7 @@ def test_an_input_with_more_partitions(live: Live) -> None:
 
 def test_a_broker_that_is_down(live: Live) -> None:
     live.brokers.kill_node(2)
-    only = become(live.fraud, {"changelogs_replicated"}).verdict("changelogs_replicated")
+    only = of_check(become(live.fraud, {"changelogs_replicated"}), "changelogs_replicated")
     assert not only.is_red
     assert "as few as 2 of 3 replicas in sync" in only.explanation
     assert "bring it back" in only.explanation

@@ -5,26 +5,24 @@ from pathlib import Path
 
 import pytest
 
-from kstreams_assets.checks import Severity
+from kstreams_assets.checks import Finding, Severity
 from kstreams_assets.governance import findings as table_module
 from kstreams_assets.governance.findings import (
-    CHECKS,
     FindingsTable,
-    GovernanceFinding,
     GovernanceReport,
-    GovernanceVerdict,
+    evaluation_of,
 )
 from kstreams_assets.warehouse.layout import CONTROL_TABLES, Warehouse
 
-BAD = GovernanceFinding("t", "a", "b", "Do c.", Severity.WARN)
-WORSE = GovernanceFinding("u", "d", "e", "Do f.")
+BAD = Finding("t", "a", "b", "Do c.", Severity.WARN)
+WORSE = Finding("u", "d", "e", "Do f.")
 
 
 def report(at_ms: int = 1_000, run_id: str = "run-1") -> GovernanceReport:
     """Two checks, one of which failed."""
     verdicts = (
-        GovernanceVerdict("store_growth", "Nothing was compared.", (), ("no limit.",)),
-        GovernanceVerdict("keys_are_spread", "1 topic.", (WORSE, BAD)),
+        evaluation_of("store_growth", "Nothing was compared.", (), ("no limit.",)),
+        evaluation_of("keys_are_spread", "1 topic.", (WORSE, BAD), ()),
     )
     return GovernanceReport("shop", run_id, "cluster", at_ms, verdicts)
 
@@ -67,14 +65,9 @@ def test_what_a_report_says() -> None:
     found = report()
     assert found.is_red
     assert found.of_severity(Severity.WARN) == [BAD]
-    assert found.verdict("keys_are_spread").explanation == (
-        "u: d; expected: e. Do f. t: a; expected: b. Do c."
-    )
-    passed = found.verdict("store_growth").explanation
+    assert found.evaluations[1].explanation == ("u: d; expected: e. Do f. t: a; expected: b. Do c.")
+    passed = found.evaluations[0].explanation
     assert passed == "Nothing was compared. Not judged: no limit."
-    with pytest.raises(KeyError):
-        found.verdict("x")
-    many = GovernanceVerdict("x", "", (BAD,) * 12)
+    many = evaluation_of("x", "", (BAD,) * 12, ())
     assert many.explanation.endswith("And 2 more.")
     assert not many.is_red
-    assert set(CHECKS) >= {v.check for v in found.verdicts}

@@ -20,9 +20,8 @@ from kstreams_assets.drill.report import (
 from kstreams_assets.drill.settings import DrillSettings
 from kstreams_assets.governance.findings import (
     FindingsTable,
-    GovernanceFinding,
     GovernanceReport,
-    GovernanceVerdict,
+    evaluation_of,
 )
 from kstreams_assets.metrics import collect as proofs
 from kstreams_assets.metrics.collect import read_warehouse
@@ -139,11 +138,11 @@ def test_ready(settings: ApplicationSettings, monkeypatch: pytest.MonkeyPatch) -
 
 def test_governance(settings: ApplicationSettings) -> None:
     assert "kstreams_governance_timestamp_seconds" not in _exposed(settings).names
-    finding = GovernanceFinding("t", "1 replica", "3", "Raise it.")
+    finding = Finding("t", "1 replica", "3", "Raise it.")
     warning = replace(finding, severity=Severity.WARN)
     verdicts = (
-        GovernanceVerdict("changelogs_replicated", "all", (finding, finding, warning)),
-        GovernanceVerdict("store_growth", "all"),
+        evaluation_of("changelogs_replicated", "all", (finding, finding, warning), ()),
+        evaluation_of("store_growth", "all", (), ()),
     )
     report = GovernanceReport("shop", "run-1", "cluster", 9_000, verdicts)
     FindingsTable(settings.warehouse).record(replace(report, run_id="run-0", judged_at_ms=8_000))
