@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import DataFrame, SparkSession
 
 from kstreams_assets.app.store_columns import KEY_PARTS
-from kstreams_assets.ktables.plan import SnapshotWork
 from kstreams_assets.warehouse.committer import NewFile
 from spark_resources.data_files import NewFolder, SnapshotFile
 from spark_resources.failures import spark_failures
 from spark_resources.ktable_columns import with_decoded_columns
 from spark_resources.ktable_rows import Newest, chosen_rows, newest_rows, read_source
 from spark_resources.spans import write_files
+from spark_resources.work import SnapshotWork
 
 if TYPE_CHECKING:
     from kstreams_assets.warehouse.schemas import RegisteredSchema

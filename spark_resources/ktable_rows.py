@@ -11,9 +11,9 @@ from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
 from kstreams_assets.app.store_format import StoreKind
-from kstreams_assets.ktables.plan import SnapshotWork
 from kstreams_assets.offsets import OffsetRange
 from spark_resources.ktable_columns import with_key_parts
+from spark_resources.work import SnapshotWork
 
 _MOST_RANGES: Final = 16
 """With more ranges of one partition a join is cheaper than comparisons, one after the other."""

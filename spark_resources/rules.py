@@ -24,7 +24,6 @@ from kstreams_assets.completeness.content import (
 )
 from kstreams_assets.completeness.result import Sample
 from kstreams_assets.completeness.view import View, ViewKind, key_parts_of, value_columns
-from kstreams_assets.ktables.plan import SnapshotWork
 from spark_resources.failures import SPARK_FAILURES, SparkJobError, spark_failures
 from spark_resources.ktable_columns import with_decoded_columns, with_decoded_record
 from spark_resources.ktable_rows import (
@@ -35,6 +34,7 @@ from spark_resources.ktable_rows import (
     numbered,
     rows_inside,
 )
+from spark_resources.work import SnapshotWork
 
 if TYPE_CHECKING:
     from kstreams_assets.warehouse.schemas import RegisteredSchema

@@ -12,12 +12,12 @@ from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from kstreams_assets.backup.plan import ReadRange
 from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.warehouse.committer import NewFile
 from kstreams_assets.warehouse.spans import SpanPlan
 from spark_resources.data_files import WRITTEN_DDL, NewFolder, SpanEdges, SpanFiles
 from spark_resources.failures import spark_failures
+from spark_resources.work import ReadRange
 
 ArrowTask = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 

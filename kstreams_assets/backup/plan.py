@@ -7,6 +7,7 @@ from kstreams_assets.backup.windows import Edges
 from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.warehouse.point import topic_id_of
 from kstreams_assets.warehouse.spans import Gap, GapCause, SpanPlan, Window
+from spark_resources.work import ReadRange
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,15 +18,6 @@ class LogState:
     log_start: int
     committed: int | None = None
     """Committed offset of the application's group, known for repartition topics only."""
-
-
-@dataclass(frozen=True, slots=True)
-class ReadRange:
-    """One contiguous stretch of a partition, `[start, end)`."""
-
-    partition: TopicPartitionId
-    start: int
-    end: int
 
 
 def plan_span(window: Window, edges: Edges, log: LogState, *, repartition: bool) -> SpanPlan:

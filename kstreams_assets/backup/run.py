@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 from kstreams_assets.app.model import AppTopic, StreamsApplication
 from kstreams_assets.backup.accounting import Accountant
 from kstreams_assets.backup.facts import facts_of
-from kstreams_assets.backup.plan import ReadRange, commit_groups, read_ranges
+from kstreams_assets.backup.plan import commit_groups, read_ranges
 from kstreams_assets.backup.planner import Planner, RunPlan, TopicPlan
 from kstreams_assets.backup.result import (
     BackupReadError,
@@ -43,6 +43,7 @@ from kstreams_assets.warehouse.records import SpanId, contents_of, ensure_record
 from kstreams_assets.warehouse.schemas import try_to_save_schemas
 from kstreams_assets.warehouse.spans import SpanContent, SpanPlan, SpanResult, Window
 from kstreams_assets.warehouse.table import make_warehouse, refuse_newer_tables
+from spark_resources.work import ReadRange
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

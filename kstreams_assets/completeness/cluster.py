@@ -4,7 +4,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from kstreams_assets.app.model import TopicRole, TopicRoles
-from kstreams_assets.backup.plan import ReadRange
 from kstreams_assets.completeness.content import (
     ClusterRows,
     Content,
@@ -28,6 +27,7 @@ from kstreams_assets.warehouse.point import (
     PartitionCut,
     RecoveryPoint,
 )
+from spark_resources.work import ReadRange
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

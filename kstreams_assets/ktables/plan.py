@@ -6,15 +6,16 @@ which it may build (its base) and the records that this one did not hold, or fro
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from kstreams_assets.app.model import TopicRole, TopicRoles
-from kstreams_assets.app.store_format import StoreFormat, StoreKind
+from kstreams_assets.app.store_format import StoreKind
 from kstreams_assets.ktables.snapshot import Snapshot, SnapshotPartition, TableStore
-from kstreams_assets.offsets import OffsetRange, TopicPartitionId, outside
+from kstreams_assets.offsets import OffsetRange, RangeSet, TopicPartitionId, outside
 from kstreams_assets.warehouse.point import PartitionCut, RecoveryPoint
 from kstreams_assets.warehouse.records import SpanFile
 from kstreams_assets.warehouse.spans import Window
+from spark_resources.work import SnapshotWork
 
 _SOURCES = TopicRoles({TopicRole.INPUT, TopicRole.GLOBAL})
 
@@ -125,22 +126,7 @@ def with_saved(part: PartitionPlan, thinned: Iterable[OffsetRange]) -> Partition
     wanted = list(thinned)
     if part.cut.saved_from is not None:
         wanted.append(OffsetRange(part.cut.saved_from, part.cut.end))
-    return replace(part, saved=intersection(part.ranges, wanted))
-
-
-def intersection(
-    ranges: Sequence[OffsetRange], others: Iterable[OffsetRange]
-) -> tuple[OffsetRange, ...]:
-    """Offsets in both, as disjoint ranges in order; `ranges` are disjoint and in order."""
-    found: list[OffsetRange] = []
-    for other in sorted(others):
-        for each in ranges:
-            start, end = max(each.start, other.start), min(each.end, other.end)
-            if found:
-                start = max(start, found[-1].end)
-            if start < end:
-                found.append(OffsetRange(start, end))
-    return tuple(found)
+    return replace(part, saved=tuple(RangeSet(part.ranges) & wanted))
 
 
 def saved_cuts(parts: Iterable[PartitionPlan]) -> Mapping[TopicPartitionId, PartitionCut]:
@@ -209,30 +195,6 @@ def _plan_partition(cut: PartitionCut, base: SnapshotPartition | None) -> Partit
         outside(start, cut.end, cut.excluded),
         base_rows=OffsetRange(cut.log_start, max(cut.log_start, base.whole_below)),
     )
-
-
-@dataclass(frozen=True, slots=True)
-class SnapshotWork:
-    """The rows of one snapshot: which files hold them, which of their offsets count.
-
-    Of `base_files` (an earlier window of the same table) the rows in `base_ranges` count, of
-    `whole_files` and `saved_file` all, of `cut_files` those in `ranges`; both are by partition.
-    `saved_file` may repeat offsets of the span files. `stream_times` are those of the base.
-    `records` is about how many there are in all of these, `record_bytes` what one takes.
-    """
-
-    window: str
-    format: StoreFormat
-    partitions: tuple[int, ...]
-    base_files: tuple[str, ...]
-    base_ranges: Mapping[int, Sequence[OffsetRange]] | None
-    whole_files: tuple[str, ...]
-    cut_files: tuple[str, ...]
-    ranges: Mapping[int, Sequence[OffsetRange]]
-    saved_file: str | None = None
-    stream_times: Mapping[int, int] = field(default_factory=dict)
-    records: int = 0
-    record_bytes: float = 0.0
 
 
 def work_of(

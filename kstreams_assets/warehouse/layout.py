@@ -123,11 +123,11 @@ class Warehouse:
             )
 
     def records(self, application_id: str) -> Path:
-        """The records of one application's backups (written by Spark only)."""
+        """The records of one application's backups."""
         return self.root / "records" / application_id
 
     def ktable(self, application_id: str, store: str) -> Path:
-        """The snapshots of one store (written by Spark only)."""
+        """The snapshots of one store."""
         return self.root / "ktables" / application_id / store
 
     def control(self, table: str) -> Path:

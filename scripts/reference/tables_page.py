@@ -68,7 +68,7 @@ def _tables(warehouse: Warehouse) -> list[tuple[Path, str, Columns]]:
     return [
         (
             warehouse.records("<application id>"),
-            "Records, partitioned by `window` and `topic`; written by Spark. A file holds records"
+            "Records, partitioned by `window` and `topic`. A file holds records"
             " of one span, in offset order.",
             _sql_columns(RECORD_COLUMNS, _RECORDS),
         ),
@@ -105,7 +105,7 @@ def _tables(warehouse: Warehouse) -> list[tuple[Path, str, Columns]]:
         ),
         (
             warehouse.ktable("<application id>", "<store>"),
-            "State stores as tables, partitioned by `window`; written by Spark. A window holds the"
+            "State stores as tables, partitioned by `window`. A window holds the"
             " whole state at its recovery point. Which rows count is in `ktable_snapshots`.",
             _ktable_columns(),
         ),

@@ -4,10 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kstreams_assets.backup.plan import LogState, ReadRange, commit_groups, plan_span, read_ranges
+from kstreams_assets.backup.plan import LogState, commit_groups, plan_span, read_ranges
 from kstreams_assets.backup.windows import Edges
 from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.warehouse.spans import LOSSES, Gap, GapCause, Position, SpanPlan
+from spark_resources.work import ReadRange
 from tests.backup.samples import span, window
 
 T0 = TopicPartitionId("t", 0)

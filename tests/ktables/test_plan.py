@@ -9,7 +9,6 @@ from kstreams_assets.app.store_format import Encoding, Format, StoreFormat, Stor
 from kstreams_assets.ktables.plan import (
     PartitionPlan,
     choose_base,
-    intersection,
     plan_partitions,
     saved_cuts,
     state_cuts,
@@ -168,7 +167,3 @@ class TestSaved:
 
     def test_nothing_is_looked_up_where_nothing_was_saved(self) -> None:
         assert saved_cuts([with_saved(PartitionPlan(_cut(30), (_range(0, 30),)), [])]) == {}
-
-    def test_overlapping_ranges_count_once(self) -> None:
-        found = intersection([_range(0, 30)], [_range(5, 20), _range(10, 12), _range(18, 25)])
-        assert found == (_range(5, 20), _range(20, 25))

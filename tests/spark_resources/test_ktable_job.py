@@ -12,7 +12,6 @@ from deltalake import DeltaTable
 from pyspark.sql import functions as F
 
 from kstreams_assets.app.store_format import Encoding, Format, StoreFormat, StoreKind
-from kstreams_assets.ktables.plan import SnapshotWork
 from kstreams_assets.ktables.table import open_table, prepare_table, window_files
 from kstreams_assets.offsets import OffsetRange
 from kstreams_assets.warehouse.committer import NewFile, commit, uncommitted
@@ -23,6 +22,7 @@ from spark_resources.failures import SparkJobError
 from spark_resources.ktable_job import snapshot_rows
 from spark_resources.resource import SparkSessionResource
 from spark_resources.spans import write_files
+from spark_resources.work import SnapshotWork
 from tests.ktables.stored_log import table_rows
 from tests.restore.span_files import Stored, span_file
 
