@@ -19,7 +19,6 @@ from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.offsets import CommittedOffset, TopicPartitionId
 from kstreams_assets.restore.request import RestoreMode
-from kstreams_assets.restore.selection import is_recomputed_from
 from kstreams_assets.restore.target import (
     inspect_target,
     require_empty_group,
@@ -155,7 +154,7 @@ def _require_as_verified(
         base = topic.base_offsets[id_.partition]
         if starts[id_] < base or (starts[id_] > base and end > base):
             changed.append(f"{id_} begins at offset {starts[id_]}, not {base}")
-        grown = ends[id_] > end and not is_recomputed_from(roles_of(topic))
+        grown = ends[id_] > end and not roles_of(topic).is_recomputed_from
         if ends[id_] < end or grown:
             changed.append(f"{id_} ends at offset {ends[id_]}, not {end}")
     if changed:

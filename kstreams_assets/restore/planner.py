@@ -6,7 +6,7 @@ import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from kstreams_assets.app.model import Store, TopicRole, TopicRoles
+from kstreams_assets.app.model import Store
 from kstreams_assets.app.store_format import StoreFormat, StoreKind, format_of
 from kstreams_assets.checks import Finding
 from kstreams_assets.kafka.cluster import KafkaCluster
@@ -58,7 +58,6 @@ from kstreams_assets.warehouse.restores import (
 )
 from kstreams_assets.warehouse.table import require_backup
 
-_IN_FLIGHT_ONLY = TopicRoles({TopicRole.REPARTITION})
 _FEW = 5
 
 
@@ -194,7 +193,7 @@ def _source_configs(
     wanted: WantedTopic, noted: NotedFacts | None
 ) -> tuple[Mapping[str, str], tuple[str, ...]]:
     topic = wanted.source
-    if noted is None and wanted.roles == _IN_FLIGHT_ONLY:
+    if noted is None and wanted.roles.in_flight_only:
         return REPARTITION_CONFIGS, (
             f"The configs of {topic} were never backed up: it gets those that Kafka Streams gives"
             " its repartition topics.",
@@ -299,7 +298,6 @@ def misread_buffers(
             )
 
 
-_INTERNAL = TopicRoles({TopicRole.REPARTITION, TopicRole.CHANGELOG})
 _ALL = (OffsetRange(0, 2**63 - 1),)
 _ENDED = frozenset({RestoreState.FINISHED, RestoreState.ROLLED_BACK})
 
@@ -500,7 +498,7 @@ class _Planner:
 
     def _names(self, point: RecoveryPoint | None) -> TargetNames:
         roles = roles_at(self._settings.application, point)
-        internal = {name for name, of_topic in roles.items() if of_topic and of_topic <= _INTERNAL}
+        internal = {name for name, of_topic in roles.items() if of_topic and of_topic.is_internal}
         return target_names(self._application_id, roles, internal, self._request)
 
     def _restore_id(self, point_id: str) -> str:

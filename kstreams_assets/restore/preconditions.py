@@ -3,7 +3,6 @@
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from kstreams_assets.app.model import TopicRole, TopicRoles
 from kstreams_assets.checks import Finding
 from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.restore.plan import (
@@ -31,7 +30,6 @@ from kstreams_assets.warehouse.restores import RestoreState, StoredRestore, Stor
 _TOPIC_RIGHTS = ("READ", "WRITE", "ALTER_CONFIGS")
 _GROUP_RIGHTS = ("READ",)
 _ALL = "ALL"
-_INTERNAL = TopicRoles({TopicRole.CHANGELOG, TopicRole.REPARTITION})
 _HANDED_OVER = frozenset({RestoreState.COMMITTED, RestoreState.FINISHED})
 _TAKEN_OVER = frozenset({"classic", "consumer", "streams"})
 """Types of groups whose offsets the application can go on from."""
@@ -365,7 +363,7 @@ def _not_empty(
     offsets = sum(there.ends) - sum(there.starts)
     written = f" (written by restore {writer.restore_id})" if writer else ""
     remedy = "Delete it, or restore under another name."
-    if topic is not None and not topic.roles & _INTERNAL:
+    if topic is not None and not (topic.roles.is_changelog or topic.roles.is_repartition):
         remedy = f"Delete it, restore under another name, or leave it as it is: {_leave(topic)}."
     return Finding(
         f"topic {target}",
@@ -400,7 +398,7 @@ def _shared(topic: TopicPlan, writer: StoredRestore) -> Finding:
         " second restore would write them again behind the first."
     )
     exclude = f"--exclude {topic.source}"
-    if topic.roles & _INTERNAL:
+    if topic.roles.is_changelog or topic.roles.is_repartition:
         remedy = "It is internal to both, so restore one of them under another application id."
     elif any(partition.committed is not None for partition in topic.partitions):
         remedy = (

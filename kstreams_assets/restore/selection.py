@@ -2,9 +2,9 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Final, Protocol
 
-from kstreams_assets.app.model import StreamsApplication, TopicRole, TopicRoles
+from kstreams_assets.app.model import StreamsApplication, TopicRoles
 from kstreams_assets.checks import Finding
 from kstreams_assets.offsets import TopicPartitionId, outside
 from kstreams_assets.restore.request import (
@@ -349,12 +349,7 @@ def _reasons(seen: Sequence[PointStatus]) -> str:
 Roles = Mapping[str, TopicRoles]
 """Of each topic."""
 
-_NONE: TopicRoles = TopicRoles()
-_IN_FLIGHT_ONLY = TopicRoles({TopicRole.REPARTITION})
-_WRITTEN_ONLY = TopicRoles({TopicRole.OUTPUT})
-_INPUT_ONLY = TopicRoles({TopicRole.INPUT})
-_INTERNAL = TopicRoles({TopicRole.REPARTITION, TopicRole.CHANGELOG})
-_SOURCES = TopicRoles({TopicRole.INPUT, TopicRole.GLOBAL})
+_NONE: Final = TopicRoles()
 
 
 @dataclass(frozen=True, slots=True)
@@ -379,13 +374,8 @@ def roles_at(application: StreamsApplication, point: RecoveryPoint | None) -> Ro
     """The roles of the topics of the application and of those that the point knows besides."""
     roles = {topic.name: topic.roles for topic in application.topics}
     for cut in point.partitions if point else ():
-        roles[cut.topic] = cut.roles or roles.get(cut.topic, TopicRoles())
+        roles[cut.topic] = cut.roles or roles.get(cut.topic, _NONE)
     return roles
-
-
-def is_recomputed_from(roles: TopicRoles) -> bool:
-    """Whether a rebuild starts from the topic: the application reads it and does not write it."""
-    return bool(roles & _SOURCES) and TopicRole.OUTPUT not in roles
 
 
 def reduced(
@@ -396,17 +386,17 @@ def reduced(
     rebuilds = request.mode is not RestoreMode.STATE
     cuts = []
     for cut in point.partitions:
-        of_topic = cut.roles or roles.get(cut.topic, TopicRoles())
-        if cut.topic in excluded or (rebuilds and not is_recomputed_from(of_topic)):
+        of_topic = cut.roles or roles.get(cut.topic, _NONE)
+        if cut.topic in excluded or (rebuilds and not of_topic.is_recomputed_from):
             continue
         start = _start(cut, of_topic, request, committed.get(cut.id))
         # Of repartition topics the judge itself looks at the committed offset.
-        is_tail = of_topic == _INPUT_ONLY and start > cut.log_start
+        is_tail = of_topic.input_only and start > cut.log_start
         cuts.append(replace(cut, log_start=min(start, cut.end)) if is_tail else cut)
     absent = (
         topic
         for topic in point.absent_topics
-        if topic not in excluded and (not rebuilds or is_recomputed_from(roles.get(topic, _NONE)))
+        if topic not in excluded and (not rebuilds or roles.get(topic, _NONE).is_recomputed_from)
     )
     unknown = (topic for topic in point.unknown_topics if topic not in excluded)
     return replace(
@@ -442,7 +432,8 @@ def select(
         _topic(topic, roles[topic], cuts, point, request)
         for topic, cuts in by_topic.items()
         if topic not in excluded
-        and (topic in backed_up or _is_saved(roles[topic]))
+        # Records in flight are saved with the point, whatever is backed up.
+        and (topic in backed_up or roles[topic].in_flight_only)
         and _belongs(roles[topic], request)
     )
     refusals = [
@@ -479,10 +470,10 @@ def _topic(
         offset = committed.get(cut.id)
         ranges = outside(_start(cut, roles, request, offset), cut.end, cut.excluded)
         if request.mode is not RestoreMode.STATE:
-            ranges = ranges if is_recomputed_from(roles) else ()
+            ranges = ranges if roles.is_recomputed_from else ()
             first = ranges[0].start if ranges else cut.log_start
             offset = GroupOffset(topic, cut.partition, first, "")
-        is_read = TopicRole.INPUT in roles or request.mode is RestoreMode.STATE
+        is_read = roles.is_input or request.mode is RestoreMode.STATE
         partitions.append(WantedPartition(cut, ranges, offset if is_read else None))
     return WantedTopic(topic, roles, tuple(partitions))
 
@@ -493,19 +484,14 @@ def _start(
     request: RestoreRequest,
     committed: GroupOffset | None,
 ) -> int:
-    is_tail = roles == _INPUT_ONLY and request.inputs is InputsExtent.TAIL
-    if committed is None or not (roles == _IN_FLIGHT_ONLY or is_tail):
+    is_tail = roles.input_only and request.inputs is InputsExtent.TAIL
+    if committed is None or not (roles.in_flight_only or is_tail):
         return cut.log_start
     return max(cut.log_start, committed.offset)
 
 
 def _belongs(roles: TopicRoles, request: RestoreRequest) -> bool:
-    return request.mode is RestoreMode.STATE or bool(roles - _INTERNAL)
-
-
-def _is_saved(roles: TopicRoles) -> bool:
-    """Records in flight are saved with the point, whatever is backed up."""
-    return roles == _IN_FLIGHT_ONLY
+    return request.mode is RestoreMode.STATE or not roles.is_internal
 
 
 def _committed(point: RecoveryPoint) -> dict[TopicPartitionId, GroupOffset]:
@@ -525,9 +511,9 @@ def _not_backed_up(missing: Roles, request: RestoreRequest) -> Iterable[Finding]
     """Topics without which the application would go on wrongly."""
     for topic, roles in sorted(missing.items()):
         if request.mode is RestoreMode.STATE:
-            needed = roles not in (_WRITTEN_ONLY, _IN_FLIGHT_ONLY)
+            needed = not (roles.written_only or roles.in_flight_only)
         else:
-            needed = is_recomputed_from(roles)
+            needed = roles.is_recomputed_from
         if needed:
             yield Finding(
                 f"topic {topic}",
@@ -542,8 +528,8 @@ def _left_out(
     missing: Roles, roles: Roles, request: RestoreRequest, excluded: Set[str]
 ) -> Iterable[str]:
     for topic, of_topic in sorted(missing.items()):
-        if TopicRole.OUTPUT in of_topic and not (
-            request.mode is RestoreMode.STATE and of_topic != _WRITTEN_ONLY
+        if of_topic.is_output and not (
+            request.mode is RestoreMode.STATE and not of_topic.written_only
         ):
             yield (
                 f"Topic {topic} is not backed up and not restored; create it before the application"
@@ -551,8 +537,8 @@ def _left_out(
             )
     for topic in sorted(excluded):
         what = f"Topic {topic} is excluded."
-        of_topic = roles.get(topic, TopicRoles())
-        if request.mode is RestoreMode.STATE and of_topic != _WRITTEN_ONLY:
+        of_topic = roles.get(topic, _NONE)
+        if request.mode is RestoreMode.STATE and not of_topic.written_only:
             what += (
                 " The state needs it (role "
                 f"{'+'.join(sorted(of_topic)) or 'unknown'}): the application goes on exactly only"
@@ -572,7 +558,7 @@ def _absent_state(
     if request.mode is not RestoreMode.STATE:
         return
     for topic in sorted(set(point.absent_topics) - excluded):
-        if TopicRole.CHANGELOG in roles.get(topic, TopicRoles()):
+        if roles.get(topic, _NONE).is_changelog:
             yield Finding(
                 f"changelog {topic}",
                 f"It was not seen on the cluster when point {point.id} was taken, and was before:"
@@ -642,12 +628,12 @@ def _about_offsets(
         yield f"Committed offsets of topics that are not restored are left out: {_join(dropped)}."
     for topic in topics:
         without = [p.cut.partition for p in topic.partitions if p.committed is None]
-        if TopicRole.INPUT in topic.roles and without:
+        if topic.roles.is_input and without:
             yield (
                 f"{len(without)} of {len(topic.partitions)} partitions of {topic.source} had no"
                 " committed offset; they get none, auto.offset.reset decides as it did before."
             )
-        both = {TopicRole.INPUT, TopicRole.CHANGELOG} <= topic.roles
+        both = topic.roles.is_input and topic.roles.is_changelog
         if both and point.undeclared_topics is None:  # taken by an earlier release
             yield (
                 f"Input {topic.source} serves as changelog, and this point of an earlier release"

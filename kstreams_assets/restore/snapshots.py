@@ -12,7 +12,6 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
-from kstreams_assets.app.model import TopicRole, TopicRoles
 from kstreams_assets.app.store_format import StoreKind
 from kstreams_assets.checks import Finding
 from kstreams_assets.ktables.run import table_stores
@@ -77,9 +76,6 @@ def _count(
                 found.update(rows["partition"].to_pylist())
     return found
 
-
-CHANGELOG_ONLY = TopicRoles({TopicRole.CHANGELOG})
-"""Topics with this role alone are written from snapshots."""
 
 MAKE = "kstreams-assets ktables make"
 RAW_REMEDY = "or set changelog_source to raw"
@@ -185,6 +181,10 @@ def _why_not(store: TableStore, of_point: Mapping[str, Snapshot]) -> str:
     return "" if snapshot.proved else f"not proved: {snapshot.reason.rstrip('.')}"
 
 
+def _make_again(window: str) -> str:
+    return f"Make the snapshot again: {MAKE} --window {window}, {RAW_REMEDY}."
+
+
 def other_cuts(wanted: WantedTopic, chosen: ChosenSnapshot) -> Iterable[Finding]:
     """A snapshot that does not end where the point has the topic's logs end."""
     parts = {partition.partition: partition for partition in chosen.snapshot.partitions}
@@ -197,8 +197,7 @@ def other_cuts(wanted: WantedTopic, chosen: ChosenSnapshot) -> Iterable[Finding]
                 f"store {chosen.store.store}",
                 f"Its KTable snapshot of window {chosen.snapshot.window.key} was not made of"
                 f" partition {cut.partition} of {cut.topic} as the point has it.",
-                action=f"Make it again: {MAKE} --window {chosen.snapshot.window.key},"
-                f" {RAW_REMEDY}.",
+                action=_make_again(chosen.snapshot.window.key),
             )
             return
 
@@ -209,12 +208,12 @@ def _edges(cut: PartitionCut) -> tuple[object, ...]:
 
 def from_raw_logs(wanted: Sequence[WantedTopic], chosen: Mapping[str, object]) -> list[str]:
     """Notes on changelogs that are written from the raw log all the same."""
-    changelogs = [topic for topic in wanted if TopicRole.CHANGELOG in topic.roles]
-    mixed = [topic.source for topic in changelogs if topic.roles != CHANGELOG_ONLY]
+    changelogs = [topic for topic in wanted if topic.roles.is_changelog]
+    mixed = [topic.source for topic in changelogs if not topic.roles.changelog_only]
     without = [
         topic.source
         for topic in changelogs
-        if topic.roles == CHANGELOG_ONLY and topic.source not in chosen
+        if topic.roles.changelog_only and topic.source not in chosen
     ]
     notes = []
     if mixed:
@@ -355,7 +354,7 @@ def from_snapshots(
     topics = [
         _Topic(settings, topic, chosen[topic.source], raw, facts.get(topic.source))
         for topic in wanted
-        if topic.roles == CHANGELOG_ONLY and topic.source in chosen
+        if topic.roles.changelog_only and topic.source in chosen
     ]
     sources = {topic.wanted.source: topic.source for topic in topics}
     return FromSnapshots(
@@ -417,8 +416,7 @@ class _Topic:
             yield Finding(
                 f"store {snapshot.store}",
                 f"Its snapshot of window {snapshot.window.key} is damaged: {problem}.",
-                action=f"Make the snapshot again: {MAKE} --window {snapshot.window.key},"
-                f" {RAW_REMEDY}.",
+                action=_make_again(snapshot.window.key),
             )
         there = sum(file.records for file in self._files)
         if there != snapshot.rows:
@@ -426,8 +424,7 @@ class _Topic:
                 f"store {snapshot.store}",
                 f"Its table has {there:,} rows of window {snapshot.window.key}, noted are"
                 f" {snapshot.rows:,}.",
-                action=f"Make the snapshot again: {MAKE} --window {snapshot.window.key},"
-                f" {RAW_REMEDY}.",
+                action=_make_again(snapshot.window.key),
             )
 
     def notes(self) -> Iterable[str]:
