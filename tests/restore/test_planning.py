@@ -4,10 +4,12 @@ from dataclasses import replace
 
 import pytest
 
+from kstreams_assets.app.model import Store
+from kstreams_assets.app.store_format import StoreFormat, StoreKind
 from kstreams_assets.checks import Finding
 from kstreams_assets.offsets import CommittedOffset
 from kstreams_assets.restore.plan import RestorePlan, SnapshotSource, TopicPlan
-from kstreams_assets.restore.planner import make_plan, plan_topics, restore_id
+from kstreams_assets.restore.planner import make_plan, misread_buffers, plan_topics, restore_id
 from kstreams_assets.restore.preconditions import Facts
 from kstreams_assets.restore.request import (
     ChangelogSource,
@@ -253,3 +255,26 @@ class TestPlan:
         )
         plan = _plan(found, third, one)
         assert [r.subject for r in plan.refusals] == ["a", "topics: nothing", "b", "c"]
+
+
+BUFFER = Store("priced-Buffer", "shop-priced-Buffer-changelog")
+SUMS = Store("sums", "shop-sums-changelog")
+FORMATS = {"sums": StoreFormat(), "waits": StoreFormat(kind=StoreKind.JOIN_BUFFER)}
+RESTORED = {"shop-priced-Buffer-changelog", "shop-sums-changelog", "shop-waits-changelog"}
+
+
+def test_a_buffer_is_known_by_its_name_or_its_declared_kind() -> None:
+    waits = Store("waits", "shop-waits-changelog")
+    notes = [*misread_buffers([BUFFER, SUMS, waits], FORMATS, RESTORED)]
+    assert [note.split(" buffers ")[0] for note in notes] == ["Store priced-Buffer", "Store waits"]
+    assert "With shop-priced-Buffer-changelog excluded" in notes[0]
+
+
+def test_nothing_is_said_of_one_whose_log_is_not_restored() -> None:
+    unlogged = Store("other-Buffer", None)
+    assert [*misread_buffers([BUFFER, unlogged], {}, {"shop-sums-changelog"})] == []
+
+
+def test_a_store_that_only_has_such_a_name_is_read_as_declared() -> None:
+    declared = {"priced-Buffer": StoreFormat()}
+    assert [*misread_buffers([BUFFER], declared, RESTORED)] == []
