@@ -6,7 +6,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from queue import SimpleQueue
 
-from kstreams_assets.app.model import TopicRole
 from kstreams_assets.backup.planner import TopicPlan
 from kstreams_assets.closing import Closing
 from kstreams_assets.errors import KafkaError, OffsetOutOfRangeError
@@ -114,7 +113,7 @@ class Accountant(Closing):
                     contents.get(_id(span), _NOTHING),
                     looks.get(_id(span)),
                     carried.get((span.window.key, span.partition), []),
-                    is_changelog=TopicRole.CHANGELOG in topic.topic.roles,
+                    is_changelog=topic.topic.roles.is_changelog,
                 )
                 for span in topic.spans
             )
@@ -149,7 +148,7 @@ class Accountant(Closing):
                     entry.result,
                     todo[_id(entry.result.plan)],
                     looks[_id(entry.result.plan)],
-                    is_changelog=TopicRole.CHANGELOG in topic.topic.roles,
+                    is_changelog=topic.topic.roles.is_changelog,
                 )
                 if _id(entry.result.plan) in todo
                 else entry.result

@@ -281,7 +281,7 @@ def partitions_aligned(
         text = f"Partitions {missing} are not in the backup. Run the window again."
         return _verdict(backup, name, False, text, numbers)
     topic = application.topic(backup.topic)
-    if not topic.is_internal or TopicRole.CHANGELOG not in topic.roles:
+    if not topic.is_internal or not topic.roles.is_changelog:
         return _verdict(backup, name, True, f"{count} partitions.", numbers)
     sources = {
         source.name: counts[source.name]

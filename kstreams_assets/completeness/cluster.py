@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from kstreams_assets.app.model import TopicRole, TopicRoles
+from kstreams_assets.app.model import TopicRoles
 from kstreams_assets.completeness.content import (
     ClusterRows,
     Content,
@@ -114,7 +114,7 @@ class ClusterContents:
         """Inputs of which only what the application had not yet taken in was restored."""
         if view.kind is ViewKind.STORE or view.is_transient or view.is_read_and_written:
             return []
-        if TopicRole.INPUT not in view.roles or self._backup is None:
+        if not view.roles.is_input or self._backup is None:
             return []
         point = self._backup.moment.point
         taken_in = {(o.topic, o.partition): o.offset for o in point.group_offsets}

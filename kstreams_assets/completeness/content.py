@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from kstreams_assets.app.model import TopicRole
 from kstreams_assets.completeness.view import BEFORE, View, ViewKind
 from kstreams_assets.ktables.plan import state_cuts
 from kstreams_assets.offsets import OffsetRange, outside
@@ -184,7 +183,7 @@ def _bounds(
         return max(cut.log_start, taken_in), cut.end
     if view.is_read_and_written:
         return (taken_in if before else 0), cut.end
-    if TopicRole.INPUT in view.roles:
+    if view.roles.is_input:
         return 0, min(taken_in, cut.end)
     return 0, cut.end
 

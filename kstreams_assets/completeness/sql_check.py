@@ -19,7 +19,6 @@ import sqlglot
 from sqlglot import TokenType, exp, tokenize
 from sqlglot.errors import ParseError, SqlglotError, TokenError
 
-from kstreams_assets.app.model import TopicRole, TopicRoles
 from kstreams_assets.app.store_format import StoreKind
 from kstreams_assets.completeness.recompute import store_view, value_path
 from kstreams_assets.completeness.rule import Recomputation, Scope, WindowedBy
@@ -560,15 +559,12 @@ def line_of(node: exp.Expr) -> int | None:
     return None
 
 
-_READ: Final = TopicRoles({TopicRole.INPUT, TopicRole.GLOBAL})
-
-
 def check_recomputation(declared: Recomputation, known: KnownViews) -> None:
     """Raise RuleTextError for a declared recomputation that cannot be what was meant."""
     view = _store(declared, known)
     _check_windows(declared.windowed_by, view)
     source = _topic("source", declared.source, known)
-    if not source.roles & _READ:
+    if not source.roles.is_source:
         raise RuleTextError(
             f"source {declared.source!r} is no input of the application",
             remedy="Recompute from a topic that the application reads and that is kept (repartition"
@@ -578,7 +574,7 @@ def check_recomputation(declared: Recomputation, known: KnownViews) -> None:
     _check_expressions(declared, known)
     if declared.through is not None:
         through = _topic("through", declared.through, known)
-        if TopicRole.REPARTITION not in through.roles:
+        if not through.roles.is_repartition:
             raise RuleTextError(
                 f"through {declared.through!r} is no repartition topic",
                 remedy="Name the repartition topic between source and store, or leave it out.",

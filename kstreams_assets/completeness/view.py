@@ -84,7 +84,7 @@ class View:
     @property
     def is_transient(self) -> bool:
         """Whether it shows only what is in flight: the application deletes the rest."""
-        return self.kind is ViewKind.TOPIC and TopicRole.REPARTITION in self.roles
+        return self.kind is ViewKind.TOPIC and self.roles.is_repartition
 
     @property
     def is_read_and_written(self) -> bool:

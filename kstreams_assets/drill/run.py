@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
-from kstreams_assets.app.model import Store, TopicRole, TopicRoles
+from kstreams_assets.app.model import Store, TopicRole
 from kstreams_assets.backup.run import Spark
 from kstreams_assets.completeness.on_restores import evaluate_restore, require_complete
 from kstreams_assets.completeness.result import Outcome, RuleResult
@@ -130,9 +130,6 @@ def _remove_leftovers(settings: ApplicationSettings) -> None:
         _log.warning("What a drill left behind stays for now: %s", error)
 
 
-_SOURCES = TopicRoles({TopicRole.INPUT, TopicRole.GLOBAL})
-
-
 def restored_of(
     settings: ApplicationSettings,
     plan: RestorePlan,
@@ -148,7 +145,7 @@ def restored_of(
         gives=plan.gives.value,
         records=plan.records,
         bytes=plan.bytes,
-        input_records=sum(t.records for t in plan.topics if TopicRole.INPUT in t.roles),
+        input_records=sum(t.records for t in plan.topics if t.roles.is_input),
         notes=plan.notes,
         retention=tuple(_retention(settings, restore, target)),
     )
@@ -176,7 +173,7 @@ def changelogs_of(restore: StoredRestore) -> dict[str, int]:
     return {
         topic.target: topic.records
         for topic in restore.topics
-        if TopicRole.CHANGELOG in (roles := roles_of(topic)) and not roles & _SOURCES
+        if TopicRole.CHANGELOG in (roles := roles_of(topic)) and not roles.is_source
     }
 
 
@@ -284,7 +281,7 @@ def compare_state(
     nothing, so that all of it must still be there. `stores` are those of the application.
     The application must be stopped. Raises what Spark raises when the cluster cannot be read.
     """
-    topics = [topic for topic in restore.topics if TopicRole.CHANGELOG in roles_of(topic)]
+    topics = [topic for topic in restore.topics if roles_of(topic).is_changelog]
     return tuple(
         _compared(
             spark,

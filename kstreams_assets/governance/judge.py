@@ -277,9 +277,6 @@ def _undeclared(
         )
 
 
-_READ = TopicRoles({TopicRole.INPUT, TopicRole.REPARTITION})
-
-
 def partitions_as_needed(facts: GovernanceFacts, declared: Declared) -> Look:
     """Declared counts, co-partitioned topics, changelogs and repartition topics.
 
@@ -355,7 +352,7 @@ def _internal(
     widest = ", ".join(sorted(name for name, n in needed.items() if n == count))
     own = (
         ""
-        if TopicRole.CHANGELOG in topic.roles
+        if topic.roles.is_changelog
         else " If the application itself sets the number (Repartitioned.withNumberOfPartitions),"
         f" declare it: governance.partitions: {{{topic.name}: {counts[topic.name]}}}."
     )
@@ -369,7 +366,7 @@ def _internal(
 
 def _needed(declared: Declared, topic: AppTopic, counts: dict[str, int]) -> dict[str, int]:
     """The topics that decide how many partitions an internal topic needs, with their counts."""
-    if TopicRole.CHANGELOG in topic.roles:
+    if topic.roles.is_changelog:
         return _read_by(declared, topic.subtopologies, counts)
     for group in declared.application.copartitioned:
         if topic.name in group and (made := group - declared.internal) & counts.keys():
@@ -391,7 +388,9 @@ def _read_by(
     return {
         topic.name: counts[topic.name]
         for topic in declared.application.topics
-        if topic.roles & _READ and set(topic.subtopologies) & wanted and topic.name in counts
+        if topic.roles.is_read_by_group
+        and set(topic.subtopologies) & wanted
+        and topic.name in counts
     }
 
 
@@ -521,13 +520,13 @@ def cleanup_policies_fit(facts: GovernanceFacts, declared: Declared) -> Look:
         state = facts.topics.get(topic.name)
         if state is None:
             continue
-        if TopicRole.REPARTITION in topic.roles:
+        if topic.roles.is_repartition:
             findings += _repartition(facts, state)
         elif TopicRole.GLOBAL in topic.roles or (
-            TopicRole.CHANGELOG in topic.roles and not topic.is_internal
+            topic.roles.is_changelog and not topic.is_internal
         ):
             findings += _source_of_a_table(facts, state)
-        elif TopicRole.CHANGELOG in topic.roles:
+        elif topic.roles.is_changelog:
             findings += _changelog(facts, declared, topic, state)
             if any(declared.formats[s].undeclared for s in topic.stores if s in declared.formats):
                 not_judged.append(f"the kind of store {', '.join(topic.stores)} is not declared.")
@@ -652,7 +651,7 @@ def retention_covers_windows(facts: GovernanceFacts, declared: Declared) -> Look
     not_judged: list[str] = []
     for topic in declared.application.topics:
         state = facts.topics.get(topic.name)
-        if state is None or TopicRole.REPARTITION in topic.roles:
+        if state is None or topic.roles.is_repartition:
             continue
         expiring = _expiring(declared, topic)
         unknown = [store for store, retention in expiring.items() if retention is None]
@@ -672,7 +671,7 @@ def retention_covers_windows(facts: GovernanceFacts, declared: Declared) -> Look
 
 def _expiring(declared: Declared, topic: AppTopic) -> dict[str, int | None]:
     """Stores with windows or sessions that this changelog rebuilds, and their retention."""
-    if TopicRole.CHANGELOG not in topic.roles or not topic.is_internal:
+    if not topic.roles.is_changelog or not topic.is_internal:
         return {}
     return {
         store: declared.formats[store].retention_ms
@@ -683,7 +682,7 @@ def _expiring(declared: Declared, topic: AppTopic) -> dict[str, int | None]:
 
 def _kept_for_rebuild(declared: Declared, topic: AppTopic) -> bool:
     """Whether `inputs_kept_for_rebuild` judges it: one deviation turns one check red."""
-    return declared.governance.rebuild_ms is not None and bool(topic.roles & _INPUTS)
+    return declared.governance.rebuild_ms is not None and topic.roles.is_source
 
 
 def _shorter_than_store(

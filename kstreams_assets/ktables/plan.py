@@ -8,7 +8,6 @@ which it may build (its base) and the records that this one did not hold, or fro
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from kstreams_assets.app.model import TopicRole, TopicRoles
 from kstreams_assets.app.store_format import StoreKind
 from kstreams_assets.ktables.snapshot import Snapshot, SnapshotPartition, TableStore
 from kstreams_assets.offsets import OffsetRange, RangeSet, TopicPartitionId, outside
@@ -16,8 +15,6 @@ from kstreams_assets.warehouse.point import PartitionCut, RecoveryPoint
 from kstreams_assets.warehouse.records import SpanFile
 from kstreams_assets.warehouse.spans import Window
 from spark_resources.work import SnapshotWork
-
-_SOURCES = TopicRoles({TopicRole.INPUT, TopicRole.GLOBAL})
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,8 +142,8 @@ def saved_cuts(parts: Iterable[PartitionPlan]) -> Mapping[TopicPartitionId, Part
 
 
 def _until(cut: PartitionCut, committed: int | None) -> PartitionCut:
-    is_source_changelog = TopicRole.CHANGELOG in cut.roles and cut.roles & _SOURCES
-    if committed is None and TopicRole.INPUT in cut.roles:
+    is_source_changelog = cut.roles.is_source_changelog
+    if committed is None and cut.roles.is_input:
         committed = cut.log_start
     if not is_source_changelog or committed is None or committed >= cut.end:
         return cut

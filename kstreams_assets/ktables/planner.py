@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from kstreams_assets.app.model import StreamsApplication, TopicRole, TopicRoles
+from kstreams_assets.app.model import StreamsApplication, TopicRoles
 from kstreams_assets.errors import KTableWindowError, StoredDataError
 from kstreams_assets.ktables.plan import (
     PartitionPlan,
@@ -118,7 +118,7 @@ def _is_missing(cut: PartitionCut, chain: Chain | None) -> bool:
 
 def _global_doubt(cut: PartitionCut, chain: Chain | None, point: RecoveryPoint) -> str:
     """The judge does not look at holes of topics that are not changelogs."""
-    if TopicRole.CHANGELOG in cut.roles or chain is None:
+    if cut.roles.is_changelog or chain is None:
         return ""
     hole = chain.hole_read_after(cut.log_start, cut.end, point.ledger_version)
     if hole is None:
@@ -288,7 +288,7 @@ class SnapshotPlanner:
     def _proof_facts(self, topics: Sequence[str]) -> dict[str, ProofFacts]:
         ledger = Ledger(self._warehouse, self._application_id)
         spans = ledger.stored_spans(topics)
-        others = {t for t in topics if TopicRole.CHANGELOG not in self._roles.get(t, TopicRoles())}
+        others = {t for t in topics if not self._roles.get(t, TopicRoles()).is_changelog}
         spans = _with_holes(spans, ledger, others)
         by_topic: dict[str, list[StoredSpan]] = {topic: [] for topic in topics}
         for span in spans:

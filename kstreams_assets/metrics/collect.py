@@ -15,7 +15,7 @@ from deltalake.exceptions import DeltaError
 from prometheus_client.metrics_core import Metric as MetricFamily
 from prometheus_client.registry import Collector
 
-from kstreams_assets.app.model import AppTopic, TopicRole, TopicRoles
+from kstreams_assets.app.model import AppTopic
 from kstreams_assets.backup.requests import WindowStatus
 from kstreams_assets.checks import Severity
 from kstreams_assets.completeness.result import Outcome
@@ -47,8 +47,6 @@ GROUP_STATES: Final = (
     "Dead",
 )
 """Kafka's states of classic, consumer and streams groups; `Absent` is our word for no group."""
-
-_READ: Final = TopicRoles({TopicRole.INPUT, TopicRole.REPARTITION})
 
 
 def read_cluster(settings: ApplicationSettings, *, timeout_s: float) -> list[Sample]:
@@ -83,7 +81,7 @@ def read_group(settings: ApplicationSettings, *, timeout_s: float) -> list[Sampl
     UnstableGroupOffsetsError.
     """
     application = settings.application
-    topics = [topic for topic in application.topics if topic.roles & _READ]
+    topics = [topic for topic in application.topics if topic.roles.is_read_by_group]
     with KafkaCluster(settings.connection, timeout_s=timeout_s) as cluster:
         state = cluster.group_state(application.application_id)
         of_topics = _partitions(cluster, topics)

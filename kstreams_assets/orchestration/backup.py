@@ -16,7 +16,7 @@ from dagster._core.storage.tags import (
     SENSOR_NAME_TAG,
 )
 
-from kstreams_assets.app.model import AppTopic, TopicRole
+from kstreams_assets.app.model import AppTopic
 from kstreams_assets.backup.requests import Attempt, BackupRequest
 from kstreams_assets.backup.result import TopicBackup, TopicsNotReadError, WindowBackup
 from kstreams_assets.backup.run import back_up
@@ -401,7 +401,7 @@ def _runless_events(
 
 
 def _checks(topic: AppTopic) -> Mapping[str, str]:
-    return checks_of(is_changelog=TopicRole.CHANGELOG in topic.roles)
+    return checks_of(is_changelog=topic.roles.is_changelog)
 
 
 def _spec(

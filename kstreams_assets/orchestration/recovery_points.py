@@ -2,7 +2,6 @@
 
 import dagster as dg
 
-from kstreams_assets.app.model import TopicRole
 from kstreams_assets.backup.run import recorder_of
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.orchestration.failure import told_as_failure
@@ -95,7 +94,7 @@ def input_lags(point: RecoveryPoint) -> dict[str, int]:
 
 def _is_input(cut: PartitionCut, *, has_committed: bool) -> bool:
     """Points of the first release do not say which roles a topic has."""
-    return TopicRole.INPUT in cut.roles if cut.roles else has_committed
+    return cut.roles.is_input if cut.roles else has_committed
 
 
 _JUDGED = 1000

@@ -7,7 +7,7 @@ from typing import Any, Final, Literal
 import dagster as dg
 from pydantic import Field, create_model
 
-from kstreams_assets.app.model import AppTopic, TopicRole
+from kstreams_assets.app.model import AppTopic
 from kstreams_assets.completeness.on_restores import SKIPPED, evaluate_restore, require_complete
 from kstreams_assets.completeness.result import ON_RESTORES, RuleCheck, rule_checks
 from kstreams_assets.errors import GroupOffsetsDifferError
@@ -449,7 +449,7 @@ def restorable_topics(settings: ApplicationSettings) -> tuple[AppTopic, ...]:
     return tuple(
         topic
         for topic in settings.application.topics
-        if topic.name in backed_up or TopicRole.REPARTITION in topic.roles
+        if topic.name in backed_up or topic.roles.is_repartition
     )
 
 

@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from kstreams_assets.app.model import TopicRole
 from kstreams_assets.errors import (
     CorruptBatchError,
     OffsetOutOfRangeError,
@@ -335,9 +334,7 @@ class Completion:
         beyond = {
             p: committed.offset
             for p, committed in positions.committed.items()
-            if p in inputs
-            and committed.offset > inputs[p]
-            and TopicRole.CHANGELOG in standing.roles(p)
+            if p in inputs and committed.offset > inputs[p] and standing.roles(p).is_changelog
         }
         if beyond:
             there = cluster.high_watermarks(beyond)

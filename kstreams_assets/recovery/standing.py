@@ -63,9 +63,6 @@ def incarnations(
     return Incarnations(now, tuple(truncated.values()))
 
 
-_READ = TopicRoles({TopicRole.INPUT, TopicRole.REPARTITION})
-
-
 @dataclass(frozen=True)
 class Standing:
     """The application's topics as the cluster describes them, by what a cut does with them.
@@ -98,18 +95,18 @@ class Standing:
     @cached_property
     def changelogs(self) -> Sequence[TopicPartitionId]:
         """Changelogs that only the application writes."""
-        return self._with(lambda roles: TopicRole.CHANGELOG in roles and not _is_source(roles))
+        return self._with(lambda roles: roles.is_changelog and not roles.is_source)
 
     @cached_property
     def repartitions(self) -> Sequence[TopicPartitionId]:
         """Repartition topics."""
-        return self._with(lambda roles: TopicRole.REPARTITION in roles)
+        return self._with(lambda roles: roles.is_repartition)
 
     @cached_property
     def outputs(self) -> Sequence[TopicPartitionId]:
         """Topics that the application writes for others, or for itself."""
         taken = {*self.internal}
-        outputs = self._with(lambda roles: TopicRole.OUTPUT in roles)
+        outputs = self._with(lambda roles: roles.is_output)
         return [partition for partition in outputs if partition not in taken]
 
     @cached_property
@@ -133,7 +130,7 @@ class Standing:
     @cached_property
     def read(self) -> Sequence[TopicPartitionId]:
         """Every partition whose offsets the group commits."""
-        return self._with(lambda roles: bool(roles & _READ))
+        return self._with(lambda roles: roles.is_read_by_group)
 
     def roles(self, partition: TopicPartitionId) -> TopicRoles:
         """The roles of the partition's topic."""
@@ -145,10 +142,6 @@ class Standing:
 
     def _with(self, fits: Callable[[TopicRoles], bool]) -> Sequence[TopicPartitionId]:
         return [one for one in self.partitions if fits(self._roles[one.topic])]
-
-
-def _is_source(roles: TopicRoles) -> bool:
-    return bool(roles & {TopicRole.INPUT, TopicRole.GLOBAL})
 
 
 def partitions_of(topics: Iterable[TopicIdentity]) -> Sequence[TopicPartitionId]:

@@ -8,7 +8,6 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from kstreams_assets.app.model import TopicRole, TopicRoles
 from kstreams_assets.errors import OffsetOutOfRangeError, RawReadLimitError, RawReadTimeoutError
 from kstreams_assets.kafka.coordinator_log import (
     CONSUMER_OFFSETS,
@@ -119,7 +118,6 @@ _ROUNDS = 5
 _DATA_AND_MARKER = 2
 _PASSING = (OffsetOutOfRangeError, RawReadTimeoutError)
 _OUTPUTS_READ_S = 5.0
-_WRITTEN_ONLY = TopicRoles({TopicRole.OUTPUT})
 _MOST = 5
 _FETCHED = (Wanted.PRODUCERS, Wanted.HISTORY, Wanted.ONGOING)
 
@@ -181,7 +179,7 @@ class TransactionsMethod:
         that do not belong to it.
         """
         cluster, standing = self.scene.cluster, self.scene.standing
-        tables = [p for p in standing.inputs if TopicRole.CHANGELOG in standing.roles(p)]
+        tables = [p for p in standing.inputs if standing.roles(p).is_changelog]
         if not tables:
             return ()
         starts, ends = cluster.log_start_offsets(tables), cluster.high_watermarks(tables)
@@ -240,7 +238,7 @@ class TransactionsMethod:
         between("raw logs")
         read_from = self._read_from(first_stable, watermarks)
         ranges = {p: OffsetRange(read_from[p], watermarks[p]) for p in written}
-        outputs = {p for p in written if self.scene.standing.roles(p) == _WRITTEN_ONLY}
+        outputs = {p for p in written if self.scene.standing.roles(p).written_only}
         batches = self._read(
             {
                 **{p: wanted for p, wanted in ranges.items() if p not in outputs},

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
-from kstreams_assets.app.model import TopicRole
 from kstreams_assets.errors import (
     OffsetOutOfRangeError,
     RawReadTimeoutError,
@@ -540,8 +539,6 @@ def _has_passed(seen: PartitionSeen, goal: int) -> bool:
 # What is counted of the raw log in one observation: lag matters exactly only when it is small.
 _COUNTED_OFFSETS: Final = 50_000
 _COUNTING_S: Final = 5.0
-_READ_BY_GROUP: Final = {TopicRole.INPUT, TopicRole.REPARTITION}
-_STATE: Final = {TopicRole.CHANGELOG, TopicRole.GLOBAL}
 
 
 def watch(
@@ -608,7 +605,7 @@ def expected_of(restore: StoredRestore) -> Expected:
     inputs = frozenset(
         id_
         for topic in restore.topics
-        if roles_of(topic) & _READ_BY_GROUP
+        if roles_of(topic).is_read_by_group
         for id_ in partitions_of(topic)
     )
     is_relaxed = restore.state is not RestoreState.FINISHED
@@ -618,14 +615,12 @@ def expected_of(restore: StoredRestore) -> Expected:
         committed=committed,
         required=frozenset(committed) or inputs,
         changelog_records={
-            topic.target: topic.records
-            for topic in restore.topics
-            if TopicRole.CHANGELOG in roles_of(topic)
+            topic.target: topic.records for topic in restore.topics if roles_of(topic).is_changelog
         },
         kept_from={
             id_: base
             for topic in restore.topics
-            if is_relaxed and roles_of(topic) & _STATE
+            if is_relaxed and roles_of(topic).rebuilds_store
             for id_, base in zip(partitions_of(topic), topic.base_offsets, strict=True)
         },
         committed_at_ms=(

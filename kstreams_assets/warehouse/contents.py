@@ -277,7 +277,7 @@ class Contents:
     def _know_changelogs(self, points: Iterable[RecoveryPoint]) -> None:
         """A topic may have been a changelog when a point was taken and be declared none now."""
         cuts = (cut for point in points for cut in point.partitions)
-        found = {cut.topic for cut in cuts if TopicRole.CHANGELOG in cut.roles}
+        found = {cut.topic for cut in cuts if cut.roles.is_changelog}
         if not found <= self._changelogs:
             self._changelogs |= found
             self._chains = self._read_chains()

@@ -35,9 +35,7 @@ from kstreams_assets.warehouse.spans import SpanResult, Window
 
 _FEW = 3
 _DEFAULTS: Mapping[str, int] = {}
-_IN_FLIGHT_ONLY = TopicRoles({TopicRole.REPARTITION})
 _WRITTEN_ONLY = TopicRoles({TopicRole.OUTPUT})
-_SOURCES = TopicRoles({TopicRole.INPUT, TopicRole.GLOBAL})
 
 
 class Restores(StrEnum):
@@ -185,22 +183,22 @@ class PointJudge:
             roles = cut.roles or self._roles.get(cut.topic, TopicRoles())
             chain = self._chains.get((cut.topic, cut.partition, cut.topic_id))
             offset = committed.get((cut.topic, cut.partition))
-            if roles == _IN_FLIGHT_ONLY:
+            if roles.in_flight_only:
                 missing = self._in_flight(cut, chain, offset)
             elif cut.topic not in self._backed_up:
                 found.not_judged[cut.topic] = None
                 continue
-            elif TopicRole.CHANGELOG in roles:
+            elif roles.is_changelog:
                 to = cut.end if cut.saved_from is None else min(cut.saved_from, cut.end)
                 missing = _first_missing(cut, chain, cut.log_start, to)
                 # A source topic that serves as changelog is not sealed: the recorder saves only
                 # what the application alone writes. Its unread records must be there as well.
-                if missing is None and (roles & _SOURCES or not point.sealed):
+                if missing is None and (roles.is_source or not point.sealed):
                     found.doubts += _doubts(cut, chain, cut.end, point.ledger_version)
                 if missing is None and chain is not None:
                     found.doubts += self._deletion_doubts(cut, chain, sealed=point.sealed)
             else:
-                needed_from = cut.end if roles == _WRITTEN_ONLY else max(offset or 0, cut.log_start)
+                needed_from = cut.end if roles.written_only else max(offset or 0, cut.log_start)
                 missing = _first_missing(cut, chain, needed_from, cut.end)
                 if missing is None and chain is not None:
                     found.lost += _lost(cut, chain)
@@ -214,7 +212,7 @@ class PointJudge:
         """The first span that a restore would read and whose files do not match the ledger."""
         chain = self._chains.get((cut.topic, cut.partition, cut.topic_id))
         roles = cut.roles or self._roles.get(cut.topic, TopicRoles())
-        is_in_flight = roles == _IN_FLIGHT_ONLY
+        is_in_flight = roles.in_flight_only
         if not (is_in_flight or cut.topic in self._backed_up):
             return None
         start = max(cut.log_start, committed or 0) if is_in_flight else cut.log_start
@@ -393,7 +391,7 @@ def unproven_points(backup: TopicBackup, points: Iterable[RecoveryPoint]) -> tup
             _is_above(cut, span)
             for partition, span in thinned.items()
             if (cut := point.cut(partition)) is not None
-            and (not point.sealed or cut.roles & _SOURCES)
+            and (not point.sealed or cut.roles.is_source)
         )
     )
 
