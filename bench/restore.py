@@ -17,15 +17,15 @@ from bench.setting import Setting, setting
 from kstreams_assets.kafka.topics import TopicSpec
 from kstreams_assets.offsets import OffsetRange, TopicPartitionId
 from kstreams_assets.restore.produce import produce
-from kstreams_assets.restore.request import VerifyExtent
 from kstreams_assets.restore.verify import verify
-from kstreams_assets.settings import RestoreSettings
+from kstreams_assets.settings import RestoreSettings, VerifyExtent
 from kstreams_assets.warehouse.layout import Warehouse
 from kstreams_assets.warehouse.records import SpanId, span_files
+from kstreams_assets.warehouse.restores import PartitionProduced
 from kstreams_assets.warehouse.spans import Window
 from spark_resources.jars import class_path
 from spark_resources.java import find_java
-from spark_resources.partition_records import PartitionProduced, PartitionWork, header_lists
+from spark_resources.partition_records import PartitionWork, header_lists
 
 _TOPIC = "orders"
 _PARTITIONS = 4

@@ -3,10 +3,13 @@
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import overload
+from itertools import chain
+from typing import NamedTuple, overload
 
 import numpy as np
 import numpy.typing as npt
+
+from kstreams_assets.errors import OffsetMapError
 
 Offsets = npt.NDArray[np.int64]
 
@@ -213,3 +216,275 @@ def _as_set(ranges: Iterable[OffsetRange]) -> RangeSet:
 def outside(start: int, end: int, excluded: Iterable[OffsetRange]) -> tuple[OffsetRange, ...]:
     """`[start, end)` without the excluded ranges."""
     return tuple(RangeSet.of(start, end, without=excluded))
+
+
+class OffsetRun(NamedTuple):
+    """`length` records with consecutive source offsets that got consecutive target offsets."""
+
+    source_start: int
+    target_start: int
+    length: int
+
+
+class OffsetRuns(Sequence[OffsetRun]):
+    """Runs as three columns of the same length: 24 bytes each, quick to pickle and to store.
+
+    A compacted changelog has a run for each surviving record, so that they come by the million.
+    Equal to any sequence of the same runs. Nothing is checked here; `OffsetMap` does.
+    """
+
+    __slots__ = ("lengths", "source_starts", "target_starts")
+
+    def __init__(
+        self, source_starts: npt.ArrayLike, target_starts: npt.ArrayLike, lengths: npt.ArrayLike
+    ) -> None:
+        self.source_starts: Offsets = np.asarray(source_starts, np.int64)
+        self.target_starts: Offsets = np.asarray(target_starts, np.int64)
+        self.lengths: Offsets = np.asarray(lengths, np.int64)
+
+    @classmethod
+    def of(cls, runs: Iterable[OffsetRun]) -> "OffsetRuns":
+        """The same runs as columns."""
+        if isinstance(runs, OffsetRuns):
+            return runs
+        rows = np.fromiter(chain.from_iterable(runs), np.int64).reshape(-1, 3)
+        return cls(rows[:, 0].copy(), rows[:, 1].copy(), rows[:, 2].copy())
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    @overload
+    def __getitem__(self, index: int) -> OffsetRun: ...
+    @overload
+    def __getitem__(self, index: slice) -> "OffsetRuns": ...
+    def __getitem__(self, index: int | slice) -> "OffsetRun | OffsetRuns":
+        columns = self.source_starts[index], self.target_starts[index], self.lengths[index]
+        if isinstance(index, slice):
+            return OffsetRuns(*columns)
+        return OffsetRun(*map(int, columns))
+
+    def __iter__(self) -> Iterator[OffsetRun]:
+        columns = self.source_starts.tolist(), self.target_starts.tolist(), self.lengths.tolist()
+        return map(OffsetRun, *columns)
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, OffsetRuns):
+            return _same(self, other)
+        if not isinstance(other, Sequence):
+            return NotImplemented
+        return len(self) == len(other) and all(
+            mine == theirs for mine, theirs in zip(self, other, strict=True)
+        )
+
+    def __hash__(self) -> int:
+        return hash(tuple(self))
+
+    def __repr__(self) -> str:
+        shown = ", ".join(f"{s}->{t} x{n}" for s, t, n in self[:3])
+        return f"OffsetRuns({len(self)}: {shown}{', ...' if len(self) > 3 else ''})"
+
+
+class OffsetMap:
+    """Source offsets of one partition to its target offsets.
+
+    `runs` are in order of offsets, `end` is the target's end behind the last restored record.
+    `partition` is what errors call it.
+
+    Raises:
+        OffsetMapError: A run is empty, offsets are negative, or runs do not rise strictly in both.
+    """
+
+    __slots__ = ("_below", "_end", "_runs", "_source_ends")
+
+    def __init__(
+        self,
+        runs: Sequence[OffsetRun],
+        end: int,
+        *,
+        partition: TopicPartitionId | None = None,
+    ) -> None:
+        self._runs = OffsetRuns.of(runs)
+        self._end = end
+        _refuse_disorder(self._runs, end, partition)
+        self._source_ends = self._runs.source_starts + self._runs.lengths
+        self._below = np.concatenate((np.zeros(1, np.int64), np.cumsum(self._runs.lengths)))
+
+    @property
+    def runs(self) -> OffsetRuns:
+        """The runs in order of offsets."""
+        return self._runs
+
+    @property
+    def end(self) -> int:
+        """The target's end behind the last restored record."""
+        return self._end
+
+    @property
+    def records(self) -> int:
+        """How many records are mapped."""
+        return int(self._below[-1])
+
+    @property
+    def target_start(self) -> int:
+        """Target offset of the first restored record, the end when there is none."""
+        return int(self._runs.target_starts[0]) if len(self._runs) else self._end
+
+    def map(self, source_offset: int) -> int:
+        """Target offset of the first restored record at or above a source offset, or the end.
+
+        So offsets in a gap (control marker, aborted transaction, compaction) and behind the last
+        record have their place as well.
+        """
+        index, ahead = self._place(source_offset)
+        if index == len(self._runs):
+            return self._end
+        return int(self._runs.target_starts[index]) + ahead
+
+    def first_source(self, source_offset: int) -> int | None:
+        """Source offset of the first restored record at or above a source offset, if any."""
+        index, ahead = self._place(source_offset)
+        if index == len(self._runs):
+            return None
+        return int(self._runs.source_starts[index]) + ahead
+
+    def source_of(self, target_offset: int) -> int | None:
+        """Source offset of the record at a target offset, None where the restore put none."""
+        starts = self._runs.target_starts
+        index = int(starts.searchsorted(target_offset, side="right")) - 1
+        if index < 0:
+            return None
+        ahead = target_offset - int(starts[index])
+        if ahead >= int(self._runs.lengths[index]):
+            return None
+        return int(self._runs.source_starts[index]) + ahead
+
+    def records_below(self, source_offset: int) -> int:
+        """How many restored records have a lower source offset."""
+        index, ahead = self._place(source_offset)
+        return int(self._below[index]) + ahead
+
+    def _place(self, source_offset: int) -> tuple[int, int]:
+        """The run with the first record at or above the offset, and how many of it lie below."""
+        index = int(self._source_ends.searchsorted(source_offset, side="right"))
+        if index == len(self._runs):
+            return index, 0
+        return index, max(0, source_offset - int(self._runs.source_starts[index]))
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, OffsetMap):
+            return NotImplemented
+        return self._end == other._end and self._runs == other._runs
+
+    def __hash__(self) -> int:
+        return hash((self._end, len(self._runs), self.records))
+
+    def __repr__(self) -> str:
+        return f"OffsetMap({self._runs!r}, end={self._end})"
+
+
+def runs_of(
+    source_offsets: npt.ArrayLike,
+    target_offsets: npt.ArrayLike,
+    *,
+    partition: TopicPartitionId | None = None,
+) -> OffsetRuns:
+    """The runs of records from the offsets of each, in the order in which they were produced.
+
+    Raises:
+        OffsetMapError: Offsets do not rise strictly, in the source or in the target.
+        ValueError: There are more of one than of the other.
+    """
+    source, target = np.asarray(source_offsets, np.int64), np.asarray(target_offsets, np.int64)
+    records = OffsetRuns(source, target, np.ones(len(source), np.int64))
+    if len(source) != len(target):
+        message = f"{len(source)} source offsets and {len(target)} target offsets of {partition}"
+        raise ValueError(message)
+    _refuse_disorder(records, None, partition)
+    return _joined(records, partition)
+
+
+def merge_runs(
+    parts: Iterable[Iterable[OffsetRun]], *, partition: TopicPartitionId | None = None
+) -> OffsetRuns:
+    """The runs of several attempts as one, in order, neighbours joined.
+
+    What two attempts both tell counts once, so that a resumed restore gives the same runs as one
+    that was never interrupted.
+
+    Raises:
+        OffsetMapError: Attempts contradict each other: a record has two target offsets, or two
+            records have the same one, or the order differs.
+    """
+    columns = [OffsetRuns.of(part) for part in parts]
+    source, target, lengths = (
+        np.concatenate([np.empty(0, np.int64), *arrays])
+        for arrays in (
+            [c.source_starts for c in columns],
+            [c.target_starts for c in columns],
+            [c.lengths for c in columns],
+        )
+    )
+    order = np.argsort(source, kind="stable")
+    return _joined(OffsetRuns(source[order], target[order], lengths[order]), partition)
+
+
+def _joined(runs: OffsetRuns, partition: TopicPartitionId | None) -> OffsetRuns:
+    """Runs in order of source offsets, which may overlap, as the fewest that say the same."""
+    runs = _without(runs, runs.lengths < 1)
+    if len(runs) == 0:
+        return runs
+    source, shift = runs.source_starts, runs.target_starts - runs.source_starts
+    reach = np.maximum.accumulate(source + runs.lengths)
+    elsewhere = shift[1:] != shift[:-1]
+    _refuse(
+        runs, elsewhere & (source[1:] < reach[:-1]), partition, "a record has two target offsets"
+    )
+    first = np.concatenate(([True], elsewhere | (source[1:] > reach[:-1])))
+    last = np.concatenate((first[1:], [True]))
+    joined = OffsetRuns(source[first], runs.target_starts[first], reach[last] - source[first])
+    _refuse_disorder(joined, None, partition)
+    return joined
+
+
+def _without(runs: OffsetRuns, gone: npt.NDArray[np.bool_]) -> OffsetRuns:
+    if not gone.any():
+        return runs
+    return OffsetRuns(runs.source_starts[~gone], runs.target_starts[~gone], runs.lengths[~gone])
+
+
+def _refuse_disorder(runs: OffsetRuns, end: int | None, partition: TopicPartitionId | None) -> None:
+    source, target, lengths = runs.source_starts, runs.target_starts, runs.lengths
+    _refuse(runs, lengths < 1, partition, "a run has no record")
+    _refuse(runs, (source < 0) | (target < 0), partition, "an offset is negative")
+    behind = "the run before it reaches further in the"
+    _refuse(runs, source[1:] < (source + lengths)[:-1], partition, f"{behind} source")
+    _refuse(runs, target[1:] < (target + lengths)[:-1], partition, f"{behind} target")
+    if end is not None:
+        reason = f"the target ends at {end}, before the run does"
+        _refuse(runs, target + lengths > end, partition, reason)
+
+
+def _refuse(
+    runs: OffsetRuns,
+    bad: npt.NDArray[np.bool_],
+    partition: TopicPartitionId | None,
+    reason: str,
+) -> None:
+    """Raise for the first run that is bad; `bad` may leave out the first run."""
+    if not bad.any():
+        return
+    run = runs[int(bad.argmax()) + len(runs) - len(bad)]
+    raise OffsetMapError(
+        partition="a partition" if partition is None else str(partition),
+        source_offset=run.source_start,
+        target_offset=run.target_start,
+        reason=reason,
+    )
+
+
+def _same(left: OffsetRuns, right: OffsetRuns) -> bool:
+    return (
+        np.array_equal(left.source_starts, right.source_starts)
+        and np.array_equal(left.target_starts, right.target_starts)
+        and np.array_equal(left.lengths, right.lengths)
+    )

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 from kstreams_assets.app.model import AppTopic, StreamsApplication
 from kstreams_assets.app.store_format import StoreFormat
@@ -11,10 +12,17 @@ from kstreams_assets.errors import ConfigurationError
 from kstreams_assets.governance.facts import Governance
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.kafka.registry import RegistryConnection
-from kstreams_assets.restore.request import VerifyExtent
 from kstreams_assets.warehouse.layout import Warehouse
 
 _EVERY = {"minute": "* * * * *", "hour": "0 * * * *", "day": "0 0 * * *"}
+
+
+class VerifyExtent(StrEnum):
+    """How much is read back: every record, a `sample` of each partition, or `counts` alone."""
+
+    FULL = "full"
+    SAMPLE = "sample"
+    COUNTS = "counts"
 
 
 @dataclass(frozen=True, slots=True)

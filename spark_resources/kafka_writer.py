@@ -33,11 +33,10 @@ from kstreams_assets.errors import (
     TopicNotFoundError,
 )
 from kstreams_assets.kafka.clients import LibrdkafkaConfig
-from kstreams_assets.offsets import TopicPartitionId
-from kstreams_assets.restore.offset_map import OffsetRuns, merge_runs, runs_of
+from kstreams_assets.offsets import OffsetRuns, TopicPartitionId, merge_runs, runs_of
+from kstreams_assets.warehouse.restores import PartitionProduced
 from spark_resources.kafka_client import ABSENT, SharedProducer, connected, culprit, delivery_error
 from spark_resources.partition_records import (
-    PartitionProduced,
     PartitionWork,
     header_lists,
     work_offsets,

@@ -12,27 +12,10 @@ import pyarrow.parquet as pq
 
 from kstreams_assets.errors import RestoreRecordsError
 from kstreams_assets.offsets import OffsetRange, TopicPartitionId
-from kstreams_assets.restore.offset_map import OffsetRun
-from kstreams_assets.restore.request import OriginalHeaders
 from kstreams_assets.warehouse.layout import file_digest
 from kstreams_assets.warehouse.points import within_ranges
 from kstreams_assets.warehouse.records import SpanFile
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionProduced:
-    """One partition after producing.
-
-    `runs` map source to target offsets, of all its records; `records` is their number, of which
-    `resumed` were there from an earlier attempt. `end` is the target's end behind the last one.
-    """
-
-    source: TopicPartitionId
-    target: TopicPartitionId
-    runs: Sequence[OffsetRun]
-    records: int
-    resumed: int
-    end: int
+from kstreams_assets.warehouse.restores import OriginalHeaders
 
 
 @dataclass(frozen=True, slots=True)

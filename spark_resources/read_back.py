@@ -12,8 +12,7 @@ import numpy.typing as npt
 
 from kstreams_assets.errors import OffsetMapError
 from kstreams_assets.kafka.clients import LibrdkafkaConfig
-from kstreams_assets.offsets import OffsetRange
-from kstreams_assets.restore.offset_map import OffsetMap, OffsetRuns
+from kstreams_assets.offsets import OffsetMap, OffsetRange, OffsetRuns
 from spark_resources.comparison import ANY_CREATE_TIME, CREATE_TIME, Comparison, RecordColumns
 from spark_resources.kafka_reader import KafkaReader
 from spark_resources.partition_records import (

@@ -6,8 +6,7 @@ from kstreams_assets.cli.options import app_options
 from kstreams_assets.cli.output import print_json, print_table
 from kstreams_assets.cli.restore_options import chosen_restore, restore_option
 from kstreams_assets.errors import ConfigurationError
-from kstreams_assets.offsets import TopicPartitionId
-from kstreams_assets.restore.offset_map import OffsetMap
+from kstreams_assets.offsets import OffsetMap, TopicPartitionId
 from kstreams_assets.settings import ApplicationSettings
 from kstreams_assets.warehouse.restores import OffsetMapsTable
 

@@ -11,16 +11,15 @@ from pydantic.fields import FieldInfo
 
 from kstreams_assets.drill.report import DrillsTable
 from kstreams_assets.errors import ConfigurationError
-from kstreams_assets.restore.request import (
-    OriginalHeaders,
-    RestoreRequest,
-    Spelling,
-    choices_of,
-    fields_of_request,
-)
+from kstreams_assets.restore.request import RestoreRequest, Spelling, choices_of, fields_of_request
 from kstreams_assets.restore.target import local_name_of
 from kstreams_assets.settings import ApplicationSettings
-from kstreams_assets.warehouse.restores import RestoresTable, RestoreState, StoredRestore
+from kstreams_assets.warehouse.restores import (
+    OriginalHeaders,
+    RestoresTable,
+    RestoreState,
+    StoredRestore,
+)
 
 _ASKED: Final = "asked_"
 """Goes before the names of fields, since commands have an application_id of their own."""

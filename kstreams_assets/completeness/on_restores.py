@@ -22,10 +22,10 @@ from kstreams_assets.errors import RestoreIncompleteError, RestoreNotVerifiedErr
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.offsets import TopicPartitionId
-from kstreams_assets.restore.request import ChangelogSource, InputsExtent, RestoreMode
+from kstreams_assets.restore.request import ChangelogSource, InputsExtent
 from kstreams_assets.restore.target import require_empty_group, require_own_target
 from kstreams_assets.settings import ApplicationSettings
-from kstreams_assets.warehouse.restores import RestoreState, StoredRestore
+from kstreams_assets.warehouse.restores import RestoreMode, RestoreState, StoredRestore
 
 _INPUT_ONLY: Final = frozenset({TopicRole.INPUT.value})
 

@@ -12,11 +12,11 @@ from kstreams_assets.components.store_models import StoreModel
 from kstreams_assets.errors import ConfigurationError
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.kafka.registry import RegistryConnection
-from kstreams_assets.restore.request import VerifyExtent
 from kstreams_assets.settings import (
     BackupSettings,
     RecoveryPointSettings,
     RestoreSettings,
+    VerifyExtent,
     WindowSchedule,
 )
 

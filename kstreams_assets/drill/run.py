@@ -54,10 +54,10 @@ from kstreams_assets.restore.finish import retention_effects
 from kstreams_assets.restore.group_offsets import commit_group_offsets
 from kstreams_assets.restore.plan import RestorePlan
 from kstreams_assets.restore.planner import plan_restore
-from kstreams_assets.restore.request import RestoreRequest, VerifyExtent
+from kstreams_assets.restore.request import RestoreRequest
 from kstreams_assets.restore.run import RestoreResult, run_restore
 from kstreams_assets.restore.target import partitions_of, roles_of
-from kstreams_assets.settings import ApplicationSettings
+from kstreams_assets.settings import ApplicationSettings, VerifyExtent
 from kstreams_assets.warehouse.layout import warehouse_lock
 from kstreams_assets.warehouse.restores import (
     RestoresTable,

@@ -33,17 +33,12 @@ from kstreams_assets.restore.after import age_s, listed, outcome, steps_after
 from kstreams_assets.restore.group_offsets import commit_group_offsets
 from kstreams_assets.restore.plan import RestorePlan, TopicPlan
 from kstreams_assets.restore.planner import plan_restore
-from kstreams_assets.restore.request import (
-    OriginalHeaders,
-    RestoreRequest,
-    choices_of,
-    fields_of_request,
-)
+from kstreams_assets.restore.request import RestoreRequest, choices_of, fields_of_request
 from kstreams_assets.restore.run import RestoreResult, run_restore
 from kstreams_assets.restore.target import local_name_of, open_stored_target, open_target
 from kstreams_assets.settings import ApplicationSettings
 from kstreams_assets.warehouse.point import iso_time
-from kstreams_assets.warehouse.restores import RestoresTable, StoredRestore
+from kstreams_assets.warehouse.restores import OriginalHeaders, RestoresTable, StoredRestore
 from spark_resources.partition_records import Difference
 from spark_resources.resource import SparkSessionResource
 

@@ -18,7 +18,6 @@ from kstreams_assets.errors import (
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.offsets import CommittedOffset, TopicPartitionId
-from kstreams_assets.restore.request import RestoreMode
 from kstreams_assets.restore.target import (
     inspect_target,
     require_empty_group,
@@ -34,6 +33,7 @@ from kstreams_assets.warehouse.point import GroupOffset, RecoveryPoint
 from kstreams_assets.warehouse.points import RecoveryPointTable
 from kstreams_assets.warehouse.restores import (
     OffsetMapsTable,
+    RestoreMode,
     RestoresTable,
     RestoreState,
     StoredMap,

@@ -8,10 +8,11 @@ from kstreams_assets.app.model import TopicRoles
 from kstreams_assets.checks import Finding
 from kstreams_assets.errors import RestoreRefusedError
 from kstreams_assets.offsets import CommittedOffset, OffsetRange, TopicPartitionId
-from kstreams_assets.restore.request import InputsAt, RestoreRequest
+from kstreams_assets.restore.request import RestoreRequest
 from kstreams_assets.warehouse.judge import Restores
 from kstreams_assets.warehouse.point import GroupOffset, RecoveryPoint
 from kstreams_assets.warehouse.records import SpanFile
+from kstreams_assets.warehouse.restores import PlacedTopic
 
 SOMEBODY_ELSE: Final = (
     "Another restore, the application or a producer has created, deleted or written it: stop that,"
@@ -100,24 +101,6 @@ class TopicPlan:
     def bytes(self) -> int:
         """About how many bytes, uncompressed."""
         return sum(partition.bytes for partition in self.partitions)
-
-
-@dataclass(frozen=True, slots=True)
-class PlacedTopic:
-    """A topic that is not restored, in which the group goes on at `offsets` (of the target).
-
-    `target_topic_id` is that of the topic it was looked up in. Mapped offsets follow from the
-    offset map of the restore that wrote it (`written_by` of application `writer_application_id`),
-    both empty where it is the very topic of the recovery point.
-    """
-
-    source: str
-    target: str
-    target_topic_id: str
-    inputs_are_at: InputsAt
-    offsets: tuple[GroupOffset, ...]
-    writer_application_id: str = ""
-    written_by: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,9 +12,9 @@ from kstreams_assets.checks import Finding
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.offsets import OffsetRange, TopicPartitionId
-from kstreams_assets.restore.plan import PartitionPlan, PlacedTopic, RestorePlan, TopicPlan
+from kstreams_assets.restore.plan import PartitionPlan, RestorePlan, TopicPlan
 from kstreams_assets.restore.preconditions import Facts, refusals
-from kstreams_assets.restore.request import ChangelogSource, InputsAt, RestoreMode, RestoreRequest
+from kstreams_assets.restore.request import ChangelogSource, RestoreRequest
 from kstreams_assets.restore.selection import (
     Choice,
     WantedTopic,
@@ -50,6 +50,9 @@ from kstreams_assets.warehouse.point import RecoveryPoint, WantedPartition, topi
 from kstreams_assets.warehouse.points import RecoveryPointTable
 from kstreams_assets.warehouse.records import SpanFile, largest_batch
 from kstreams_assets.warehouse.restores import (
+    InputsAt,
+    PlacedTopic,
+    RestoreMode,
     RestoresTable,
     RestoreState,
     StoredRestore,

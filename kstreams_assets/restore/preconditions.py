@@ -7,13 +7,12 @@ from kstreams_assets.checks import Finding
 from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.restore.plan import (
     SOMEBODY_ELSE,
-    PlacedTopic,
     RestorePlan,
     SnapshotSource,
     TopicPlan,
     identity,
 )
-from kstreams_assets.restore.request import InputsAt, RestoreRequest
+from kstreams_assets.restore.request import RestoreRequest
 from kstreams_assets.restore.selection import Selection
 from kstreams_assets.restore.target import TargetState, TargetTopic
 from kstreams_assets.restore.target_topics import (
@@ -25,7 +24,13 @@ from kstreams_assets.restore.target_topics import (
 from kstreams_assets.warehouse.contents import Holding, NotedFacts
 from kstreams_assets.warehouse.judge import PointStatus
 from kstreams_assets.warehouse.point import RecoveryPoint, iso_time
-from kstreams_assets.warehouse.restores import RestoreState, StoredRestore, StoredTopic
+from kstreams_assets.warehouse.restores import (
+    InputsAt,
+    PlacedTopic,
+    RestoreState,
+    StoredRestore,
+    StoredTopic,
+)
 
 _TOPIC_RIGHTS = ("READ", "WRITE", "ALTER_CONFIGS")
 _GROUP_RIGHTS = ("READ",)

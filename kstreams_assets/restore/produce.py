@@ -18,14 +18,14 @@ from kstreams_assets.kafka.clients import LibrdkafkaConfig, librdkafka_config
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.ktables.snapshots_table import SnapshotsTable, require_snapshot, snapshot_error
-from kstreams_assets.offsets import TopicPartitionId
-from kstreams_assets.restore.offset_map import OffsetRuns
+from kstreams_assets.offsets import OffsetRuns, TopicPartitionId
 from kstreams_assets.restore.plan import RestorePlan, TopicPlan
 from kstreams_assets.settings import RestoreSettings
 from kstreams_assets.warehouse.layout import Warehouse
 from kstreams_assets.warehouse.point import RecoveryPoint
 from kstreams_assets.warehouse.points import SavedRecordsTable, by_partition
-from spark_resources.partition_records import PartitionProduced, PartitionWork
+from kstreams_assets.warehouse.restores import PartitionProduced
+from spark_resources.partition_records import PartitionWork
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -7,8 +7,9 @@ from typing import Any
 
 from kstreams_assets.markdown import plain
 from kstreams_assets.restore.plan import PartitionPlan, RestorePlan, TopicPlan
-from kstreams_assets.restore.request import ChangelogSource, InputsExtent, RestoreMode
+from kstreams_assets.restore.request import ChangelogSource, InputsExtent
 from kstreams_assets.warehouse.point import iso_time
+from kstreams_assets.warehouse.restores import RestoreMode
 
 _MODES: Mapping[RestoreMode, str] = {
     RestoreMode.STATE: "full restore with state: the application continues where it stood",

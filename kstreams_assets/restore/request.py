@@ -11,7 +11,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from pydantic.fields import FieldInfo
 
 from kstreams_assets.errors import ConfigurationError
+from kstreams_assets.settings import VerifyExtent
 from kstreams_assets.warehouse.judge import Restores
+from kstreams_assets.warehouse.restores import InputsAt, OriginalHeaders, RestoreMode
 
 LOCAL: Final = "local"
 """As target: a throwaway cluster on this machine, `local:NAME` for one of this name."""
@@ -20,36 +22,11 @@ _NEWEST: Final = "newest"
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-class RestoreMode(StrEnum):
-    """What is restored and how the application goes on.
-
-    `state`: inputs, changelogs, records in flight, outputs and offsets, so that it continues
-    exactly where it stood. `rebuild`: all inputs, offsets at their beginning; everything is
-    recomputed. `inputs_until`: the same with the inputs up to a recovery point.
-    """
-
-    STATE = "state"
-    REBUILD = "rebuild"
-    INPUTS_UNTIL = "inputs_until"
-
-
 class InputsExtent(StrEnum):
     """How much of the inputs comes back: `full`, or the `tail` from the committed offsets on."""
 
     FULL = "full"
     TAIL = "tail"
-
-
-class InputsAt(StrEnum):
-    """Where a group goes on in inputs that are not restored, since the target has them already.
-
-    `mapped`: at the same records. The topic is the very one of the recovery point, or a restore of
-    this warehouse wrote it, whose offset map says where they are. `latest`: at the end of the
-    topic; what lies in it is never read, so that the restore is not exact.
-    """
-
-    MAPPED = "mapped"
-    LATEST = "latest"
 
 
 class ChangelogSource(StrEnum):
@@ -61,29 +38,6 @@ class ChangelogSource(StrEnum):
 
     RAW = "raw"
     SNAPSHOT = "snapshot"
-
-
-class VerifyExtent(StrEnum):
-    """How much is read back: every record, a `sample` of each partition, or `counts` alone."""
-
-    FULL = "full"
-    SAMPLE = "sample"
-    COUNTS = "counts"
-
-
-@dataclass(frozen=True, slots=True)
-class OriginalHeaders:
-    """Which headers are added to each restored record, behind its own; values are decimal text.
-
-    Off by default: headers can be state.
-    """
-
-    offset: bool = False
-    """`x-original-offset`"""
-    timestamp: bool = False
-    """`x-original-timestamp`, epoch milliseconds"""
-    partition: bool = False
-    """`x-source-partition`"""
 
 
 @dataclass(frozen=True, slots=True)

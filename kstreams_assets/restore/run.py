@@ -14,8 +14,7 @@ from kstreams_assets.errors import AuthorizationFailedError, KafkaRequestError, 
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.kafka.topics import TopicDescription, TopicSpec
-from kstreams_assets.offsets import TopicPartitionId, offsets_of_topic
-from kstreams_assets.restore.offset_map import OffsetMap
+from kstreams_assets.offsets import OffsetMap, TopicPartitionId, offsets_of_topic
 from kstreams_assets.restore.plan import SOMEBODY_ELSE, RestorePlan, TopicPlan, identity
 from kstreams_assets.restore.planner import plan_again
 from kstreams_assets.restore.preconditions import changed_since
@@ -28,18 +27,14 @@ from kstreams_assets.warehouse.point import GroupOffset, RecoveryPoint
 from kstreams_assets.warehouse.points import RecoveryPointTable
 from kstreams_assets.warehouse.restores import (
     OffsetMapsTable,
+    PartitionProduced,
     RestoresTable,
     RestoreState,
     StoredRestore,
     StoredTopic,
 )
 from kstreams_assets.warehouse.table import refuse_newer_tables
-from spark_resources.partition_records import (
-    Difference,
-    PartitionProduced,
-    PartitionVerified,
-    PartitionWork,
-)
+from spark_resources.partition_records import Difference, PartitionVerified, PartitionWork
 
 _log = logging.getLogger(__name__)
 

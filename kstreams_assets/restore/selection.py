@@ -7,12 +7,7 @@ from typing import Final, Protocol
 from kstreams_assets.app.model import StreamsApplication, TopicRoles
 from kstreams_assets.checks import Finding
 from kstreams_assets.offsets import TopicPartitionId, outside
-from kstreams_assets.restore.request import (
-    ChangelogSource,
-    InputsExtent,
-    RestoreMode,
-    RestoreRequest,
-)
+from kstreams_assets.restore.request import ChangelogSource, InputsExtent, RestoreRequest
 from kstreams_assets.warehouse.judge import PointStatus, Restores
 from kstreams_assets.warehouse.point import (
     GroupOffset,
@@ -23,7 +18,7 @@ from kstreams_assets.warehouse.point import (
     iso_time,
 )
 from kstreams_assets.warehouse.point import Taken as InSequence
-from kstreams_assets.warehouse.restores import StoredRestore
+from kstreams_assets.warehouse.restores import RestoreMode, StoredRestore
 
 Judge = Callable[[Sequence[str]], Sequence[PointStatus]]
 """What a restore of the points with these ids would give, in their order; absent ones left out."""

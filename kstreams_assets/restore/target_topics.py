@@ -11,14 +11,20 @@ from kstreams_assets.app.names import internal_topic, name_problem
 from kstreams_assets.checks import Finding
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.offsets import TopicPartitionId, offsets_of_topic
-from kstreams_assets.restore.plan import PlacedTopic
-from kstreams_assets.restore.request import InputsAt, InputsExtent, RestoreMode, RestoreRequest
+from kstreams_assets.restore.request import InputsExtent, RestoreRequest
 from kstreams_assets.restore.selection import Roles
 from kstreams_assets.restore.target import TargetTopic
 from kstreams_assets.warehouse.layout import Warehouse
 from kstreams_assets.warehouse.point import GroupOffset, PartitionCut, RecoveryPoint
 from kstreams_assets.warehouse.points import RecoveryPointTable
-from kstreams_assets.warehouse.restores import OffsetMapsTable, StoredMap, StoredRestore
+from kstreams_assets.warehouse.restores import (
+    InputsAt,
+    OffsetMapsTable,
+    PlacedTopic,
+    RestoreMode,
+    StoredMap,
+    StoredRestore,
+)
 
 _FEW = 3
 

@@ -12,17 +12,11 @@ from typing import TYPE_CHECKING, Final
 from kstreams_assets.kafka.clients import librdkafka_config
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
-from kstreams_assets.offsets import OffsetRange, TopicPartitionId
-from kstreams_assets.restore.offset_map import OffsetRuns
+from kstreams_assets.offsets import OffsetRange, OffsetRuns, TopicPartitionId
 from kstreams_assets.restore.plan import TopicPlan
-from kstreams_assets.restore.request import VerifyExtent
-from kstreams_assets.warehouse.restores import StoredTopic
-from spark_resources.partition_records import (
-    Difference,
-    PartitionProduced,
-    PartitionVerified,
-    PartitionWork,
-)
+from kstreams_assets.settings import VerifyExtent
+from kstreams_assets.warehouse.restores import PartitionProduced, StoredTopic
+from spark_resources.partition_records import Difference, PartitionVerified, PartitionWork
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -3,7 +3,7 @@
 import hashlib
 import json
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Annotated, Any
@@ -13,16 +13,52 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from kstreams_assets.errors import StoredDataError
-from kstreams_assets.offsets import TopicPartitionId
-from kstreams_assets.restore.offset_map import OffsetMap, OffsetRuns, merge_runs
-from kstreams_assets.restore.plan import PlacedTopic
-from kstreams_assets.restore.request import RestoreMode
+from kstreams_assets.offsets import OffsetMap, OffsetRun, OffsetRuns, TopicPartitionId, merge_runs
 from kstreams_assets.warehouse.column import ApplicationId, Column, RunId
 from kstreams_assets.warehouse.layout import Warehouse
 from kstreams_assets.warehouse.point import GroupOffset
 from kstreams_assets.warehouse.rows import rows_of
 from kstreams_assets.warehouse.table import Table, one_of
-from spark_resources.partition_records import PartitionProduced
+
+
+class RestoreMode(StrEnum):
+    """What is restored and how the application goes on.
+
+    `state`: inputs, changelogs, records in flight, outputs and offsets, so that it continues
+    exactly where it stood. `rebuild`: all inputs, offsets at their beginning; everything is
+    recomputed. `inputs_until`: the same with the inputs up to a recovery point.
+    """
+
+    STATE = "state"
+    REBUILD = "rebuild"
+    INPUTS_UNTIL = "inputs_until"
+
+
+class InputsAt(StrEnum):
+    """Where a group goes on in inputs that are not restored, since the target has them already.
+
+    `mapped`: at the same records. The topic is the very one of the recovery point, or a restore of
+    this warehouse wrote it, whose offset map says where they are. `latest`: at the end of the
+    topic; what lies in it is never read, so that the restore is not exact.
+    """
+
+    MAPPED = "mapped"
+    LATEST = "latest"
+
+
+@dataclass(frozen=True, slots=True)
+class OriginalHeaders:
+    """Which headers are added to each restored record, behind its own; values are decimal text.
+
+    Off by default: headers can be state.
+    """
+
+    offset: bool = False
+    """`x-original-offset`"""
+    timestamp: bool = False
+    """`x-original-timestamp`, epoch milliseconds"""
+    partition: bool = False
+    """`x-source-partition`"""
 
 
 class RestoreState(StrEnum):
@@ -47,6 +83,24 @@ class RestoreState(StrEnum):
     def matches_backup(self) -> bool:
         """Whether the target was read back and found to match the backup."""
         return self not in (self.PLANNED, self.PRODUCED, self.FAILED_VERIFICATION)
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedTopic:
+    """A topic that is not restored, in which the group goes on at `offsets` (of the target).
+
+    `target_topic_id` is that of the topic it was looked up in. Mapped offsets follow from the
+    offset map of the restore that wrote it (`written_by` of application `writer_application_id`),
+    both empty where it is the very topic of the recovery point.
+    """
+
+    source: str
+    target: str
+    target_topic_id: str
+    inputs_are_at: InputsAt
+    offsets: tuple[GroupOffset, ...]
+    writer_application_id: str = ""
+    written_by: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,6 +295,22 @@ def _as_they_stand(restores: Iterable[StoredRestore]) -> list[StoredRestore]:
 def _place(restore: StoredRestore) -> tuple[int, int]:
     """Two processes may have stored the same change of a restore at once: the later one counts."""
     return restore.change, restore.changed_at_ms
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionProduced:
+    """One partition after producing.
+
+    `runs` map source to target offsets, of all its records; `records` is their number, of which
+    `resumed` were there from an earlier attempt. `end` is the target's end behind the last one.
+    """
+
+    source: TopicPartitionId
+    target: TopicPartitionId
+    runs: Sequence[OffsetRun]
+    records: int
+    resumed: int
+    end: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,6 @@ from kstreams_assets.app.model import AppTopic, TopicRole, TopicRoles
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.recovery.maintenance import maintain, retention_of
-from kstreams_assets.restore.request import RestoreMode
 from kstreams_assets.settings import (
     ApplicationSettings,
     RecoveryPointSettings,
@@ -18,7 +17,12 @@ from kstreams_assets.settings import (
 from kstreams_assets.warehouse.layout import Warehouse
 from kstreams_assets.warehouse.ledger import Ledger
 from kstreams_assets.warehouse.points import RecoveryPointTable
-from kstreams_assets.warehouse.restores import RestoresTable, RestoreState, StoredRestore
+from kstreams_assets.warehouse.restores import (
+    RestoreMode,
+    RestoresTable,
+    RestoreState,
+    StoredRestore,
+)
 from tests.backup.held_records import hold_records
 from tests.backup.samples import APPLICATION_ID, application, backup, point, result, span
 from tests.clock import freeze_time

@@ -14,10 +14,9 @@ from kstreams_assets.cli.restore_options import chosen_restore
 from kstreams_assets.drill.report import DrillsTable
 from kstreams_assets.errors import ConfigurationError
 from kstreams_assets.kafka.connection import KafkaConnection
-from kstreams_assets.offsets import CommittedOffset, TopicPartitionId
+from kstreams_assets.offsets import CommittedOffset, OffsetRun, TopicPartitionId
 from kstreams_assets.restore.finish import Finished, RetentionEffect
 from kstreams_assets.restore.group_offsets import MappedGroup, RolledBack
-from kstreams_assets.restore.offset_map import OffsetRun
 from kstreams_assets.restore.request import RestoreRequest
 from kstreams_assets.restore.watch import (
     Assessment,
@@ -32,11 +31,11 @@ from kstreams_assets.warehouse.layout import Warehouse
 from kstreams_assets.warehouse.point import GroupOffset
 from kstreams_assets.warehouse.restores import (
     OffsetMapsTable,
+    PartitionProduced,
     RestoresTable,
     RestoreState,
     StoredRestore,
 )
-from spark_resources.partition_records import PartitionProduced
 from tests.cli.application import Program, document, write
 from tests.drill.reports import REPORT
 from tests.restore import outcomes

@@ -10,8 +10,12 @@ from kstreams_assets.errors import ConfigurationError
 from kstreams_assets.kafka.connection import PasswordSasl
 from kstreams_assets.orchestration.component import build_application_definitions
 from kstreams_assets.orchestration.keys import CollidingNamesError
-from kstreams_assets.restore.request import VerifyExtent
-from kstreams_assets.settings import ApplicationSettings, RecoveryPointSettings, RestoreSettings
+from kstreams_assets.settings import (
+    ApplicationSettings,
+    RecoveryPointSettings,
+    RestoreSettings,
+    VerifyExtent,
+)
 from tests.components.project import Project, attributes, edges, messages_of, specs_of
 
 SECRET = "hunter2-do-not-show"

@@ -1,8 +1,7 @@
 """A stored restore, made up."""
 
 from kstreams_assets.app.model import TopicRole
-from kstreams_assets.restore.request import RestoreMode
-from kstreams_assets.warehouse.restores import RestoreState, StoredRestore, StoredTopic
+from kstreams_assets.warehouse.restores import RestoreMode, RestoreState, StoredRestore, StoredTopic
 
 
 def stored_restore(changelog: str, *, records: int) -> StoredRestore:

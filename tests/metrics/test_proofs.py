@@ -25,9 +25,13 @@ from kstreams_assets.governance.findings import (
 )
 from kstreams_assets.metrics import collect as proofs
 from kstreams_assets.metrics.collect import read_warehouse
-from kstreams_assets.restore.request import RestoreMode
 from kstreams_assets.settings import ApplicationSettings
-from kstreams_assets.warehouse.restores import RestoresTable, RestoreState, StoredRestore
+from kstreams_assets.warehouse.restores import (
+    RestoreMode,
+    RestoresTable,
+    RestoreState,
+    StoredRestore,
+)
 from tests.backup.requesting import settings_of
 from tests.metrics.exposed import Exposed
 

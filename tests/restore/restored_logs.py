@@ -5,7 +5,7 @@ from itertools import accumulate
 
 from hypothesis import strategies as st
 
-from kstreams_assets.restore.offset_map import OffsetMap, runs_of
+from kstreams_assets.offsets import OffsetMap, runs_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,9 +10,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from kstreams_assets.restore.offset_map import runs_of
+from kstreams_assets.offsets import runs_of
 from kstreams_assets.restore.plan import PartitionPlan, RestorePlan
-from spark_resources.partition_records import PartitionProduced, PartitionWork, work_offsets
+from kstreams_assets.warehouse.restores import PartitionProduced
+from spark_resources.partition_records import PartitionWork, work_offsets
 from tests.streams.cluster import unique_name
 
 Edit = Callable[[pa.Table], pa.Table]

@@ -16,17 +16,16 @@ from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.orchestration import restore as assets
 from kstreams_assets.orchestration.keys import CollidingNamesError, group_offsets_key, restore_key
 from kstreams_assets.restore.plan import RestorePlan
-from kstreams_assets.restore.request import (
-    ChangelogSource,
-    InputsExtent,
-    RestoreMode,
-    RestoreRequest,
-    VerifyExtent,
-)
+from kstreams_assets.restore.request import ChangelogSource, InputsExtent, RestoreRequest
 from kstreams_assets.restore.run import RestoreResult
-from kstreams_assets.settings import ApplicationSettings
+from kstreams_assets.settings import ApplicationSettings, VerifyExtent
 from kstreams_assets.warehouse.judge import Restores
-from kstreams_assets.warehouse.restores import RestoresTable, RestoreState, StoredRestore
+from kstreams_assets.warehouse.restores import (
+    RestoreMode,
+    RestoresTable,
+    RestoreState,
+    StoredRestore,
+)
 from spark_resources.partition_records import Difference
 from spark_resources.resource import SparkSessionResource
 from tests.restore import outcomes

@@ -18,20 +18,14 @@ from kstreams_assets.ktables.snapshots_table import (
     snapshot_problem,
     snapshot_written,
 )
-from kstreams_assets.offsets import TopicPartitionId
-from kstreams_assets.restore.offset_map import runs_of
+from kstreams_assets.offsets import TopicPartitionId, runs_of
 from kstreams_assets.warehouse.judge import PointJudge, Restores
 from kstreams_assets.warehouse.layout import Warehouse, written_files
 from kstreams_assets.warehouse.point import GroupOffset, PartitionCut, RecoveryPoint
 from kstreams_assets.warehouse.points import RecoveryPointTable, SavedRecordsTable, SavedTail
 from kstreams_assets.warehouse.records import SpanFile
-from kstreams_assets.warehouse.restores import OffsetMapsTable
-from spark_resources.partition_records import (
-    PartitionProduced,
-    PartitionWork,
-    work_offsets,
-    work_records,
-)
+from kstreams_assets.warehouse.restores import OffsetMapsTable, PartitionProduced
+from spark_resources.partition_records import PartitionWork, work_offsets, work_records
 from tests.backup.samples import APPLICATION_ID, point
 from tests.restore.snapshot_samples import snapshot
 from tests.restore.snapshot_tables import Row, write_snapshot

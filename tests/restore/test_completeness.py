@@ -20,9 +20,9 @@ from kstreams_assets.completeness.rule import Place, Recomputation
 from kstreams_assets.errors import RestoreIncompleteError, RestoreNotVerifiedError
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.restore.group_offsets import commit_group_offsets
-from kstreams_assets.restore.request import RestoreMode, RestoreRequest
+from kstreams_assets.restore.request import RestoreRequest
 from kstreams_assets.settings import ApplicationSettings
-from kstreams_assets.warehouse.restores import RestoreState, StoredRestore
+from kstreams_assets.warehouse.restores import RestoreMode, RestoreState, StoredRestore
 from tests.completeness.outcomes import result, rule
 from tests.restore import outcomes
 from tests.restore.outcomes import ORDERS

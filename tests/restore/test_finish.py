@@ -10,12 +10,15 @@ from confluent_kafka import Consumer
 from kstreams_assets.app.model import TopicRole
 from kstreams_assets.errors import NotCaughtUpError, RestoreError
 from kstreams_assets.local.cluster import LocalCluster
-from kstreams_assets.offsets import CommittedOffset, TopicPartitionId
+from kstreams_assets.offsets import CommittedOffset, OffsetRun, TopicPartitionId
 from kstreams_assets.restore.finish import RetentionEffect, finish
-from kstreams_assets.restore.offset_map import OffsetRun
 from kstreams_assets.restore.watch import Health, Limits
-from kstreams_assets.warehouse.restores import OffsetMapsTable, RestoreState, StoredRestore
-from spark_resources.partition_records import PartitionProduced
+from kstreams_assets.warehouse.restores import (
+    OffsetMapsTable,
+    PartitionProduced,
+    RestoreState,
+    StoredRestore,
+)
 from tests.restore.after_commit import AfterCommit, after_commit, now_ms, write
 from tests.restore.test_watch import remake
 from tests.streams.cluster import unique_name

@@ -16,13 +16,16 @@ from kstreams_assets.errors import (
     TargetTopicChangedError,
 )
 from kstreams_assets.local.cluster import LocalCluster
-from kstreams_assets.offsets import CommittedOffset, TopicPartitionId
+from kstreams_assets.offsets import CommittedOffset, OffsetRun, TopicPartitionId
 from kstreams_assets.restore.group_offsets import commit_verified
-from kstreams_assets.restore.offset_map import OffsetRun
 from kstreams_assets.warehouse.point import GroupOffset
 from kstreams_assets.warehouse.points import RecoveryPointTable
-from kstreams_assets.warehouse.restores import OffsetMapsTable, RestoreState, StoredRestore
-from spark_resources.partition_records import PartitionProduced
+from kstreams_assets.warehouse.restores import (
+    OffsetMapsTable,
+    PartitionProduced,
+    RestoreState,
+    StoredRestore,
+)
 from tests.backup.samples import point
 from tests.restore.after_commit import AfterCommit, after_commit, now_ms, write
 from tests.streams.cluster import unique_name

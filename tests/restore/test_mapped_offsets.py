@@ -3,12 +3,11 @@
 from dataclasses import replace
 
 from kstreams_assets.app.model import TopicRole
-from kstreams_assets.offsets import TopicPartitionId
+from kstreams_assets.offsets import OffsetMap, OffsetRun, TopicPartitionId
 from kstreams_assets.restore.group_offsets import differing_offsets, mapped_offsets, read_topics
-from kstreams_assets.restore.offset_map import OffsetMap, OffsetRun
-from kstreams_assets.restore.request import RestoreMode, RestoreRequest
+from kstreams_assets.restore.request import RestoreRequest
 from kstreams_assets.warehouse.point import GroupOffset
-from kstreams_assets.warehouse.restores import RestoreState, StoredMap, StoredRestore
+from kstreams_assets.warehouse.restores import RestoreMode, RestoreState, StoredMap, StoredRestore
 from tests.backup.samples import point
 from tests.restore import outcomes
 from tests.restore.outcomes import BETWEEN, ORDERS, TOTALS

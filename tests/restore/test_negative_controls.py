@@ -12,7 +12,8 @@ import pytest
 from kstreams_assets.app.model import TopicRole
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.local.cluster import LocalCluster
-from kstreams_assets.restore.request import InputsExtent, RestoreRequest, VerifyExtent
+from kstreams_assets.restore.request import InputsExtent, RestoreRequest
+from kstreams_assets.settings import VerifyExtent
 from kstreams_assets.warehouse.point import GroupOffset, RecoveryPoint
 from kstreams_assets.warehouse.restores import OffsetMapsTable
 from spark_resources.resource import SparkSessionResource

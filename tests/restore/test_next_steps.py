@@ -6,9 +6,8 @@ import pytest
 
 from kstreams_assets.app.model import TopicRole
 from kstreams_assets.restore.after import duration, next_steps
-from kstreams_assets.restore.request import RestoreMode
 from kstreams_assets.warehouse.point import GroupOffset
-from kstreams_assets.warehouse.restores import RestoreState, StoredRestore, StoredTopic
+from kstreams_assets.warehouse.restores import RestoreMode, RestoreState, StoredRestore, StoredTopic
 
 POINT_AT_MS = 1_795_262_400_000  # 2026-11-21 12:00 UTC
 RESTORE = StoredRestore(

@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kstreams_assets.errors import OffsetMapError
-from kstreams_assets.offsets import TopicPartitionId
-from kstreams_assets.restore.offset_map import (
+from kstreams_assets.offsets import (
     OffsetMap,
     OffsetRun,
     OffsetRuns,
+    TopicPartitionId,
     merge_runs,
     runs_of,
 )

@@ -8,11 +8,9 @@ import pytest
 from deltalake import DeltaTable
 
 from kstreams_assets.errors import OffsetMapError, StoredDataError
-from kstreams_assets.offsets import TopicPartitionId
-from kstreams_assets.restore.offset_map import OffsetMap, OffsetRun, runs_of
+from kstreams_assets.offsets import OffsetMap, OffsetRun, TopicPartitionId, runs_of
 from kstreams_assets.warehouse.layout import CONTROL_TABLES, Warehouse
-from kstreams_assets.warehouse.restores import OffsetMapsTable, StoredMap
-from spark_resources.partition_records import PartitionProduced
+from kstreams_assets.warehouse.restores import OffsetMapsTable, PartitionProduced, StoredMap
 
 APPLICATION_ID = "shop"
 MILLION = 1_000_000

@@ -13,16 +13,19 @@ from kstreams_assets.errors import (
     RestoreNotVerifiedError,
 )
 from kstreams_assets.local.cluster import LocalCluster
-from kstreams_assets.offsets import CommittedOffset, TopicPartitionId
+from kstreams_assets.offsets import CommittedOffset, OffsetMap, OffsetRun, TopicPartitionId
 from kstreams_assets.restore.group_offsets import (
     commit_other_group,
     map_offsets,
     offsets_from_file,
     offsets_on_source,
 )
-from kstreams_assets.restore.offset_map import OffsetMap, OffsetRun
-from kstreams_assets.warehouse.restores import OffsetMapsTable, RestoreState, StoredMap
-from spark_resources.partition_records import PartitionProduced
+from kstreams_assets.warehouse.restores import (
+    OffsetMapsTable,
+    PartitionProduced,
+    RestoreState,
+    StoredMap,
+)
 from tests.restore.after_commit import AfterCommit, after_commit, now_ms
 from tests.streams.cluster import unique_name
 

@@ -20,10 +20,11 @@ from kstreams_assets.offsets import CommittedOffset, OffsetRange, TopicPartition
 from kstreams_assets.restore.plan import PartitionPlan, RestorePlan, TopicPlan
 from kstreams_assets.restore.planner import plan_restore
 from kstreams_assets.restore.report import document, markdown
-from kstreams_assets.restore.request import InputsExtent, RestoreMode, RestoreRequest
+from kstreams_assets.restore.request import InputsExtent, RestoreRequest
 from kstreams_assets.warehouse.judge import Restores
 from kstreams_assets.warehouse.layout import Warehouse
 from kstreams_assets.warehouse.restores import (
+    RestoreMode,
     RestoresTable,
     RestoreState,
     StoredRestore,

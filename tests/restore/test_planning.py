@@ -11,17 +11,12 @@ from kstreams_assets.offsets import CommittedOffset
 from kstreams_assets.restore.plan import RestorePlan, SnapshotSource, TopicPlan
 from kstreams_assets.restore.planner import make_plan, misread_buffers, plan_topics, restore_id
 from kstreams_assets.restore.preconditions import Facts
-from kstreams_assets.restore.request import (
-    ChangelogSource,
-    InputsExtent,
-    OriginalHeaders,
-    RestoreMode,
-    RestoreRequest,
-    VerifyExtent,
-)
+from kstreams_assets.restore.request import ChangelogSource, InputsExtent, RestoreRequest
 from kstreams_assets.restore.selection import Selection
+from kstreams_assets.settings import VerifyExtent
 from kstreams_assets.warehouse.contents import Holding
 from kstreams_assets.warehouse.judge import Restores
+from kstreams_assets.warehouse.restores import OriginalHeaders, RestoreMode
 from tests.restore.planning_samples import (
     ROLES,
     TARGET_CLUSTER,

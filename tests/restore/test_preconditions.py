@@ -12,12 +12,12 @@ from kstreams_assets.offsets import CommittedOffset
 from kstreams_assets.restore.plan import RestorePlan
 from kstreams_assets.restore.planner import make_plan, plan_topics
 from kstreams_assets.restore.preconditions import Facts, changed_since, refusals
-from kstreams_assets.restore.request import RestoreMode, RestoreRequest
+from kstreams_assets.restore.request import RestoreRequest
 from kstreams_assets.restore.selection import Selection
 from kstreams_assets.restore.target import TargetState
 from kstreams_assets.warehouse.contents import Holding
 from kstreams_assets.warehouse.point import GroupOffset
-from kstreams_assets.warehouse.restores import RestoreState, StoredRestore
+from kstreams_assets.warehouse.restores import RestoreMode, RestoreState, StoredRestore
 from tests.restore.planning_samples import (
     RIGHTS,
     SOURCE_CLUSTER,

@@ -10,9 +10,9 @@ import pytest
 from kstreams_assets.app.model import AppTopic, Store
 from kstreams_assets.completeness.on_restores import rules_on_restores, why_not_judged
 from kstreams_assets.completeness.rule import Place, Recomputation
-from kstreams_assets.restore.request import RestoreMode, RestoreRequest
+from kstreams_assets.restore.request import RestoreRequest
 from kstreams_assets.settings import ApplicationSettings
-from kstreams_assets.warehouse.restores import RestoreState, StoredRestore
+from kstreams_assets.warehouse.restores import RestoreMode, RestoreState, StoredRestore
 from tests.completeness.outcomes import rule
 from tests.restore import outcomes
 from tests.restore.outcomes import BETWEEN, ORDERS, TOPICS, TOTALS

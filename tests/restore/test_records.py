@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from kstreams_assets.errors import RestoreRecordsError
 from kstreams_assets.offsets import TopicPartitionId
-from kstreams_assets.restore.request import OriginalHeaders
+from kstreams_assets.warehouse.restores import OriginalHeaders
 from spark_resources.partition_records import (
     SCHEMA,
     PartitionWork,

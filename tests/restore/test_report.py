@@ -10,15 +10,11 @@ from kstreams_assets.restore.plan import RestorePlan, SnapshotSource
 from kstreams_assets.restore.planner import make_plan, plan_topics
 from kstreams_assets.restore.preconditions import Facts
 from kstreams_assets.restore.report import bytes_text, document, markdown
-from kstreams_assets.restore.request import (
-    ChangelogSource,
-    InputsExtent,
-    RestoreMode,
-    RestoreRequest,
-)
+from kstreams_assets.restore.request import ChangelogSource, InputsExtent, RestoreRequest
 from kstreams_assets.restore.selection import Selection
 from kstreams_assets.warehouse.contents import Holding
 from kstreams_assets.warehouse.judge import Restores
+from kstreams_assets.warehouse.restores import RestoreMode
 from tests.restore.planning_samples import findings, partition_of, point, target, there
 
 TAKEN_MS = point().taken_at_ms

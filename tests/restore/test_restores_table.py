@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from kstreams_assets.restore.request import RestoreMode
 from kstreams_assets.warehouse.layout import CONTROL_TABLES, Warehouse
 from kstreams_assets.warehouse.point import GroupOffset
 from kstreams_assets.warehouse.restores import (
+    RestoreMode,
     RestoresTable,
     RestoreState,
     StoredRestore,

@@ -10,13 +10,7 @@ from hypothesis import strategies as st
 
 from kstreams_assets.app.model import Store
 from kstreams_assets.offsets import OffsetRange, outside
-from kstreams_assets.restore.request import (
-    ChangelogSource,
-    InputsAt,
-    InputsExtent,
-    RestoreMode,
-    RestoreRequest,
-)
+from kstreams_assets.restore.request import ChangelogSource, InputsExtent, RestoreRequest
 from kstreams_assets.restore.selection import Choice, Selection, choose, reduced, roles_at, select
 from kstreams_assets.warehouse.judge import PointStatus, Restores
 from kstreams_assets.warehouse.point import (
@@ -28,7 +22,7 @@ from kstreams_assets.warehouse.point import (
     iso_time,
 )
 from kstreams_assets.warehouse.points import PointInstant
-from kstreams_assets.warehouse.restores import StoredRestore
+from kstreams_assets.warehouse.restores import InputsAt, RestoreMode, StoredRestore
 from tests.restore.planning_samples import INTERNAL, ROLES, application, point, stored
 
 SECOND = 1_000

@@ -14,13 +14,13 @@ from kstreams_assets.offsets import CommittedOffset, TopicPartitionId
 from kstreams_assets.restore.group_offsets import commit_group_offsets
 from kstreams_assets.restore.plan import RestorePlan
 from kstreams_assets.restore.planner import plan_restore
-from kstreams_assets.restore.request import InputsAt, RestoreRequest
+from kstreams_assets.restore.request import RestoreRequest
 from kstreams_assets.restore.run import run_restore
 from kstreams_assets.settings import ApplicationSettings, WindowSchedule
 from kstreams_assets.warehouse.judge import Restores
 from kstreams_assets.warehouse.layout import Warehouse
 from kstreams_assets.warehouse.point import RecoveryPoint
-from kstreams_assets.warehouse.restores import StoredRestore
+from kstreams_assets.warehouse.restores import InputsAt, StoredRestore
 from spark_resources.resource import SparkSessionResource
 from tests.restore.after_commit import now_ms, write
 from tests.streams.cluster import unique_name

@@ -7,10 +7,8 @@ import pytest
 
 from kstreams_assets.app.names import name_problem
 from kstreams_assets.checks import Finding
-from kstreams_assets.offsets import OffsetRange, TopicPartitionId
-from kstreams_assets.restore.offset_map import OffsetMap, OffsetRun, OffsetRuns
-from kstreams_assets.restore.plan import PlacedTopic
-from kstreams_assets.restore.request import InputsAt, RestoreMode, RestoreRequest
+from kstreams_assets.offsets import OffsetMap, OffsetRange, OffsetRun, OffsetRuns, TopicPartitionId
+from kstreams_assets.restore.request import RestoreRequest
 from kstreams_assets.restore.target import TargetTopic
 from kstreams_assets.restore.target_topics import (
     ExcludedTopic,
@@ -23,7 +21,13 @@ from kstreams_assets.restore.target_topics import (
     target_names,
 )
 from kstreams_assets.warehouse.point import GroupOffset, RecoveryPoint
-from kstreams_assets.warehouse.restores import RestoreState, StoredMap
+from kstreams_assets.warehouse.restores import (
+    InputsAt,
+    PlacedTopic,
+    RestoreMode,
+    RestoreState,
+    StoredMap,
+)
 from tests.restore.planning_samples import (
     ROLES,
     SOURCE_CLUSTER,

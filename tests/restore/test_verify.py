@@ -12,13 +12,13 @@ from kstreams_assets.errors import ClusterUnavailableError, RestoreRecordsError
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.local.cluster import LocalCluster
 from kstreams_assets.offsets import OffsetRange, TopicPartitionId
-from kstreams_assets.restore.request import VerifyExtent
 from kstreams_assets.restore.verify import (
     SAMPLE_ENDS,
     SAMPLE_STRETCH,
     stretches_of,
     verify,
 )
+from kstreams_assets.settings import VerifyExtent
 from spark_resources.partition_records import SCHEMA
 from spark_resources.resource import SparkSessionResource
 from tests.backup.writing import RawRecord

@@ -14,16 +14,15 @@ from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.kafka.topics import TopicSpec
 from kstreams_assets.local.cluster import LocalCluster
-from kstreams_assets.offsets import OffsetRange, TopicPartitionId
-from kstreams_assets.restore.offset_map import runs_of
+from kstreams_assets.offsets import OffsetRange, TopicPartitionId, runs_of
 from kstreams_assets.restore.plan import PartitionPlan, TopicPlan
-from kstreams_assets.restore.request import VerifyExtent
 from kstreams_assets.restore.verify import (
     VerifyResult,
     verify,
 )
-from kstreams_assets.warehouse.restores import StoredTopic
-from spark_resources.partition_records import SCHEMA, PartitionProduced, PartitionWork
+from kstreams_assets.settings import VerifyExtent
+from kstreams_assets.warehouse.restores import PartitionProduced, StoredTopic
+from spark_resources.partition_records import SCHEMA, PartitionWork
 from spark_resources.resource import SparkSessionResource
 from tests.backup.writing import RawRecord, write_raw
 from tests.streams.cluster import unique_name

@@ -20,11 +20,12 @@ from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.kafka.topics import TopicSpec
 from kstreams_assets.local.cluster import LocalCluster
 from kstreams_assets.offsets import TopicPartitionId
+from kstreams_assets.warehouse.restores import PartitionProduced
 from spark_resources import kafka_client as shared_producer
 from spark_resources import kafka_writer
 from spark_resources.kafka_client import SharedProducer, WriterLimits
 from spark_resources.kafka_writer import produce_partition
-from spark_resources.partition_records import PartitionProduced, PartitionWork
+from spark_resources.partition_records import PartitionWork
 from tests.backup.reading import consume
 from tests.restore.span_files import Stored, span_file, work_of
 from tests.streams.cluster import unique_name
