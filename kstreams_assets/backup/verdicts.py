@@ -1,73 +1,13 @@
 """The checks of a backup: claims about one topic in one window, judged from facts. Pure."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass, field
-from typing import Protocol, TypeVar
+from collections.abc import Callable, Iterable, Mapping, Set
+from typing import TypeVar
 
 from kstreams_assets.app.model import StreamsApplication, TopicRole
 from kstreams_assets.backup.result import TopicBackup, WindowBackup
-from kstreams_assets.checks import Severity
+from kstreams_assets.checks import Evaluation, Finding, Severity, failed
+from kstreams_assets.checks import passed as passes
 from kstreams_assets.warehouse.spans import GapCause, SpanResult
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """One check of one topic in one window; `explanation` says what to do when it failed."""
-
-    check: str
-    topic: str
-    window: str
-    passed: bool
-    explanation: str
-    severity: Severity = Severity.ERROR
-    numbers: Mapping[str, int] = field(default_factory=dict)
-
-
-class WindowVerdict(Protocol):
-    """How one check came out in one window, whatever it is a check of."""
-
-    @property
-    def check(self) -> str:
-        """Name of the check."""
-        ...
-
-    @property
-    def window(self) -> str:
-        """Key of the window."""
-        ...
-
-    @property
-    def passed(self) -> bool:
-        """Whether the claim holds."""
-        ...
-
-    @property
-    def explanation(self) -> str:
-        """What was found; when it failed, also what to do."""
-        ...
-
-    @property
-    def severity(self) -> Severity:
-        """How bad it is when it failed."""
-        ...
-
-    @property
-    def numbers(self) -> Mapping[str, int]:
-        """What was counted."""
-        ...
-
-
-def in_windows(verdicts: Sequence[WindowVerdict]) -> list[str]:
-    """The explanations, each once, with the window or how many windows it is about."""
-    windows: dict[str, list[str]] = {}
-    for verdict in verdicts:
-        windows.setdefault(verdict.explanation, []).append(verdict.window)
-    return [
-        f"{keys[0] if len(keys) == 1 else f'in {len(keys)} windows, {min(keys)} to {max(keys)}'}:"
-        f" {explanation}"
-        for explanation, keys in windows.items()
-    ]
-
 
 CHECKS: Mapping[str, str] = {
     "every_offset_accounted": (
@@ -110,15 +50,14 @@ def checks_of(*, is_changelog: bool) -> Mapping[str, str]:
     return {**CHECKS, **CHANGELOG_CHECKS} if is_changelog else CHECKS
 
 
-def judge(window: WindowBackup, application: StreamsApplication) -> list[Verdict]:
+def judge(window: WindowBackup, application: StreamsApplication) -> list[Evaluation]:
     """Every check of every topic of a window; a topic that could not be read fails the first."""
     unread = [
-        Verdict(
+        failed(
             "every_offset_accounted",
             one.topic,
-            window.window.key,
-            passed=False,
-            explanation=f"Not backed up. {one.reason}",
+            [Finding(one.topic, f"Not backed up. {one.reason}")],
+            window=window.window.key,
         )
         for one in window.unread
     ]
@@ -135,7 +74,7 @@ def judge(window: WindowBackup, application: StreamsApplication) -> list[Verdict
     ]
 
 
-def every_offset_accounted(backup: TopicBackup) -> Verdict:
+def every_offset_accounted(backup: TopicBackup) -> Evaluation:
     """No offset of the spans is missing or doubled without a cause."""
     wrong = [span for span in backup.spans if span.unaccounted != 0]
     numbers = {
@@ -194,7 +133,7 @@ def _text_below_first(backup: TopicBackup) -> str:
     )
 
 
-def no_source_loss(backup: TopicBackup) -> Verdict:
+def no_source_loss(backup: TopicBackup) -> Evaluation:
     """No committed record of the window had gone from Kafka before it was read."""
     losses = [(span, gap) for span in backup.spans for gap in span.losses]
     known = sum(gap.offsets or 0 for _, gap in losses)
@@ -226,7 +165,7 @@ def _remedy(causes: Set[GapCause]) -> str:
     return " ".join(texts)
 
 
-def topic_unchanged(backup: TopicBackup) -> Verdict:
+def topic_unchanged(backup: TopicBackup) -> Evaluation:
     """The topic's id, partitions and configs are those of the window before."""
     name = "topic_unchanged"
     opened, closed, facts = backup.opened, backup.closed, backup.facts
@@ -270,7 +209,7 @@ def _changes(backup: TopicBackup) -> list[str]:
 
 def partitions_aligned(
     backup: TopicBackup, application: StreamsApplication, counts: Mapping[str, int]
-) -> Verdict:
+) -> Evaluation:
     """All partitions are there, as many as the topic's sub-topologies need."""
     name = "partitions_aligned"
     count = counts.get(backup.topic, 0)
@@ -304,7 +243,7 @@ def partitions_aligned(
     )
 
 
-def compaction_cannot_outrun_backup(backup: TopicBackup) -> Verdict:
+def compaction_cannot_outrun_backup(backup: TopicBackup) -> Evaluation:
     """Compaction leaves records alone for longer than a window, and has spoilt no point of it."""
     name = "compaction_cannot_outrun_backup"
     configs = dict(backup.facts.configs) if backup.facts else {}
@@ -350,16 +289,12 @@ def _verdict(
     explanation: str,
     numbers: Mapping[str, int] | None = None,
     severity: Severity = Severity.ERROR,
-) -> Verdict:
-    return Verdict(
-        check=check,
-        topic=backup.topic,
-        window=backup.window.key,
-        passed=passed,
-        explanation=explanation,
-        severity=severity,
-        numbers=numbers or {},
-    )
+) -> Evaluation:
+    topic, window = backup.topic, backup.window.key
+    if passed:
+        return passes(check, topic, explanation, window=window, numbers=numbers, severity=severity)
+    finding = Finding(topic, explanation, severity=severity)
+    return failed(check, topic, [finding], window=window, numbers=numbers)
 
 
 T = TypeVar("T")

@@ -12,10 +12,9 @@ from kstreams_assets.backup.requests import window_statuses
 from kstreams_assets.backup.result import WindowBackup
 from kstreams_assets.backup.run import back_up
 from kstreams_assets.backup.unreported import COMMAND_RUN, ReportMarks, windows_of_run
-from kstreams_assets.backup.verdicts import Verdict, judge
-from kstreams_assets.checks import Severity
+from kstreams_assets.backup.verdicts import judge
+from kstreams_assets.checks import Evaluation, Severity, problem_lines, short_text
 from kstreams_assets.cli import exit_codes
-from kstreams_assets.cli.check_output import checks_text, tell_failed
 from kstreams_assets.cli.options import app_options
 from kstreams_assets.cli.outage import next_close, outage_now
 from kstreams_assets.cli.output import print_json, print_table
@@ -50,7 +49,7 @@ def backup(
         everything = [*(window for of_run in late.values() for window in of_run), *backups]
         verdicts = [v for window in everything for v in judge(window, settings.application)]
         _report(settings, backups, late, verdicts, as_json=as_json)
-    if any(not v.passed and v.severity is Severity.ERROR for v in verdicts):
+    if any(v.is_red for v in verdicts):
         sys.exit(exit_codes.CHECK_FAILED)
 
 
@@ -115,12 +114,12 @@ def _report(
     settings: ApplicationSettings,
     backups: Sequence[WindowBackup],
     late: Mapping[str, Sequence[WindowBackup]],
-    verdicts: Sequence[Verdict],
+    verdicts: Sequence[Evaluation],
     *,
     as_json: bool,
 ) -> None:
     documents = [_document(window, verdicts) for window in backups]
-    passed = all(v.passed or v.severity is Severity.WARN for v in verdicts)
+    passed = not any(v.is_red for v in verdicts)
     if as_json:
         print_json(
             {
@@ -152,7 +151,11 @@ def _report(
         f"{settings.application_id}: {len(backups)} windows backed up to {settings.warehouse.root}"
     )
     rows = [
-        [document["window"], *(topic[c] for c in columns), checks_text(topic["checks"])]
+        [
+            document["window"],
+            *(topic[c] for c in columns),
+            short_text(_of(verdicts, document["window"], topic["topic"])),
+        ]
         for document in documents
         if not _is_empty(document)
         for topic in document["topics"]
@@ -176,7 +179,8 @@ def _report(
             notes.setdefault(window.note, []).append(window.window.key)
     for note, keys in notes.items():
         click.echo(f"NOTE {_windows(keys)}: {note}", err=True)
-    tell_failed((verdict.topic, verdict) for verdict in verdicts)
+    for line in problem_lines(verdicts):
+        click.echo(line, err=True)
     click.echo(f"{outage_now(settings)} {next_close(settings)}")
     click.echo(
         "Next: kstreams-assets recovery-points list says what can be restored, kstreams-assets"
@@ -198,7 +202,11 @@ def _windows(keys: Sequence[str]) -> str:
     return keys[0] if len(keys) == 1 else f"{len(keys)} windows, {min(keys)} to {max(keys)}"
 
 
-def _document(window: WindowBackup, verdicts: Sequence[Verdict]) -> dict[str, Any]:
+def _of(verdicts: Sequence[Evaluation], window: str, topic: str) -> list[Evaluation]:
+    return [each for each in verdicts if (each.window, each.subject) == (window, topic)]
+
+
+def _document(window: WindowBackup, verdicts: Sequence[Evaluation]) -> dict[str, Any]:
     return {
         "window": window.window.key,
         "recovery_point": window.recovery_point_id,
@@ -240,8 +248,7 @@ def _document(window: WindowBackup, verdicts: Sequence[Verdict]) -> dict[str, An
                         "severity": verdict.severity.value,
                         "explanation": verdict.explanation,
                     }
-                    for verdict in verdicts
-                    if (verdict.window, verdict.topic) == (window.window.key, topic.topic)
+                    for verdict in _of(verdicts, window.window.key, topic.topic)
                 ],
             }
             for topic in window.topics

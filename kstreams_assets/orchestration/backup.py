@@ -21,7 +21,8 @@ from kstreams_assets.backup.requests import Attempt, BackupRequest
 from kstreams_assets.backup.result import TopicBackup, TopicsNotReadError, WindowBackup
 from kstreams_assets.backup.run import back_up
 from kstreams_assets.backup.unreported import COMMAND_RUN, ReportMarks, windows_of_run
-from kstreams_assets.backup.verdicts import Verdict, checks_of, judge
+from kstreams_assets.backup.verdicts import checks_of, judge
+from kstreams_assets.checks import Evaluation
 from kstreams_assets.ktables.run import table_stores
 from kstreams_assets.orchestration.check_events import (
     metadata_numbers,
@@ -394,9 +395,9 @@ def _runless_events(
                 },
             )
     for verdict in judge(window, settings.application):
-        if verdict.topic in topics:
+        if verdict.subject in topics:
             yield window_evaluation(
-                backup_key(settings.application_id, verdict.topic), verdict.check, verdict
+                backup_key(settings.application_id, verdict.subject), verdict.check, verdict
             )
 
 
@@ -443,9 +444,9 @@ def _events(
     settings: ApplicationSettings,
     windows: Sequence[WindowBackup],
 ) -> Iterator[dg.MaterializeResult | dg.AssetCheckResult | dg.AssetCheckEvaluation]:
-    verdicts: dict[tuple[str, str], list[Verdict]] = {}
+    verdicts: dict[tuple[str, str], list[Evaluation]] = {}
     for verdict in (v for window in windows for v in judge(window, settings.application)):
-        verdicts.setdefault((verdict.topic, verdict.check), []).append(verdict)
+        verdicts.setdefault((verdict.subject, verdict.check), []).append(verdict)
     notes = {window.window: window.note for window in windows}
     unread = {one.topic for window in windows for one in window.unread}
     by_topic: dict[str, list[TopicBackup]] = {topic: [] for topic in sorted(unread)}

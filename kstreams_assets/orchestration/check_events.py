@@ -6,8 +6,7 @@ from typing import Final
 
 import dagster as dg
 
-from kstreams_assets.backup.verdicts import WindowVerdict, in_windows
-from kstreams_assets.checks import Severity
+from kstreams_assets.checks import Evaluation, Severity, by_window
 
 CHECK_SEVERITY: Final = {
     Severity.ERROR: dg.AssetCheckSeverity.ERROR,
@@ -34,7 +33,7 @@ def window_check_events(
     context: dg.AssetExecutionContext,
     key: dg.AssetKey,
     check: str,
-    verdicts: Sequence[WindowVerdict],
+    verdicts: Sequence[Evaluation],
 ) -> Iterator[dg.AssetCheckResult | dg.AssetCheckEvaluation]:
     """One evaluation for each window; for a range also the summary that Dagster demands."""
     if not context.has_partition_key:
@@ -42,7 +41,7 @@ def window_check_events(
             yield window_evaluation(key, check, verdict)
     failed = [verdict for verdict in verdicts if not verdict.passed]
     worst = any(verdict.severity is Severity.ERROR for verdict in failed)
-    text = "\n\n".join(in_windows(failed)[:_MOST])
+    text = "\n\n".join(by_window(failed)[:_MOST])
     yield dg.AssetCheckResult(
         asset_key=key,
         check_name=check,
@@ -53,9 +52,7 @@ def window_check_events(
     )
 
 
-def window_evaluation(
-    key: dg.AssetKey, check: str, verdict: WindowVerdict
-) -> dg.AssetCheckEvaluation:
+def window_evaluation(key: dg.AssetKey, check: str, verdict: Evaluation) -> dg.AssetCheckEvaluation:
     """How one check came out in one window."""
     return dg.AssetCheckEvaluation(
         asset_key=key,

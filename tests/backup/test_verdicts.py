@@ -10,7 +10,6 @@ from kstreams_assets.backup.result import TopicLife
 from kstreams_assets.backup.verdicts import (
     CHANGELOG_CHECKS,
     CHECKS,
-    Verdict,
     checks_of,
     compaction_cannot_outrun_backup,
     every_offset_accounted,
@@ -19,13 +18,13 @@ from kstreams_assets.backup.verdicts import (
     partitions_aligned,
     topic_unchanged,
 )
-from kstreams_assets.checks import Severity
+from kstreams_assets.checks import Evaluation, Severity
 from kstreams_assets.offsets import OffsetRange, TopicPartitionId
 from kstreams_assets.warehouse.spans import Gap, GapCause, TopicFacts
 from tests.backup.samples import FACTS, application, backup, result, span, window_backup
 
 
-def _is(verdict: Verdict, *, passed: bool, severity: Severity = Severity.ERROR) -> bool:
+def _is(verdict: Evaluation, *, passed: bool, severity: Severity = Severity.ERROR) -> bool:
     return (verdict.passed, verdict.severity) == (passed, severity)
 
 
@@ -113,7 +112,7 @@ class TestNoSourceLoss:
         assert f"orders-3: offsets 10 to 13 ({cause.value})." in verdict.explanation
         assert "orders-0" not in verdict.explanation
         assert verdict.numbers == {"lost_offsets": 4, "losses": 1}
-        assert verdict.topic == "orders"
+        assert verdict.subject == "orders"
 
     def test_a_loss_of_unknown_size(self) -> None:
         gap = Gap(GapCause.TOPIC_RECREATED, 900, None, None)
@@ -183,7 +182,7 @@ class TestPartitionsAligned:
         AppTopic("out", TopicRoles({TopicRole.OUTPUT})),
     )
 
-    def _judged(self, topic: str, present: int, **counts: int) -> Verdict:
+    def _judged(self, topic: str, present: int, **counts: int) -> Evaluation:
         spans = [result(span(0, 1, topic=topic, partition=n)) for n in range(present)]
         return partitions_aligned(backup(*spans, topic=topic), self.APPLICATION, counts)
 
@@ -215,7 +214,7 @@ class TestCompactionCannotOutrunBackup:
 
     def _judged(
         self, configs: Mapping[str, str], *unproven: str, hole: int | None = None
-    ) -> Verdict:
+    ) -> Evaluation:
         settings = {"cleanup.policy": "compact", **configs}
         facts = TopicFacts("life-1", 1, 3, tuple(sorted(settings.items())))
         thinned = replace(result(span(0, 9)), first_hole=hole, contiguity_known=True)
@@ -266,7 +265,7 @@ def test_changelogs_have_one_check_more() -> None:
     window = window_backup(changelog, source, backup(topic="in"))
     found: dict[str, list[str]] = {}
     for verdict in judge(window, TestPartitionsAligned.APPLICATION):
-        found.setdefault(verdict.topic, []).append(verdict.check)
+        found.setdefault(verdict.subject, []).append(verdict.check)
     assert found == {
         "log": [*CHECKS, *CHANGELOG_CHECKS],
         "table": [*CHECKS, *CHANGELOG_CHECKS],
@@ -279,7 +278,7 @@ def test_changelogs_have_one_check_more() -> None:
 def test_each_check_of_each_topic_once() -> None:
     window = window_backup(backup(topic="in"), backup(topic="out"), index=5)
     verdicts = judge(window, TestPartitionsAligned.APPLICATION)
-    assert [(v.topic, v.check) for v in verdicts] == [
+    assert [(v.subject, v.check) for v in verdicts] == [
         (topic, check) for topic in ("in", "out") for check in CHECKS
     ]
     assert {v.window for v in verdicts} == {"w0000"}

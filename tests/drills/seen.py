@@ -42,7 +42,7 @@ def checks_of(stage: Stage, backups: Iterable[WindowBackup]) -> dict[str, str]:
             failed = found.setdefault(verdict.check, {})
             if not verdict.passed:
                 word = "red" if verdict.severity is Severity.ERROR else "warning"
-                failed.setdefault(word, set()).add(plain(stage, verdict.topic))
+                failed.setdefault(word, set()).add(plain(stage, verdict.subject))
     return {check: _colours(failed) for check, failed in sorted(found.items())}
 
 

@@ -12,7 +12,8 @@ from pyspark.sql import SparkSession
 from kstreams_assets.app.model import AppTopic, StreamsApplication, TopicRole, TopicRoles
 from kstreams_assets.backup.result import WindowBackup
 from kstreams_assets.backup.run import BackupRun, Spark
-from kstreams_assets.backup.verdicts import Verdict, judge
+from kstreams_assets.backup.verdicts import judge
+from kstreams_assets.checks import Evaluation
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.kafka.topics import TopicSpec
@@ -138,10 +139,10 @@ class Workbench:
         """Back up windows (all closed ones when none is given)."""
         return self.run(topics=topics).execute(windows or tuple(self.windows), newest_closed=None)
 
-    def verdicts(self, backups: Sequence[WindowBackup]) -> dict[tuple[str, str, str], Verdict]:
+    def verdicts(self, backups: Sequence[WindowBackup]) -> dict[tuple[str, str, str], Evaluation]:
         """Every check by (window key, topic, check)."""
         return {
-            (verdict.window, verdict.topic, verdict.check): verdict
+            (verdict.window, verdict.subject, verdict.check): verdict
             for backup in backups
             for verdict in judge(backup, self.application)
         }
