@@ -14,7 +14,7 @@ from bench.machine import write_result
 from examples.order_processor.application import OrderProcessor, create_topics
 from examples.order_processor.load import produce_orders
 from examples.order_processor.orders import CustomerTotal, OrderGenerator, customer_totals
-from kstreams_assets.backup.run import Spark, back_up, recorder_of
+from kstreams_assets.backup.run import Spark, back_up
 from kstreams_assets.cli.app_file import load_settings
 from kstreams_assets.drill.report import DrillReport, bottleneck, objective_verdict
 from kstreams_assets.drill.run import DrillRun
@@ -25,6 +25,7 @@ from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.local.cluster import LocalCluster
 from kstreams_assets.local.target import local_target, remove_local_target
 from kstreams_assets.offsets import TopicPartitionId
+from kstreams_assets.recovery.recorder import recorder_of
 from kstreams_assets.settings import ApplicationSettings
 from kstreams_assets.warehouse.point import Guarantee, RecoveryPoint
 from kstreams_assets.warehouse.spans import Window

@@ -8,10 +8,10 @@ from typing import Final
 
 from examples.demo.shop import Shop
 from kstreams_assets.backup.requests import window_statuses
-from kstreams_assets.backup.run import recorder_of
 from kstreams_assets.errors import KStreamsAssetsError
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.offsets import TopicPartitionId
+from kstreams_assets.recovery.recorder import recorder_of
 from kstreams_assets.settings import ApplicationSettings
 from kstreams_assets.warehouse.calendar import WindowCalendar
 from kstreams_assets.warehouse.spans import Window

@@ -24,22 +24,28 @@ from kstreams_assets.backup.result import (
 from kstreams_assets.errors import KafkaError
 from kstreams_assets.kafka.clients import java_system_properties, spark_options
 from kstreams_assets.kafka.cluster import KafkaCluster
-from kstreams_assets.recovery.maintenance import retention_of
 from kstreams_assets.recovery.recorder import Recorder
 from kstreams_assets.settings import ApplicationSettings, BackupSettings, RecoveryPointSettings
 from kstreams_assets.warehouse.calendar import WindowCalendar
 from kstreams_assets.warehouse.committer import NewFile, commit, sweep, uncommitted
-from kstreams_assets.warehouse.judge import unproven_points
 from kstreams_assets.warehouse.layout import (
     LockHandle,
     Warehouse,
     WarehouseLockedError,
     warehouse_lock,
 )
-from kstreams_assets.warehouse.ledger import Ledger, TopicFactsTable
-from kstreams_assets.warehouse.point import RecoveryPoint, in_force
+from kstreams_assets.warehouse.ledger import (
+    Ledger,
+    TopicFactsTable,
+)
+from kstreams_assets.warehouse.point import PartitionCut, RecoveryPoint, in_force
 from kstreams_assets.warehouse.points import RecoveryPointTable
-from kstreams_assets.warehouse.records import SpanId, contents_of, ensure_records, open_records
+from kstreams_assets.warehouse.records import (
+    SpanId,
+    contents_of,
+    ensure_records,
+    open_records,
+)
 from kstreams_assets.warehouse.schemas import try_to_save_schemas
 from kstreams_assets.warehouse.spans import SpanContent, SpanPlan, SpanResult, Window
 from kstreams_assets.warehouse.table import make_warehouse, refuse_newer_tables
@@ -473,12 +479,32 @@ def back_up(
     return backups
 
 
-def recorder_of(settings: ApplicationSettings, cluster: KafkaCluster) -> Recorder:
-    """The recorder of a configured application, which also thins out its points."""
-    return Recorder(
-        application=settings.application,
-        cluster=cluster,
-        warehouse=settings.warehouse,
-        settings=settings.recovery_points,
-        retention=retention_of(settings),
+def unproven_points(backup: TopicBackup, points: Iterable[RecoveryPoint]) -> tuple[str, ...]:
+    """Ids of the points in the window of a backup that stand above a hole of one of its spans.
+
+    The spans were read after the points were cut, so what the log no longer held may have been
+    removed because of a record at or above the point. Sealed points are safe from it, but for
+    source topics that serve as changelogs: those are not sealed.
+    """
+    thinned = {span.partition: span for span in backup.spans if span.first_hole is not None}
+    inside = range(backup.window.start_ms, backup.window.end_ms)
+    return tuple(
+        point.id
+        for point in points
+        if point.effective_at_ms in inside
+        and any(
+            _is_above(cut, span)
+            for partition, span in thinned.items()
+            if (cut := point.cut(partition)) is not None
+            and (not point.sealed or cut.roles.is_source)
+        )
+    )
+
+
+def _is_above(cut: PartitionCut, span: SpanResult) -> bool:
+    return (
+        cut.topic_id == span.plan.topic_id
+        and span.first_hole is not None
+        and span.first_hole < cut.end
+        and cut.log_start < span.plan.end
     )

@@ -6,12 +6,12 @@ from typing import Any
 
 import click
 
-from kstreams_assets.backup.run import recorder_of
 from kstreams_assets.cli.options import app_options
 from kstreams_assets.cli.outage import next_close, outage_now
 from kstreams_assets.cli.output import print_json, print_table
 from kstreams_assets.errors import RecoveryPointNotFoundError
 from kstreams_assets.kafka.cluster import KafkaCluster
+from kstreams_assets.recovery.recorder import recorder_of
 from kstreams_assets.settings import ApplicationSettings
 from kstreams_assets.warehouse.contents import Contents
 from kstreams_assets.warehouse.judge import PointStatus

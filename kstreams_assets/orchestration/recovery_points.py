@@ -2,10 +2,10 @@
 
 import dagster as dg
 
-from kstreams_assets.backup.run import recorder_of
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.orchestration.failure import told_as_failure
 from kstreams_assets.orchestration.keys import group, recovery_points_key
+from kstreams_assets.recovery.recorder import recorder_of
 from kstreams_assets.settings import ApplicationSettings
 from kstreams_assets.warehouse.contents import Contents
 from kstreams_assets.warehouse.coverage import (

@@ -14,7 +14,7 @@ from kstreams_assets.kafka.raw_log import RawLogReader
 from kstreams_assets.kafka.topics import TopicIdentity
 from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.recovery.completion import Completed, Completion, Safe
-from kstreams_assets.recovery.maintenance import Retention, maintain_if_due
+from kstreams_assets.recovery.maintenance import Retention, maintain_if_due, retention_of
 from kstreams_assets.recovery.methods import (
     NotTaken,
     OffsetsFirstMethod,
@@ -25,8 +25,11 @@ from kstreams_assets.recovery.methods import (
 )
 from kstreams_assets.recovery.standing import Standing, incarnations
 from kstreams_assets.recovery.transactions import TransactionsMethod
-from kstreams_assets.settings import RecoveryPointSettings
-from kstreams_assets.warehouse.layout import Warehouse, warehouse_lock
+from kstreams_assets.settings import ApplicationSettings, RecoveryPointSettings
+from kstreams_assets.warehouse.layout import (
+    Warehouse,
+    warehouse_lock,
+)
 from kstreams_assets.warehouse.point import (
     CLOCK_STEP_MS,
     Guarantee,
@@ -413,4 +416,15 @@ def _tell(point: RecoveryPoint) -> None:
         len(point.partitions),
         point.in_flight,
         point.took_ms,
+    )
+
+
+def recorder_of(settings: ApplicationSettings, cluster: KafkaCluster) -> Recorder:
+    """The recorder of a configured application, which also thins out its points."""
+    return Recorder(
+        application=settings.application,
+        cluster=cluster,
+        warehouse=settings.warehouse,
+        settings=settings.recovery_points,
+        retention=retention_of(settings),
     )

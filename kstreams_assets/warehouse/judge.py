@@ -20,7 +20,6 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from kstreams_assets.app.model import TopicRole, TopicRoles
-from kstreams_assets.backup.result import TopicBackup
 from kstreams_assets.offsets import outside
 from kstreams_assets.warehouse.ledger import (
     DELETE_RETENTION_MS,
@@ -31,7 +30,7 @@ from kstreams_assets.warehouse.ledger import (
 )
 from kstreams_assets.warehouse.point import Guarantee, Method, PartitionCut, RecoveryPoint
 from kstreams_assets.warehouse.records import NOTHING_DAMAGED, DamagedSpans, SpanDamage
-from kstreams_assets.warehouse.spans import SpanResult, Window
+from kstreams_assets.warehouse.spans import Window
 
 _FEW = 3
 _DEFAULTS: Mapping[str, int] = {}
@@ -372,34 +371,3 @@ def _notes(found: _Findings) -> str:
 def _join(texts: Sequence[str]) -> str:
     more = f"; and {len(texts) - _FEW} more" if len(texts) > _FEW else ""
     return "; ".join(texts[:_FEW]) + more
-
-
-def unproven_points(backup: TopicBackup, points: Iterable[RecoveryPoint]) -> tuple[str, ...]:
-    """Ids of the points in the window of a backup that stand above a hole of one of its spans.
-
-    The spans were read after the points were cut, so what the log no longer held may have been
-    removed because of a record at or above the point. Sealed points are safe from it, but for
-    source topics that serve as changelogs: those are not sealed.
-    """
-    thinned = {span.partition: span for span in backup.spans if span.first_hole is not None}
-    inside = range(backup.window.start_ms, backup.window.end_ms)
-    return tuple(
-        point.id
-        for point in points
-        if point.effective_at_ms in inside
-        and any(
-            _is_above(cut, span)
-            for partition, span in thinned.items()
-            if (cut := point.cut(partition)) is not None
-            and (not point.sealed or cut.roles.is_source)
-        )
-    )
-
-
-def _is_above(cut: PartitionCut, span: SpanResult) -> bool:
-    return (
-        cut.topic_id == span.plan.topic_id
-        and span.first_hole is not None
-        and span.first_hole < cut.end
-        and cut.log_start < span.plan.end
-    )

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, S
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +18,6 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
 from kstreams_assets.app.model import StreamsApplication, TopicRole
-from kstreams_assets.backup.result import TopicBackup
 from kstreams_assets.offsets import OffsetRange, TopicPartitionId, outside
 from kstreams_assets.warehouse.column import (
     WINDOW_END,
@@ -357,6 +356,31 @@ RecordedTopic = tuple[Window, str]
 """A window and the name of a topic."""
 
 
+class BackedUpTopic(Protocol):
+    """A topic in a window that was backed up just now."""
+
+    @property
+    def window(self) -> Window: ...
+
+    @property
+    def topic(self) -> str: ...
+
+    @property
+    def role(self) -> str: ...
+
+    @property
+    def spans(self) -> Sequence[SpanResult]: ...
+
+    @property
+    def facts(self) -> TopicFacts | None: ...
+
+    @property
+    def recovery_point_id(self) -> str | None: ...
+
+    @property
+    def delta_version(self) -> int | None: ...
+
+
 @dataclass(frozen=True, slots=True)
 class LedgerEntry:
     """One row of the ledger."""
@@ -645,7 +669,7 @@ class Ledger:
             found.setdefault(key, []).append(entry)
         return {key: tuple(entries) for key, entries in found.items()}
 
-    def record(self, backups: Sequence[TopicBackup], *, run_id: str) -> None:
+    def record(self, backups: Sequence[BackedUpTopic], *, run_id: str) -> None:
         """Put the rows of these windows and topics in place of earlier ones, in one commit."""
         if not backups:
             return
@@ -687,7 +711,7 @@ def _chosen(windows: Collection[str] | None, topics: Collection[str] | None) -> 
     return where
 
 
-def _no_span(backup: TopicBackup) -> SpanResult:
+def _no_span(backup: BackedUpTopic) -> SpanResult:
     plan = SpanPlan(
         window=backup.window,
         partition=TopicPartitionId(backup.topic, _NO_PARTITION),
@@ -815,7 +839,7 @@ class TopicFactsTable:
         )
         self._application_id = application_id
 
-    def record(self, backups: Sequence[TopicBackup]) -> None:
+    def record(self, backups: Sequence[BackedUpTopic]) -> None:
         """Put the facts of these windows and topics in place of earlier ones, in one commit."""
         rows = [
             NotedTopic(

@@ -10,10 +10,9 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from kstreams_assets.app.model import AppTopic, TopicRole, TopicRoles
-from kstreams_assets.backup.result import TopicBackup
 from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.warehouse.layout import Warehouse
-from kstreams_assets.warehouse.ledger import Ledger, LedgerEntry
+from kstreams_assets.warehouse.ledger import BackedUpTopic, Ledger, LedgerEntry
 from kstreams_assets.warehouse.rows import rows_of
 from kstreams_assets.warehouse.spans import Gap, GapCause, Position, SpanResult
 from tests.backup.held_records import hold_records
@@ -34,7 +33,7 @@ class _HeldLedger(Ledger):
         super().__init__(warehouse, APPLICATION_ID)
         self._warehouse = warehouse
 
-    def record(self, backups: Sequence[TopicBackup], *, run_id: str) -> None:
+    def record(self, backups: Sequence[BackedUpTopic], *, run_id: str) -> None:
         """Also the records table then holds them."""
         super().record(backups, run_id=run_id)
         hold_records(self._warehouse, APPLICATION_ID, files=False)

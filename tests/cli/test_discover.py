@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from kstreams_assets.backup.run import recorder_of
 from kstreams_assets.cli import discover as command
 from kstreams_assets.cli.app_file import load_component
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.local.cluster import LocalCluster
+from kstreams_assets.recovery.recorder import recorder_of
 from kstreams_assets.settings import ApplicationSettings
 from kstreams_assets.warehouse.contents import Contents
 from kstreams_assets.warehouse.judge import Restores

@@ -11,11 +11,11 @@ from confluent_kafka.admin import (
 )
 from pydantic import SecretStr
 
-from kstreams_assets.backup.run import recorder_of
 from kstreams_assets.errors import KStreamsAssetsError, ProcessError
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.local.cluster import LocalCluster
+from kstreams_assets.recovery.recorder import recorder_of
 from kstreams_assets.warehouse.contents import Contents
 from spark_resources.resource import SparkSessionResource
 from tests.backup.acls import Acls

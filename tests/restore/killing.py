@@ -12,12 +12,13 @@ from pathlib import Path
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from kstreams_assets.app.model import AppTopic, Store, StreamsApplication, TopicRole, TopicRoles
-from kstreams_assets.backup.run import Spark, back_up, recorder_of
+from kstreams_assets.backup.run import Spark, back_up
 from kstreams_assets.completeness.on_restores import require_complete
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.kafka.topics import TopicSpec
 from kstreams_assets.offsets import TopicPartitionId
+from kstreams_assets.recovery.recorder import recorder_of
 from kstreams_assets.restore.group_offsets import commit_group_offsets
 from kstreams_assets.restore.planner import plan_restore
 from kstreams_assets.restore.request import RestoreRequest

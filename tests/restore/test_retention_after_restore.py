@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 
 from kstreams_assets.app.model import AppTopic, StreamsApplication, TopicRole, TopicRoles
-from kstreams_assets.backup.run import back_up, recorder_of
+from kstreams_assets.backup.run import back_up
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.topics import TopicSpec
 from kstreams_assets.local.cluster import LocalCluster
 from kstreams_assets.offsets import CommittedOffset, TopicPartitionId
+from kstreams_assets.recovery.recorder import recorder_of
 from kstreams_assets.restore.finish import finish
 from kstreams_assets.restore.request import RestoreRequest
 from kstreams_assets.settings import ApplicationSettings

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from kstreams_assets.app.model import Store, StreamsApplication, TopicRole
-from kstreams_assets.backup.run import Spark, back_up, recorder_of
+from kstreams_assets.backup.run import Spark, back_up
 from kstreams_assets.completeness.on_restores import (
     evaluate_restore,
     require_complete,
@@ -17,6 +17,7 @@ from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.ktables.run import make_snapshots
 from kstreams_assets.offsets import CommittedOffset, TopicPartitionId
+from kstreams_assets.recovery.recorder import recorder_of
 from kstreams_assets.restore.group_offsets import commit_group_offsets
 from kstreams_assets.restore.plan import RestorePlan
 from kstreams_assets.restore.planner import plan_again, plan_restore
