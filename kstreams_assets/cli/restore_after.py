@@ -75,7 +75,7 @@ def watch(
 def _tell(assessment: Assessment) -> None:
     click.echo(f"{assessment.watched_s:6.0f} s  {assessment}")
     for trouble in assessment.troubles:
-        click.echo(f"{trouble.sign.value.upper()} {trouble}", err=True)
+        click.echo(f"{trouble.subject.upper()} {trouble.text}", err=True)
 
 
 def _assessment(seen: Assessment) -> dict[str, Any]:
@@ -92,7 +92,7 @@ def _assessment(seen: Assessment) -> dict[str, Any]:
         "moved": seen.moved,
         "partitions": seen.partitions,
         "troubles": [
-            {"sign": t.sign.value, "problem": t.problem, "remedy": t.remedy} for t in seen.troubles
+            {"sign": t.subject, "problem": t.found, "remedy": t.action} for t in seen.troubles
         ],
     }
 

@@ -13,6 +13,7 @@ from typing import Final, Self
 
 import psutil
 
+from kstreams_assets.checks import Severity
 from kstreams_assets.drill.command import DrillCommand
 from kstreams_assets.drill.report import Failure, LagSample, Phase
 from kstreams_assets.drill.settings import DrillSettings
@@ -396,7 +397,7 @@ class Follower:
                 " drill.command, its environment or the application.",
             )
         if seen.health is Health.UNHEALTHY:
-            troubles = " ".join(str(t) for t in seen.troubles if t.is_fatal)
+            troubles = " ".join(t.text for t in seen.troubles if t.severity is Severity.ERROR)
             return Failure(phase, f"The application is not well: {troubles}")
         return None
 

@@ -208,7 +208,7 @@ def _caught_up(
             raise NotCaughtUpError(
                 group=restore.group,
                 seen=str(assessment),
-                troubles=[str(trouble) for trouble in assessment.troubles],
+                troubles=[trouble.text for trouble in assessment.troubles],
                 records_left=assessment.records_left if assessment.counted else None,
                 is_running=assessment.observation.has_members,
             )

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
+from kstreams_assets.checks import Finding, Severity
 from kstreams_assets.errors import (
     OffsetOutOfRangeError,
     RawReadTimeoutError,
@@ -61,21 +62,10 @@ class Sign(StrEnum):
 _PASSING: Final = {Sign.NOT_STARTED, Sign.OFFSETS_EXPIRE, Sign.NOT_STABLE}
 
 
-@dataclass(frozen=True, slots=True)
-class Trouble:
-    """One sign, what was seen, and what the operator should do."""
-
-    sign: Sign
-    problem: str
-    remedy: str
-
-    @property
-    def is_fatal(self) -> bool:
-        """Whether waiting does not help."""
-        return self.sign not in _PASSING
-
-    def __str__(self) -> str:
-        return f"{self.problem} {self.remedy}"
+def diagnosis(sign: Sign, problem: str, remedy: str) -> Finding:
+    """One sign, what was seen, and what the operator should do; an error if waiting is no help."""
+    severity = Severity.WARN if sign in _PASSING else Severity.ERROR
+    return Finding(sign.value, problem, action=remedy, severity=severity)
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +178,7 @@ class Assessment:
     counted: bool
     moved: int
     partitions: int
-    troubles: tuple[Trouble, ...]
+    troubles: tuple[Finding, ...]
 
     @property
     def has_ended(self) -> bool:
@@ -218,7 +208,7 @@ _AGAIN: Final = (
 )
 
 
-def of_topics(expected: Expected, seen: Observation) -> list[Trouble]:
+def of_topics(expected: Expected, seen: Observation) -> list[Finding]:
     """Topics that are not those of the restore any more, and restored records that were deleted."""
     replaced = _replaced(expected, seen)
     deleted = [
@@ -244,7 +234,7 @@ def of_topics(expected: Expected, seen: Observation) -> list[Trouble]:
     ]
 
 
-def of_offsets(expected: Expected, seen: Observation) -> list[Trouble]:
+def of_offsets(expected: Expected, seen: Observation) -> list[Finding]:
     """Committed offsets that are gone, went back, or lie outside the log."""
     gone, back, outside = [], [], []
     replaced = set(_replaced(expected, seen))
@@ -289,7 +279,7 @@ def of_offsets(expected: Expected, seen: Observation) -> list[Trouble]:
 
 def of_epochs(
     seen: Observation, stale: Mapping[TopicPartitionId, tuple[int | None, int]]
-) -> list[Trouble]:
+) -> list[Finding]:
     """Offsets with a leader epoch that their partition has not reached; consumers then wait."""
     shown = [
         f"{id_} (offset {committed} with epoch {epoch}, the partition has"
@@ -306,11 +296,11 @@ def of_epochs(
     )
 
 
-def not_started(expected: Expected, seen: Observation, waited_s: float) -> list[Trouble]:
+def not_started(expected: Expected, seen: Observation, waited_s: float) -> list[Finding]:
     """A group that has had no member for a while, and what becomes of its offsets."""
     new = f" New on the cluster since: group {_few(seen.new_groups)}." if seen.new_groups else ""
     troubles = [
-        Trouble(
+        diagnosis(
             Sign.NOT_STARTED,
             f"Group {expected.group} has had no member for {waited_s:.0f} s.{new}",
             f"Start the application. If it runs: its application.id must be {expected.group}, its"
@@ -320,7 +310,7 @@ def not_started(expected: Expected, seen: Observation, waited_s: float) -> list[
     days = _days_since_commit(expected, seen)
     if days is not None and days >= _WARN_OF_EXPIRY_DAYS:
         troubles.append(
-            Trouble(
+            diagnosis(
                 Sign.OFFSETS_EXPIRE,
                 f"The offsets of group {expected.group} were committed {days:.1f} days ago and"
                 " nobody has joined: brokers forget them after offsets.retention.minutes"
@@ -331,9 +321,9 @@ def not_started(expected: Expected, seen: Observation, waited_s: float) -> list[
     return troubles
 
 
-def not_stable(expected: Expected, seen: Observation, since_s: float) -> Trouble:
+def not_stable(expected: Expected, seen: Observation, since_s: float) -> Finding:
     """A group with members that stays without an assignment."""
-    return Trouble(
+    return diagnosis(
         Sign.NOT_STABLE,
         f"Group {expected.group} has been {seen.group_state} for {since_s:.0f} s.",
         "Read the application's log: members that start and fail again; input topics that are"
@@ -343,7 +333,7 @@ def not_stable(expected: Expected, seen: Observation, since_s: float) -> Trouble
 
 def not_moving(
     expected: Expected, seen: Observation, stuck: Iterable[TopicPartitionId], patience_s: float
-) -> list[Trouble]:
+) -> list[Finding]:
     """Partitions with records left for which a stable group commits nothing."""
     shown = []
     for id_ in sorted(stuck):
@@ -388,8 +378,8 @@ def _days_since_commit(expected: Expected, seen: Observation) -> float | None:
     return (seen.at_ms - expected.committed_at_ms) / _DAY_MS
 
 
-def _trouble(sign: Sign, shown: list[str], problem: str, remedy: str) -> list[Trouble]:
-    return [Trouble(sign, problem.replace("{}", _few(shown)), remedy)] if shown else []
+def _trouble(sign: Sign, shown: list[str], problem: str, remedy: str) -> list[Finding]:
+    return [diagnosis(sign, problem.replace("{}", _few(shown)), remedy)] if shown else []
 
 
 def _few(names: Iterable[str]) -> str:
@@ -445,8 +435,8 @@ class Judge:
             troubles=troubles,
         )
 
-    def _health(self, seen: Observation, troubles: tuple[Trouble, ...], watched_s: float) -> Health:
-        if any(trouble.is_fatal for trouble in troubles):
+    def _health(self, seen: Observation, troubles: tuple[Finding, ...], watched_s: float) -> Health:
+        if any(trouble.severity is Severity.ERROR for trouble in troubles):
             return Health.UNHEALTHY
         if self._reached >= _GOALS:
             return Health.HEALTHY
@@ -510,7 +500,7 @@ class Judge:
         self._epochs_ahead = ahead
         return stale
 
-    def _of_group(self, seen: Observation, watched_s: float) -> list[Trouble]:
+    def _of_group(self, seen: Observation, watched_s: float) -> list[Finding]:
         limits, since_s = self._limits, self._unstable_since_s
         if not seen.has_members:
             if watched_s < limits.not_started_after_s:
@@ -520,7 +510,7 @@ class Judge:
             return []
         return [not_stable(self._expected, seen, seen.at_s - since_s)]
 
-    def _of_movement(self, seen: Observation) -> list[Trouble]:
+    def _of_movement(self, seen: Observation) -> list[Finding]:
         since_s = self._stable_since_s
         if since_s is None or seen.at_s - since_s < self._patience_s:
             return []

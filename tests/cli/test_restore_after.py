@@ -8,6 +8,7 @@ from typing import Any, Self
 
 import pytest
 
+from kstreams_assets.checks import Finding
 from kstreams_assets.cli import restore_after, restore_groups
 from kstreams_assets.cli.app_file import load_settings
 from kstreams_assets.cli.restore_options import chosen_restore
@@ -24,7 +25,7 @@ from kstreams_assets.restore.watch import (
     Limits,
     Observation,
     Sign,
-    Trouble,
+    diagnosis,
 )
 from kstreams_assets.settings import ApplicationSettings
 from kstreams_assets.warehouse.layout import Warehouse
@@ -70,7 +71,7 @@ def _restore(state: RestoreState = RestoreState.COMMITTED) -> StoredRestore:
     return replace(outcomes.stored(outcomes.plan(RestoreRequest()), state), restore_id="first")
 
 
-def _assessment(health: Health, *troubles: Trouble) -> Assessment:
+def _assessment(health: Health, *troubles: Finding) -> Assessment:
     seen = Observation(
         at_s=1,
         at_ms=1,
@@ -92,7 +93,7 @@ def _assessment(health: Health, *troubles: Trouble) -> Assessment:
     )
 
 
-STUCK = Trouble(Sign.NOT_MOVING, "Offsets do not move.", "Delete state.dir.")
+STUCK = diagnosis(Sign.NOT_MOVING, "Offsets do not move.", "Delete state.dir.")
 
 
 class TestWhichRestore:

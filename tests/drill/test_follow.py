@@ -19,7 +19,7 @@ from kstreams_assets.restore.watch import (
     Health,
     Observation,
     Sign,
-    Trouble,
+    diagnosis,
 )
 from kstreams_assets.warehouse.restores import StoredRestore
 from tests.restore.after_commit import settings_of
@@ -168,7 +168,7 @@ def test_an_end_without_a_word(follower: Callable[..., Follower]) -> None:
 
 
 def test_signs_that_do_not_pass(follower: Callable[..., Follower]) -> None:
-    trouble = Trouble(Sign.OFFSETS_RESET, "Offsets went back.", "Stop it.")
+    trouble = diagnosis(Sign.OFFSETS_RESET, "Offsets went back.", "Stop it.")
     bad = replace(_seen(Health.UNHEALTHY, 1), troubles=(trouble,))
     failure = follower([bad]).until_running(FakeApplication().real)
     assert failure is not None

@@ -114,7 +114,7 @@ def test_a_stale_leader_epoch_is_named(bench: AfterCommit, tmp_path: Path) -> No
         time.sleep(3)
         after = bench.cluster.group_offsets(bench.group)
     assert last.health is Health.UNHEALTHY
-    assert [trouble.sign for trouble in last.troubles] == [Sign.STALE_LEADER_EPOCH]
+    assert [trouble.subject for trouble in last.troubles] == [Sign.STALE_LEADER_EPOCH]
     assert f"{prefix}orders-0 (offset 5 with epoch 7, the partition has 0)" in str(last.troubles[0])
     # what the sign says: the application runs and reads nothing
     assert {id_: offset.offset for id_, offset in after.items()} == dict.fromkeys(committed, 5)
@@ -141,8 +141,8 @@ def test_a_stable_group_that_commits_nothing_is_named(bench: AfterCommit) -> Non
         consumer.close()
     assert last.health is Health.UNHEALTHY
     (trouble,) = last.troubles
-    assert trouble.sign is Sign.NOT_MOVING
-    assert f"{topic}-0 (offset 4, 6 records left)" in trouble.problem
+    assert trouble.subject is Sign.NOT_MOVING
+    assert f"{topic}-0 (offset 4, 6 records left)" in trouble.found
 
 
 def test_a_topic_made_anew_is_named(bench: AfterCommit) -> None:
@@ -151,8 +151,8 @@ def test_a_topic_made_anew_is_named(bench: AfterCommit) -> None:
     remake(bench.cluster, topic)
     last = watch(bench.settings, restore, bench.cluster, limits=QUICK)
     assert last.health is Health.UNHEALTHY
-    assert [trouble.sign for trouble in last.troubles] == [Sign.TOPIC_REPLACED]
-    assert topic in last.troubles[0].problem
+    assert [trouble.subject for trouble in last.troubles] == [Sign.TOPIC_REPLACED]
+    assert topic in last.troubles[0].found
 
 
 def test_deleted_offsets_and_passed_log_starts_are_named(bench: AfterCommit) -> None:
@@ -168,7 +168,7 @@ def test_deleted_offsets_and_passed_log_starts_are_named(bench: AfterCommit) -> 
     bench.cluster.delete_group_offsets(bench.group, [ids[gone]])
     bench.cluster.delete_records({ids[passed]: 5, ids[changelog]: 1})
     last = watch(bench.settings, restore, bench.cluster, limits=QUICK)
-    signs = {trouble.sign: trouble.problem for trouble in last.troubles}
+    signs = {trouble.subject: trouble.found for trouble in last.troubles}
     assert signs.keys() == {Sign.OFFSETS_GONE, Sign.OFFSETS_OUT_OF_RANGE, Sign.RECORDS_DELETED}
     assert f"{gone}-0 (1 was committed)" in signs[Sign.OFFSETS_GONE]
     assert f"{passed}-0 (2; the log holds 5 to 9)" in signs[Sign.OFFSETS_OUT_OF_RANGE]
@@ -190,8 +190,8 @@ def test_a_group_nobody_joins_times_out_and_names_new_groups(bench: AfterCommit)
     assert {assessment.health for assessment in seen[:-1]} == {Health.WAITING}
     assert seen[-1].health is Health.TIMED_OUT
     (trouble,) = seen[-1].troubles
-    assert trouble.sign is Sign.NOT_STARTED
-    assert other in trouble.problem
+    assert trouble.subject is Sign.NOT_STARTED
+    assert other in trouble.found
 
 
 def test_records_left_are_records_not_offsets(bench: AfterCommit) -> None:

@@ -68,8 +68,8 @@ def judged(observations: Iterable[Observation], expected: Expected = EXPECTED) -
     return [judge.judge(observation) for observation in observations]
 
 
-def signs(assessment: Assessment) -> list[Sign]:
-    return [trouble.sign for trouble in assessment.troubles]
+def signs(assessment: Assessment) -> list[str]:
+    return [trouble.subject for trouble in assessment.troubles]
 
 
 def test_healthy_once_all_is_read_that_was_there_twice() -> None:
@@ -144,7 +144,7 @@ def test_offsets_that_do_not_move_in_one_partition() -> None:
     found = judged([stuck(at) for at in (0, 10, 20, 29, 30)])
     assert [signs(a) for a in found] == [[], [], [], [], [Sign.NOT_MOVING]]
     assert found[-1].health is Health.UNHEALTHY
-    problem = found[-1].troubles[0].problem
+    problem = found[-1].troubles[0].found
     assert "a-0 (offset 10, 5 records left)" in problem
     assert "b-0" not in problem
 
@@ -154,7 +154,7 @@ def test_an_application_that_loads_its_stores_has_the_time_for_it() -> None:
     expected = replace(EXPECTED, changelog_records={"c": 1_500, "d": 500}, topic_ids=IDS)
     found = judged([stuck(at) for at in (0, 30, 49, 50)], expected)
     assert [signs(a) for a in found] == [[], [], [], [Sign.NOT_MOVING]]
-    assert "2,000 records" in found[-1].troubles[0].remedy
+    assert "2,000 records" in found[-1].troubles[0].action
 
 
 def test_standing_still_counts_from_when_the_group_is_stable() -> None:
@@ -173,14 +173,14 @@ def test_never_committed_partitions_that_must_be_read() -> None:
     expected = replace(EXPECTED, committed={}, required=frozenset({A}))
     found = judged([seen(at, {A: partition(None, 7)}) for at in (0, 31)], expected)
     assert signs(found[-1]) == [Sign.NOT_MOVING]
-    assert "a-0 (no offset, 7 records left)" in found[-1].troubles[0].problem
+    assert "a-0 (no offset, 7 records left)" in found[-1].troubles[0].found
 
 
 def test_a_leader_epoch_ahead_is_stale_when_seen_twice() -> None:
     stale = partition(10, 15, leader_epoch=7, current_epoch=2)
     found = judged([seen(at, {A: stale, B: partition(20, 20)}) for at in (0, 3)])
     assert [signs(a) for a in found] == [[], [Sign.STALE_LEADER_EPOCH]]
-    assert "a-0 (offset 10 with epoch 7, the partition has 2)" in str(found[1].troubles[0])
+    assert "a-0 (offset 10 with epoch 7, the partition has 2)" in found[1].troubles[0].text
 
 
 @pytest.mark.parametrize(
@@ -217,7 +217,7 @@ def test_offsets_that_are_not_where_they_were(of_a: PartitionSeen, sign: Sign, t
         (found,) = judged([seen(0, {A: of_a, B: partition(20, 20)}, state=state)])
         assert found.health is Health.UNHEALTHY
         assert signs(found) == [sign]
-        assert told in found.troubles[0].problem
+        assert told in found.troubles[0].found
 
 
 def test_offsets_beyond_the_last_stable_offset_are_in_the_log() -> None:
@@ -232,7 +232,7 @@ def test_a_topic_made_anew_explains_its_offsets() -> None:
         lost = {A: partition(None, 0), B: partition(20, 20)}
         (found,) = judged([seen(0, lost, topic_ids=ids)])
         assert signs(found) == [Sign.TOPIC_REPLACED]
-        assert "topic a." in found.troubles[0].problem
+        assert "topic a." in found.troubles[0].found
 
 
 def test_restored_records_that_were_deleted() -> None:
@@ -241,7 +241,7 @@ def test_restored_records_that_were_deleted() -> None:
     rest = {A: partition(10, 15), B: partition(20, 20)}
     found = judged([seen(at, rest, log_starts={changelog: at + 5}) for at in (0, 1)], expected)
     assert [signs(a) for a in found] == [[], [Sign.RECORDS_DELETED]]
-    assert "c-3 (log start 6, restored from 5)" in found[1].troubles[0].problem
+    assert "c-3 (log start 6, restored from 5)" in found[1].troubles[0].found
 
 
 def test_a_group_without_members() -> None:
@@ -251,8 +251,8 @@ def test_a_group_without_members() -> None:
     )
     assert [signs(a) for a in found] == [[], [], [Sign.NOT_STARTED]]
     assert found[-1].health is Health.WAITING
-    assert "group app2" in found[-1].troubles[0].problem
-    assert "must be app," in found[-1].troubles[0].remedy
+    assert "group app2" in found[-1].troubles[0].found
+    assert "must be app," in found[-1].troubles[0].action
 
 
 def test_offsets_of_a_group_that_never_started_expire() -> None:
@@ -263,8 +263,8 @@ def test_offsets_of_a_group_that_never_started_expire() -> None:
     gone = {A: partition(None, 15), B: partition(None, 20)}
     (found,) = judged([seen(0, gone, state=None, at_ms=8 * DAY_MS)])
     assert signs(found) == [Sign.OFFSETS_GONE]
-    assert "8.0 days ago" in found.troubles[0].problem
-    assert "offsets.retention.minutes" in found.troubles[0].problem
+    assert "8.0 days ago" in found.troubles[0].found
+    assert "offsets.retention.minutes" in found.troubles[0].found
 
 
 def test_a_group_that_stays_unstable() -> None:
