@@ -14,8 +14,8 @@ from bench.machine import write_result
 from examples.order_processor.application import OrderProcessor, create_topics
 from examples.order_processor.load import produce_orders
 from examples.order_processor.orders import CustomerTotal, OrderGenerator, customer_totals
+from kstreams_assets.app_file.read import load_settings
 from kstreams_assets.backup.run import Spark, back_up
-from kstreams_assets.cli.app_file import load_settings
 from kstreams_assets.drill.report import DrillReport, bottleneck, objective_verdict
 from kstreams_assets.drill.run import DrillRun
 from kstreams_assets.drill.settings import DrillRequest

@@ -32,7 +32,7 @@ from examples.demo.shop import Shop
 from examples.order_processor.application import OrderProcessor, create_topics
 from examples.order_processor.load import produce_orders
 from examples.order_processor.orders import CustomerTotal, OrderGenerator
-from kstreams_assets.cli.app_file import load_settings
+from kstreams_assets.app_file.read import load_settings
 from kstreams_assets.errors import KStreamsAssetsError
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.local.cluster import LocalCluster

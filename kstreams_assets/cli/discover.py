@@ -14,7 +14,7 @@ from kstreams_assets.app.discovery import ClusterFacts
 from kstreams_assets.app.model import StreamsApplication, TopicRole
 from kstreams_assets.app.roles import application_from_cluster, application_from_topology
 from kstreams_assets.app.topology import parse_topology
-from kstreams_assets.cli.app_file import load_component, read_attributes
+from kstreams_assets.app_file.read import load_model, read_attributes
 from kstreams_assets.cli.outage import window_loss
 from kstreams_assets.cli.output import print_json, print_table
 from kstreams_assets.errors import ConfigurationError, KStreamsAssetsError
@@ -142,9 +142,7 @@ class _Target:
 
 def _target(application_id: str | None, bootstrap: str | None, app_file: Path | None) -> _Target:
     if app_file is not None:
-        component = load_component(
-            app_file, application_id=application_id, bootstrap_servers=bootstrap
-        )
+        component = load_model(app_file, application_id=application_id, bootstrap_servers=bootstrap)
         attributes = read_attributes(app_file, application_id=application_id)
         return _Target(component.application_id, component.connection, attributes)
     if application_id is None or bootstrap is None:

@@ -3,29 +3,15 @@
 import logging
 import os
 import sys
+from importlib import import_module
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 
 import click
 
 from kstreams_assets.cli import exit_codes
-from kstreams_assets.cli.backup import backup
-from kstreams_assets.cli.completeness import completeness
-from kstreams_assets.cli.discover import discover
-from kstreams_assets.cli.drill import drill
-from kstreams_assets.cli.governance import governance
-from kstreams_assets.cli.init import init
-from kstreams_assets.cli.jars import jars
-from kstreams_assets.cli.ktables import ktables
-from kstreams_assets.cli.metrics import metrics
-from kstreams_assets.cli.ready import ready
-from kstreams_assets.cli.recovery_points import recovery_points
-from kstreams_assets.cli.restore import restore
-from kstreams_assets.cli.state import state
-from kstreams_assets.cli.windows import windows
 from kstreams_assets.errors import KStreamsAssetsError
 from kstreams_assets.kafka.secret import mask_secrets
-from kstreams_assets.warehouse.table import disk_remedy
 
 _log = logging.getLogger("kstreams_assets.cli")
 
@@ -37,8 +23,58 @@ class _Masked(logging.Formatter):
         return mask_secrets(super().format(record))
 
 
+COMMANDS: Final = {
+    "backup": "Back up all due windows, or the given ones.",
+    "completeness": "Evaluate the rules by which the business knows that nothing is lost.",
+    "discover": "Find the topics of an application on a live cluster, with their roles.",
+    "drill": "Restore into a throwaway cluster, start the application there, measure and judge.",
+    "governance": "Compare what is declared of an application with its cluster.",
+    "init": "Make a folder that Dagster can load; nothing that is there already is changed.",
+    "jars": "Fetch the jars of Spark (backups, restores) and of a local Kafka (drills).",
+    "ktables": "Make and list snapshots of state stores: Delta tables, one for each window.",
+    "metrics": "Metrics of applications, from brokers and warehouse, for Prometheus.",
+    "ready": "Whether the application could be recovered right now, and why.",
+    "recovery-points": "Take, list and show cuts of an application.",
+    "restore": "Restore an application to another cluster, and hand it over.",
+    "state": "What a store held of one key, from its snapshots.",
+    "windows": "Closed windows, newest first: which are backed up, due or damaged.",
+}
+"""Each is of the module of its name, which is imported when the command runs: help is quick."""
+
+
 class _Commands(click.Group):
     """The commands; that nobody reads standard output to its end is no red check."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Their names."""
+        del ctx
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """One of them."""
+        if cmd_name in COMMANDS and cmd_name not in self.commands:
+            name = cmd_name.replace("-", "_")
+            self.add_command(getattr(import_module(f"kstreams_assets.cli.{name}"), name))
+        return super().get_command(ctx, cmd_name)
+
+    def with_all(self) -> click.Group:
+        """The same with every command imported, for those who look at all of them."""
+        for name in COMMANDS:
+            self.get_command(click.Context(self), name)
+        return self
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The list in the help, without an import."""
+        del ctx
+        longest = max(map(len, COMMANDS))
+        room = formatter.width - 6 - longest
+        with formatter.section("Commands"):
+            formatter.write_dl(
+                [
+                    (name, click.Command(name, help=text).get_short_help_str(room))
+                    for name, text in COMMANDS.items()
+                ]
+            )
 
     def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401 - as click has it
         """Run a command."""
@@ -75,22 +111,6 @@ def cli(verbose: bool) -> None:
     for name in ("kstreams_assets", "spark_resources"):
         logging.getLogger(name).setLevel(level)
     _log.setLevel(logging.INFO if verbose else logging.WARNING)
-
-
-cli.add_command(backup)
-cli.add_command(completeness)
-cli.add_command(discover)
-cli.add_command(governance)
-cli.add_command(drill)
-cli.add_command(init)
-cli.add_command(jars)
-cli.add_command(ktables)
-cli.add_command(metrics)
-cli.add_command(ready)
-cli.add_command(recovery_points)
-cli.add_command(restore)
-cli.add_command(state)
-cli.add_command(windows)
 
 
 def _is_not_of_py4j(record: logging.LogRecord) -> bool:
@@ -147,6 +167,8 @@ def _end(text: str, error: Exception) -> NoReturn:
 def _unforeseen(error: Exception) -> str:
     # What follows the first line in errors of Java and Rust are their stack traces.
     said = next((line for line in str(error).splitlines() if line.strip()), "without a text")
+    from kstreams_assets.warehouse.table import disk_remedy  # which loads pyarrow
+
     remedy = disk_remedy(error)
     if remedy is not None:
         return f"{said.strip().rstrip('.')}. {remedy}"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from kstreams_assets.cli.app_file import load_settings
+from kstreams_assets.app_file.read import load_settings
 from kstreams_assets.errors import ConfigurationError
 from kstreams_assets.metrics.collect import Scrape
 from kstreams_assets.metrics.exposition import MetricsServer, parse_address, write_textfile

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import click
 
-from kstreams_assets.cli.app_file import load_settings
+from kstreams_assets.app_file.read import load_settings
 from kstreams_assets.warehouse.table import absence
 
 _READERS: Final = frozenset({"windows", "list", "show", "ready", "state", "map"})

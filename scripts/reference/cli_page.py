@@ -15,7 +15,7 @@ def cli_lines() -> Iterator[str]:
     yield ""
     root = click.Context(cli, info_name="kstreams-assets", **cli.context_settings)
     yield from _option_lines(cli, root)
-    for name, command in sorted(cli.commands.items()):
+    for name, command in sorted(cli.with_all().commands.items()):
         yield from _command_lines(command, click.Context(command, parent=root, info_name=name))
 
 

@@ -9,12 +9,9 @@ from collections.abc import Iterator, Mapping
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from kstreams_assets import components
 from kstreams_assets.app.store_columns import KEY_PARTS, TYPES
 from kstreams_assets.app.store_format import Encoding, StoreKind
-from kstreams_assets.components import KafkaStreamsAppComponent
-from kstreams_assets.components.models import WrongRegistry
-from kstreams_assets.kafka.connection import KafkaConnection
+from kstreams_assets.app_file.model import ApplicationModel
 from kstreams_assets.kafka.secret import Secret
 from scripts.reference.markdown import row, table
 
@@ -49,7 +46,7 @@ _FORMATS = {
 
 def yaml_lines() -> Iterator[str]:
     """The YAML: every model that the component reaches, with its fields."""
-    component = f"{components.__name__}.{KafkaStreamsAppComponent.__name__}"
+    component = "kstreams_assets.components.KafkaStreamsAppComponent"
     yield f"A file `defs.yaml` has `type: {component}` and"
     yield "`attributes` with the keys below. Unknown keys are errors. `{{ env('NAME') }}` and"
     yield "`{{ env('NAME', 'default') }}` take a value from the environment; secrets have a form"
@@ -57,7 +54,7 @@ def yaml_lines() -> Iterator[str]:
     yield ""
     yield "## attributes"
     yield ""
-    yield from _model_lines(KafkaStreamsAppComponent, "")
+    yield from _model_lines(ApplicationModel, "")
     yield ""
     yield "## Formats of keys and values"
     yield ""
@@ -93,7 +90,7 @@ def _model_lines(model: type[BaseModel], path: str) -> Iterator[str]:
     yield row("---", "---", "---", "---")
     nested: list[tuple[str, type[BaseModel]]] = []
     for name, field in model.model_fields.items():
-        annotation = KafkaConnection if name == "connection" else field.annotation
+        annotation = field.annotation
         models = list(_models(annotation))
         text = field.description or " Or: ".join(_first_sentence(found) for found in models)
         text = _CONNECTIONS.get(name, text)
@@ -114,8 +111,6 @@ def _model_lines(model: type[BaseModel], path: str) -> Iterator[str]:
 
 def _models(annotation: object) -> Iterator[type[BaseModel]]:
     """The models inside a type."""
-    if annotation is WrongRegistry:
-        return  # stands in for a block that is refused
     if inspect.isclass(annotation) and issubclass(annotation, BaseModel):
         yield annotation
     for inner in typing.get_args(annotation):

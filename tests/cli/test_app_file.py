@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from kstreams_assets.cli.app_file import AppFileError, load_settings
+from kstreams_assets.app_file.read import AppFileError, load_settings
 from kstreams_assets.errors import ConfigurationError
 from tests.cli.application import document, write
 
@@ -135,7 +135,7 @@ class TestErrors:
             ({"topics": {"t": {"roles": ["inptu"]}}}, ["topics", "'input', 'global'"]),
             ({"connection": {"bootstrap_servers": "a"}}, ["bootstrap_servers: 'a' is not"]),
             ({"connection": {"bootstrap_servers": "a:1", "x": 1}}, ["connection.x", "unknown"]),
-            ({"warehouse": "{{ nope }}"}, ["'nope' not found in scope"]),
+            ({"warehouse": "{{ nope }}"}, ["'nope' is undefined"]),
             ({"warehouse": "{{ env('NOT_SET_ANYWHERE') }}"}, ["NOT_SET_ANYWHERE"]),
         ],
     )

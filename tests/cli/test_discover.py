@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from kstreams_assets.app_file.read import load_model
 from kstreams_assets.cli import discover as command
-from kstreams_assets.cli.app_file import load_component
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.local.cluster import LocalCluster
 from kstreams_assets.recovery.recorder import recorder_of
@@ -45,7 +45,7 @@ def _reads(cluster: KafkaCluster, group: str, topic: str) -> bool:
 
 
 def _settings(file: Path) -> ApplicationSettings:
-    component = load_component(file, application_id=None, bootstrap_servers=None)
+    component = load_model(file, application_id=None, bootstrap_servers=None)
     return component.settings(file.parent, file=file.name)
 
 

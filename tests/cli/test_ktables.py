@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from kstreams_assets.app_file.read import load_settings
 from kstreams_assets.cli import ktables
-from kstreams_assets.cli.app_file import load_settings
 from kstreams_assets.ktables.snapshot import RowProblem, Snapshot
 from kstreams_assets.ktables.snapshots_table import SnapshotsTable
 from kstreams_assets.warehouse.calendar import WindowCalendar

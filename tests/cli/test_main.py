@@ -35,7 +35,7 @@ def test_help(program: Program, path: tuple[str, ...]) -> None:
 
 
 def test_every_command_is_there() -> None:
-    assert {path for path in _commands(cli) if path} >= {
+    assert {path for path in _commands(cli.with_all()) if path} >= {
         ("backup",),
         ("discover",),
         ("windows",),

@@ -125,7 +125,7 @@ def test_what_is_red_stays_red(
 
 
 def _application(app_file: Path):
-    from kstreams_assets.cli.app_file import load_settings
+    from kstreams_assets.app_file.read import load_settings
 
     return load_settings(app_file).application
 

@@ -8,9 +8,9 @@ from typing import Any, Self
 
 import pytest
 
+from kstreams_assets.app_file.read import load_settings
 from kstreams_assets.checks import Finding
 from kstreams_assets.cli import restore_after, restore_groups
-from kstreams_assets.cli.app_file import load_settings
 from kstreams_assets.cli.restore_options import chosen_restore
 from kstreams_assets.drill.report import DrillsTable
 from kstreams_assets.errors import ConfigurationError

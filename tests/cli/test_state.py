@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from kstreams_assets.cli.app_file import load_settings
+from kstreams_assets.app_file.read import load_settings
 from kstreams_assets.ktables.snapshots_table import SnapshotsTable
 from tests.cli.application import Program, document, nothing_written, write
 from tests.clock import freeze_time

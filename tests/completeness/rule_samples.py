@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import Any
 
+from kstreams_assets.app_file.read import application_model
 from kstreams_assets.completeness.view import KnownViews
-from kstreams_assets.components import KafkaStreamsAppComponent
 from kstreams_assets.settings import ApplicationSettings
 
 ORDER = {"format": "json", "schema": "id STRING, customer STRING, cents BIGINT, rate DOUBLE"}
@@ -70,7 +70,7 @@ def attributes(**more: Any) -> dict[str, Any]:
 
 def settings(**more: Any) -> ApplicationSettings:
     """The settings that the YAML gives."""
-    return KafkaStreamsAppComponent.resolve_from_dict(attributes(**more)).settings(Path("/nowhere"))
+    return application_model(attributes(**more)).settings(Path("/nowhere"))
 
 
 def known(**more: Any) -> KnownViews:

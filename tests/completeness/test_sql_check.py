@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import examples
-from kstreams_assets.cli.app_file import load_settings
+from kstreams_assets.app_file.read import load_settings
 from kstreams_assets.completeness.recompute import recompute_sql
 from kstreams_assets.completeness.rule import Scope
 from kstreams_assets.completeness.sql_check import check_rule_sql, spark_functions

@@ -8,8 +8,8 @@ import pytest
 import yaml
 
 import examples
+from kstreams_assets.app_file.read import load_settings
 from kstreams_assets.checks import Severity
-from kstreams_assets.cli.app_file import load_settings
 from kstreams_assets.completeness.rule import (
     EVERYWHERE,
     CompletenessRule,

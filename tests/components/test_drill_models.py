@@ -6,7 +6,7 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from kstreams_assets.components import KafkaStreamsAppComponent
+from kstreams_assets.app_file.read import application_model
 from kstreams_assets.drill.settings import DrillSettings
 from kstreams_assets.errors import ConfigurationError
 from kstreams_assets.orchestration.component import build_application_definitions
@@ -17,12 +17,12 @@ COMMAND = ["run", "{client_properties}", "{state_dir}"]
 
 
 def _settings(folder: Path = Path("/yaml"), **block: Any) -> ApplicationSettings:
-    component = KafkaStreamsAppComponent.resolve_from_dict(attributes(drill=block))
+    component = application_model(attributes(drill=block))
     return component.settings(folder)
 
 
 def test_defaults() -> None:
-    component = KafkaStreamsAppComponent.resolve_from_dict(attributes())
+    component = application_model(attributes())
     assert component.settings(Path.cwd()).drill == DrillSettings() == _settings().drill
 
 

@@ -6,8 +6,8 @@ from typing import Any
 import dagster as dg
 import pytest
 
+from kstreams_assets.app_file.read import application_model
 from kstreams_assets.checks import Outcome
-from kstreams_assets.components import KafkaStreamsAppComponent
 from kstreams_assets.errors import ConfigurationError
 from kstreams_assets.governance.facts import Governance, Limits
 from kstreams_assets.governance.findings import GovernanceReport
@@ -28,7 +28,7 @@ def settings_of(governance: dict[str, Any] | None, **more: Any) -> ApplicationSe
     said = attributes(**more)
     if governance is not None:
         said["governance"] = governance
-    return KafkaStreamsAppComponent.resolve_from_dict(said).settings(Path("/nowhere"))
+    return application_model(said).settings(Path("/nowhere"))
 
 
 def test_everything() -> None:

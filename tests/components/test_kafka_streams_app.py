@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from kstreams_assets.components import KafkaStreamsAppComponent
+from kstreams_assets.app_file.read import application_model
 from kstreams_assets.errors import ConfigurationError
 from kstreams_assets.kafka.connection import PasswordSasl
 from kstreams_assets.orchestration.component import build_application_definitions
@@ -64,7 +64,7 @@ class TestAssets:
 
     def test_python_users_get_the_same(self, project: Project) -> None:
         project.write("shop", attributes())
-        component = KafkaStreamsAppComponent.resolve_from_dict(attributes())
+        component = application_model(attributes())
         made = specs_of(build_application_definitions(component.settings(Path.cwd())))
         assert made.keys() == project.graph().keys()
         assert edges(made) == edges(project.graph())
@@ -136,7 +136,7 @@ class TestCollidingNames:
 
     def test_within_one_application(self) -> None:
         topics = {"a.b": {"roles": ["input"]}, "a_b": {"roles": ["output"]}}
-        component = KafkaStreamsAppComponent.resolve_from_dict(attributes(topics=topics))
+        component = application_model(attributes(topics=topics))
         with pytest.raises(CollidingNamesError, match=r"cannot tell 'a\.b' and 'a_b' apart"):
             build_application_definitions(component.settings(Path.cwd()))
 
@@ -193,7 +193,7 @@ class TestWrongYaml:
         ],
     )
     def test_wrong_values(self, change: dict[str, Any], text: str) -> None:
-        component = KafkaStreamsAppComponent.resolve_from_dict(attributes(**change))
+        component = application_model(attributes(**change))
         with pytest.raises(ConfigurationError) as caught:
             build_application_definitions(component.settings(Path.cwd()))
         assert text in str(caught.value)
@@ -207,11 +207,11 @@ class TestRestore:
     """The block `restore`."""
 
     def _settings(self, **block: Any) -> RestoreSettings:
-        component = KafkaStreamsAppComponent.resolve_from_dict(attributes(restore=block))
+        component = application_model(attributes(restore=block))
         return component.settings(Path.cwd()).restore
 
     def test_defaults(self) -> None:
-        component = KafkaStreamsAppComponent.resolve_from_dict(attributes())
+        component = application_model(attributes())
         assert component.settings(Path.cwd()).restore == RestoreSettings() == self._settings()
 
     def test_everything(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -273,7 +273,7 @@ class TestRecoveryPointsAndSensors:
     """How points are taken, and whether the sensors are on."""
 
     def _settings(self, **more: Any) -> ApplicationSettings:
-        component = KafkaStreamsAppComponent.resolve_from_dict(attributes(**more))
+        component = application_model(attributes(**more))
         return component.settings(Path.cwd())
 
     def test_defaults_are_those_of_the_settings(self) -> None:
@@ -357,9 +357,7 @@ class TestSecrets:
         shown = [repr(definitions)]
         for spec in specs_of(definitions).values():
             shown += [repr(spec), repr(spec.metadata), repr(spec.tags), str(spec.description)]
-        component = KafkaStreamsAppComponent.resolve_from_dict(
-            attributes(connection=self.CONNECTION)
-        )
+        component = application_model(attributes(connection=self.CONNECTION))
         settings = component.settings(Path.cwd())
         shown += [repr(component), str(component), repr(settings), str(settings.connection)]
         assert settings.connection.sasl is not None

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from kstreams_assets.app.store_format import Encoding, Format, StoreFormat, StoreKind
-from kstreams_assets.components import KafkaStreamsAppComponent
+from kstreams_assets.app_file.read import application_model
 from kstreams_assets.errors import ConfigurationError
 from kstreams_assets.kafka.registry import RegistryConnection
 from kstreams_assets.orchestration.component import build_application_definitions
@@ -21,7 +21,7 @@ def _settings(
 ) -> ApplicationSettings:
     said = attributes(stores={} if store is None else {name: store}, **more)
     said["topics"][f"shop-{name}-changelog"] = {"roles": ["changelog"]}
-    return KafkaStreamsAppComponent.resolve_from_dict(said).settings(Path.cwd())
+    return application_model(said).settings(Path.cwd())
 
 
 def _format(store: dict[str, Any], *, name: str = "s") -> StoreFormat:
@@ -124,7 +124,7 @@ class TestRegistry:
         assert "hunter2" not in text
 
     def test_unknown_key(self) -> None:
-        with pytest.raises(ConfigurationError, match=r"schema_registry: .*uri: Extra inputs"):
+        with pytest.raises(ConfigurationError, match=r"schema_registry.uri: unknown key"):
             _settings(schema_registry={"uri": "http://127.0.0.1:8081"})
 
 
@@ -172,7 +172,7 @@ def test_a_store_that_the_application_does_not_have() -> None:
     said = attributes(stores={"order-total": {"key": "string"}})
     said["topics"] |= {"shop-order-totals-changelog": {"roles": ["changelog"]}}
     with pytest.raises(ConfigurationError) as caught:
-        KafkaStreamsAppComponent.resolve_from_dict(said).settings(Path.cwd())
+        application_model(said).settings(Path.cwd())
     assert "The declared store 'order-total' is not in application shop" in str(caught.value)
     assert "(near: order-totals)" in str(caught.value)
 

@@ -9,13 +9,21 @@ from pathlib import Path
 import click
 
 from kstreams_assets.cli import exit_codes
-from kstreams_assets.cli.main import cli
+from kstreams_assets.cli.main import COMMANDS, cli
 
 FILE = Path(__file__).with_name("command_line.txt")
 
 
 def test_every_command_and_option_is_as_it_was() -> None:
     assert _surface() == FILE.read_text("utf-8")
+
+
+def test_the_list_of_commands_says_what_they_say() -> None:
+    context = click.Context(cli)
+    for name, text in COMMANDS.items():
+        command = cli.get_command(context, name)
+        assert command is not None
+        assert (command.name, command.get_short_help_str(200)) == (name, text)
 
 
 def _surface() -> str:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from kstreams_assets.cli.app_file import load_settings
+from kstreams_assets.app_file.read import load_settings
 from kstreams_assets.errors import KStreamsAssetsError
 from kstreams_assets.warehouse.calendar import WindowCalendar
 from scripts.reference.yaml_page import yaml_lines
@@ -123,6 +123,8 @@ WRONG = [
 ]
 REPLACED = {
     "windows: {every: hour}": "windows",
+    "windows: {every: hour, start: 2026-11-01}": "windows",
+    "windows: {every: hour, start: 2026-11-01 13:30:00}": "windows",
     "windows: {every: hour, start: soon}": "windows",
     'windows: {every: never, start: "2026-11-01"}': "windows",
     'windows: {every: "* * *", start: "2026-11-01"}': "windows",

@@ -14,9 +14,9 @@ import pytest
 import yaml
 from deltalake import DeltaTable, QueryBuilder, write_deltalake
 
-from kstreams_assets.cli.app_file import load_settings
+from kstreams_assets.app_file.model import ApplicationModel
+from kstreams_assets.app_file.read import load_settings
 from kstreams_assets.cli.main import cli
-from kstreams_assets.components import KafkaStreamsAppComponent
 from kstreams_assets.ktables.snapshot import Snapshot
 from kstreams_assets.orchestration.component import build_application_definitions
 from kstreams_assets.warehouse.ledger import LedgerEntry
@@ -94,7 +94,7 @@ def test_commands_and_options_named_in_prose_exist(file: Path) -> None:
     for span in re.findall(r"`([^`\n]+)`", prose(file)):
         if (match := _PROGRAM.fullmatch(span)) is None:
             continue
-        command: click.Command = cli
+        command: click.Command = cli.with_all()
         for word in re.split(r"[ \t]+", match[1].strip()):
             if isinstance(command, click.Group):
                 assert word in command.commands, span
@@ -108,7 +108,7 @@ def _attributes(block: Block) -> dict[str, Any]:
     document = yaml.safe_load(block.text)
     if "type" in document:
         return document["attributes"]
-    assert document.keys() <= KafkaStreamsAppComponent.model_fields.keys()
+    assert document.keys() <= ApplicationModel.model_fields.keys()
     return {**_LEAST, **document}
 
 

@@ -9,8 +9,8 @@ from typing import Final
 from examples.order_processor.application import create_topics
 from examples.order_processor.load import produce_orders
 from examples.order_processor.orders import CustomerTotal, OrderGenerator, customer_totals
+from kstreams_assets.app_file.read import load_settings
 from kstreams_assets.backup.run import Spark
-from kstreams_assets.cli.app_file import load_settings
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.local.cluster import LocalCluster

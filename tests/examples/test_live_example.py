@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from examples.demo.place import DEFS
-from kstreams_assets.cli.app_file import load_settings
+from kstreams_assets.app_file.read import load_settings
 
 
 def test_only_the_example_whose_cluster_runs_has_its_sensors_on(

@@ -14,8 +14,8 @@ from examples.orders_count.application import EXAMPLE, EXAMPLE_V2, STORE
 from examples.orders_created.orders import TOPIC, events
 from examples.streams.application import ExampleApplication
 from examples.streams.load import send
+from kstreams_assets.app_file.read import load_settings
 from kstreams_assets.checks import Evaluation
-from kstreams_assets.cli.app_file import load_settings
 from kstreams_assets.governance.findings import GovernanceReport
 from kstreams_assets.governance.run import check_governance
 from kstreams_assets.kafka.cluster import KafkaCluster

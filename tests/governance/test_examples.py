@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import examples
-from kstreams_assets.cli.app_file import load_settings
+from kstreams_assets.app_file.read import load_settings
 from kstreams_assets.governance.judge import judge
 from kstreams_assets.governance.run import declared_of
 from tests.governance.samples import healthy, with_topic

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from kstreams_assets.components import KafkaStreamsAppComponent
+from kstreams_assets.app_file.read import application_model
 from kstreams_assets.governance import run as gather_module
 from kstreams_assets.governance.facts import BackedUpRecords, StoreRows
 from kstreams_assets.governance.run import backed_up, store_rows
@@ -24,7 +24,7 @@ from tests.ktables.samples import snapshot
 def settings(tmp_path: Path) -> ApplicationSettings:
     """An application with an empty warehouse."""
     said = attributes(warehouse=str(tmp_path))
-    return KafkaStreamsAppComponent.resolve_from_dict(said).settings(tmp_path)
+    return application_model(said).settings(tmp_path)
 
 
 def back_up(settings: ApplicationSettings, index: int, *contents: tuple[int, int]) -> None:

@@ -11,7 +11,7 @@ import yaml
 
 import examples
 from examples.streams.application import Example
-from kstreams_assets.components import KafkaStreamsAppComponent
+from kstreams_assets.app_file.read import application_model
 from kstreams_assets.settings import ApplicationSettings
 
 _DEFINITIONS = Path(examples.__file__).parent / "defs"
@@ -64,7 +64,7 @@ class Definition:
         text = self.example.describe_topology(topic_prefix=prefix)
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "topology.txt").write_text(text, "utf-8")
-        component = KafkaStreamsAppComponent.resolve_from_dict(said | dict(self.attributes))
+        component = application_model(said | dict(self.attributes))
         return component.settings(folder)
 
 

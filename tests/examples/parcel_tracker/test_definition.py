@@ -12,7 +12,7 @@ from kstreams_assets.app.model import StreamsApplication, TopicRole, TopicRoles
 from kstreams_assets.app.roles import application_from_topology
 from kstreams_assets.app.store_format import StoreKind
 from kstreams_assets.app.topology import parse_topology
-from kstreams_assets.components import KafkaStreamsAppComponent
+from kstreams_assets.app_file.read import application_model
 from kstreams_assets.settings import ApplicationSettings
 
 FOLDER = Path(examples.__file__).parent / "defs" / "parcel_tracker"
@@ -44,7 +44,7 @@ def settings() -> ApplicationSettings:
     said = yaml.safe_load((FOLDER / "defs.yaml").read_text("utf-8"))["attributes"]
     plain = {"connection": {"bootstrap_servers": "127.0.0.1:1"}, "warehouse": "here"}
     windows = {"windows": {"every": "minute", "start": "2026-11-21"}, "sensors": "stopped"}
-    component = KafkaStreamsAppComponent.resolve_from_dict(said | plain | windows)
+    component = application_model(said | plain | windows)
     return component.settings(FOLDER)
 
 

@@ -1,25 +1,27 @@
-"""Reads the YAML of an application for the command line."""
+"""Reads the YAML of an application, for the command line and for Dagster."""
 
+import os
 import re
-from collections.abc import Iterator
+from datetime import date, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import yaml
-from dagster.components.resolved.errors import ResolutionException
 from pydantic import ValidationError
-from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
+from yaml.nodes import Node
 
-from kstreams_assets.cli.yaml_problems import leading_place, place, place_of_text, problems_in
+from kstreams_assets.app_file.blocks import WrongBlockError
+from kstreams_assets.app_file.model import ApplicationModel
+from kstreams_assets.app_file.problems import leading_place, place, place_of_text, problems_in
 from kstreams_assets.completeness.yaml_lines import attributes_node
-from kstreams_assets.components import KafkaStreamsAppComponent
-from kstreams_assets.errors import ConfigurationError, KStreamsAssetsError, RuleSqlError
+from kstreams_assets.errors import ConfigurationError, RuleSqlError
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.settings import ApplicationSettings
 from kstreams_assets.warehouse.layout import Warehouse
 
-_PLACE = re.compile(r"<string>:\d+ - (?P<block>\S+)")
-_TYPE_ENDING = KafkaStreamsAppComponent.__name__
+FILE: Final = "defs.yaml"
+_NAMED: Final = re.compile(r"The (declared [^']*|(in|ex)clude pattern) '(?P<name>[^']*)'")
+_TYPE_ENDING: Final = "KafkaStreamsAppComponent"
 
 
 class AppFileError(ConfigurationError):
@@ -39,44 +41,40 @@ def load_settings(
 ) -> ApplicationSettings:
     """The settings of the application in a component's YAML.
 
-    Args as for `load_component`.
+    Args as for `load_model`.
 
     Raises:
         ConfigurationError: The file does not say what it should.
     """
-    component = load_component(
+    model = load_model(
         path,
         application_id=application_id,
         bootstrap_servers=bootstrap_servers,
         warehouse=warehouse,
     )
     try:
-        return component.settings(path.parent, file=path.name)
+        return model.settings(path.parent, file=path.name)
     except RuleSqlError:
         raise  # it names its place
     except ConfigurationError as error:
-        root = attributes_node(path, component.application_id)
-        where = leading_place(root, error.problem) or next(
-            (
-                place
-                for name in ("pattern", "name")
-                if (place := place_of_text(root, getattr(error, name, "")))
-            ),
-            "",
+        root = attributes_node(path, model.application_id)
+        named = _NAMED.match(error.problem)
+        where = leading_place(root, error.problem) or (
+            "" if named is None else place_of_text(root, named["name"])
         )
         raise AppFileError(
             path=path, problem=_at(where, error.problem), remedy=error.remedy
         ) from error
 
 
-def load_component(
+def load_model(
     path: Path,
     *,
     application_id: str | None = None,
     bootstrap_servers: str | None = None,
     warehouse: str | None = None,
-) -> KafkaStreamsAppComponent:
-    """The component in a YAML file.
+) -> ApplicationModel:
+    """What a YAML file says of an application.
 
     Args:
         path: The `defs.yaml`.
@@ -89,7 +87,6 @@ def load_component(
     """
     attributes = read_attributes(path, application_id=application_id)
     _check_options(bootstrap_servers, warehouse)
-    root = attributes_node(path, application_id)
     if bootstrap_servers is not None:
         attributes["connection"] = {
             "bootstrap_servers": bootstrap_servers,
@@ -97,15 +94,78 @@ def load_component(
         }
     if warehouse is not None:
         attributes["warehouse"] = warehouse
+    model = application_model(attributes, path, application_id=application_id)
+    if bootstrap_servers is None:
+        return model
+    return model.model_copy(update={"connection": model.connection.at(bootstrap_servers)})
+
+
+def application_model(
+    attributes: dict[str, Any], path: Path = Path(FILE), *, application_id: str | None = None
+) -> ApplicationModel:
+    """What the attributes of a file say, their templates filled in.
+
+    Args:
+        attributes: As they are written.
+        path: Where, to name the lines of what is wrong.
+        application_id: Which one, when the file has several documents.
+
+    Raises:
+        AppFileError: They do not say what they should.
+    """
+    said_id = attributes.get("application_id") if application_id is None else application_id
+    root = attributes_node(path, said_id if isinstance(said_id, str) else None)
     try:
-        component = KafkaStreamsAppComponent.resolve_from_dict(attributes)
+        return ApplicationModel.model_validate(_filled_in(attributes, root, path, ()))
     except ValidationError as error:
         raise AppFileError(path=path, problem=problems_in(root, error)) from None
-    except ResolutionException as error:
-        raise AppFileError(path=path, problem=_resolution_problem(root, error)) from None
-    if bootstrap_servers is None:
-        return component
-    return component.model_copy(update={"connection": component.connection.at(bootstrap_servers)})
+    except WrongBlockError as error:
+        setting = error.problem.partition(":")[0].split(" ")[0]
+        where = place(root, f"{error.block}.{setting}" if "." not in setting else error.block)
+        text = _at(where, error.problem)
+        raise AppFileError(path=path, problem=text, remedy=error.remedy) from None
+
+
+def _filled_in(said: object, root: Node | None, path: Path, keys: tuple[str, ...]) -> Any:  # noqa: ANN401 - YAML
+    """The same with its templates filled in, which know `env` alone."""
+    if isinstance(said, dict):
+        return {k: _filled_in(v, root, path, (*keys, str(k))) for k, v in said.items()}
+    if isinstance(said, list):
+        return [_filled_in(v, root, path, (*keys, str(i))) for i, v in enumerate(said)]
+    if isinstance(said, datetime):
+        return said.strftime("%Y-%m-%dT%H:%M")
+    if isinstance(said, date):
+        return said.isoformat()  # which YAML makes of a start without quotes
+    if not isinstance(said, str) or not ("{{" in said or "{%" in said):
+        return said
+    from jinja2 import StrictUndefined, TemplateError
+    from jinja2.nativetypes import NativeEnvironment
+
+    try:
+        filled = NativeEnvironment(undefined=StrictUndefined).from_string(said).render(env=_env)
+        if isinstance(filled, StrictUndefined):
+            str(filled)  # which raises
+        return filled
+    except TemplateError as error:
+        text = f"the template is not understood: {str(error).rstrip('.')}. Known is env alone."
+    except _NotSetError as error:
+        text = str(error)
+    raise AppFileError(path=path, problem=_at(place(root, ".".join(keys)), text))
+
+
+class _NotSetError(Exception):
+    """An environment variable that a template names."""
+
+
+def _env(name: str, default: str | None = None) -> str:
+    value = os.environ.get(name, default)
+    if value is None:
+        message = (
+            f"Environment variable {name} is not set and no default value was provided. To provide"
+            f" a default value, use e.g. `env({name!r}, 'default_value')`."
+        )
+        raise _NotSetError(message)
+    return value
 
 
 def _check_options(bootstrap_servers: str | None, warehouse: str | None) -> None:
@@ -156,25 +216,6 @@ def _not_yaml(error: yaml.MarkedYAMLError) -> str:
     return f"{where}not YAML: {error.problem or error.context}."
 
 
-def _resolution_problem(root: Node | None, error: ResolutionException) -> str:
-    """What a template or a resolver said: Dagster's own text of the latter is a stack trace."""
-    cause = error.__context__
-    told = _PLACE.match(str(error).strip())
-    block = "" if told is None else told["block"]
-    if isinstance(cause, ValidationError):
-        return problems_in(root, cause, block=block)
-    if isinstance(cause, KStreamsAssetsError):
-        setting = cause.problem.partition(":")[0]
-        return _at(place(root, f"{block}.{setting}"), str(cause))
-    text = str(error).strip()
-    where = place(root, block)
-    if told is not None:
-        text = text[told.end() :].strip()
-    else:
-        where = next((place_of_text(root, value) for value in _templates(root, text)), "")
-    return _at(where, f"{text.rstrip('.')}.")
-
-
 def _at(where: str, problem: str) -> str:
     """The problem with its place; a key at the problem's own beginning is not repeated."""
     line, _, keys = where.partition(", ")
@@ -184,16 +225,3 @@ def _at(where: str, problem: str) -> str:
     if last:
         problem = problem.removeprefix(f"{last}: ")
     return f"{where}: {problem}" if where else problem
-
-
-def _templates(root: Node | None, text: str) -> Iterator[str]:
-    """Values of the YAML with a template that names an environment variable of the text."""
-    names = re.findall(r"[A-Z][A-Z0-9_]{2,}", text)
-    if isinstance(root, ScalarNode) and "{{" in root.value:
-        yield from (root.value for name in names if name in root.value)
-    elif isinstance(root, MappingNode):
-        for _, value in root.value:
-            yield from _templates(value, text)
-    elif isinstance(root, SequenceNode):
-        for value in root.value:
-            yield from _templates(value, text)

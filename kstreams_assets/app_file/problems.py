@@ -3,37 +3,24 @@
 import difflib
 import re
 import types
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Final, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
-from kstreams_assets.components import KafkaStreamsAppComponent
-from kstreams_assets.kafka.connection import KafkaConnection
-from kstreams_assets.kafka.registry import RegistryConnection
+from kstreams_assets.app_file.model import ApplicationModel
 
-_BLOCKS: Final[Mapping[tuple[str, ...], type[BaseModel]]] = {
-    ("connection",): KafkaConnection,
-    ("restore", "target"): KafkaConnection,
-    ("schema_registry",): RegistryConnection,
-}
-"""Blocks that are checked only after their templates were filled in."""
-
-_AT = re.compile(r" at <[^>]*>:\d+$")
 _TAGS: Final = frozenset({"str", "int", "float", "bool"})
 _LEADING = re.compile(r"[a-z_]+(?:\.[\w-]+)*")
 _MOST: Final = 20
 
 
-def problems_in(root: Node | None, error: ValidationError, *, block: str = "") -> str:
-    """Where and what, without the values, which may be secrets; `block` is what was checked."""
+def problems_in(root: Node | None, error: ValidationError) -> str:
+    """Where and what, without the values, which may be secrets."""
     items = error.errors(include_input=False, include_url=False, include_context=False)
-    told = [(_location(block, item["loc"]), item["type"], item["msg"]) for item in items]
     texts = [
-        _problem(root, location, kind, message)
-        for location, kind, message in told
-        if not _is_template_instead(location, [each for each, _, _ in told])
+        _problem(root, ".".join(map(str, item["loc"])), item["type"], item["msg"]) for item in items
     ]
     return "; ".join(dict.fromkeys(texts)) + "."
 
@@ -67,19 +54,6 @@ def _said(path: Sequence[str], line: int | None) -> str:
     return keys if line is None else f"line {line}, {keys}" if keys else f"line {line}"
 
 
-def _location(block: str, loc: Sequence[int | str]) -> str:
-    parts = [_AT.sub("", str(part)) for part in loc]
-    return ".".join([block, *parts] if block else parts)
-
-
-def _is_template_instead(location: str, locations: Sequence[str]) -> bool:
-    """Whether this is about a template in place of a block, of which another problem is told."""
-    if not location.endswith(".str"):
-        return False
-    block = location.removesuffix("str")
-    return any(each.startswith(block) and each != location for each in locations)
-
-
 def _problem(root: Node | None, location: str, kind: str, message: str) -> str:
     path, line = _follow(root, location)
     where = _said(path, line)
@@ -87,7 +61,7 @@ def _problem(root: Node | None, location: str, kind: str, message: str) -> str:
         return f"{where}: is missing"
     if kind != "extra_forbidden":
         return f"{where}: {message.rstrip('.')}"
-    known = sorted(_names(KafkaStreamsAppComponent.model(), tuple(path[:-1]), ()))
+    known = sorted(_names(ApplicationModel, tuple(path[:-1])))
     near = difflib.get_close_matches(path[-1], known, n=3)
     if near:
         return f"{where}: unknown key (near: {', '.join(near)})"
@@ -150,23 +124,19 @@ def _holders(node: Node, text: str, path: tuple[str, ...]) -> Iterator[tuple[tup
         yield from _holders(value, text, below)
 
 
-def _names(kind: Any, path: tuple[str, ...], above: tuple[str, ...]) -> set[str]:  # noqa: ANN401
+def _names(kind: Any, path: tuple[str, ...]) -> set[str]:  # noqa: ANN401
     """The keys that may stand below a path of a block of this type."""
-    block = _BLOCKS.get(above)
-    if block is not None and kind is not block:
-        return _names(block, path, above)
     if isinstance(kind, type) and issubclass(kind, BaseModel):
         if not path:
             return set(kind.model_fields)
         field = kind.model_fields.get(path[0])
-        below = (*above, path[0])
-        return set() if field is None else _names(field.annotation, path[1:], below)
+        return set() if field is None else _names(field.annotation, path[1:])
     arguments = get_args(kind)
     origin = get_origin(kind)
     if origin is Annotated:
-        return _names(arguments[0], path, above)
+        return _names(arguments[0], path)
     if origin in (Union, types.UnionType):
-        return {name for each in arguments for name in _names(each, path, above)}
+        return {name for each in arguments for name in _names(each, path)}
     if origin in (dict, list, tuple) and path:
-        return {name for each in arguments[-2:] for name in _names(each, path[1:], (*above, "*"))}
+        return {name for each in arguments[-2:] for name in _names(each, path[1:])}
     return set()

@@ -1,0 +1,160 @@
+"""The whole YAML of an application, and the settings it comes to."""
+
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field
+
+from kstreams_assets.app.model import BackupMode, StreamsApplication
+from kstreams_assets.app.roles import application_from_declarations, application_from_topology
+from kstreams_assets.app.selection import select_topics
+from kstreams_assets.app.topology import parse_topology
+from kstreams_assets.app_file.blocks import (
+    BackupModel,
+    Block,
+    DrillModel,
+    GovernanceModel,
+    RecoveryPointsModel,
+    RestoreModel,
+    RuleModel,
+    SensorStatus,
+    StoreModel,
+    TopicModel,
+    WindowsModel,
+    declarations,
+    governance_settings,
+    in_block,
+    require_stores,
+    store_formats,
+)
+from kstreams_assets.app_file.rules import topic_formats, with_rules
+from kstreams_assets.completeness.yaml_lines import yaml_lines
+from kstreams_assets.errors import ConfigurationError
+from kstreams_assets.kafka.connection import KafkaConnection
+from kstreams_assets.kafka.registry import RegistryConnection
+from kstreams_assets.settings import ApplicationSettings
+from kstreams_assets.warehouse.layout import Warehouse
+
+
+class ApplicationModel(Block):
+    """One Kafka Streams application: topics with lineage, recovery points, backups and restores.
+
+    Give the text of `Topology.describe()` in a file beside the YAML (`topology`), or declare topics
+    with their roles; `kstreams-assets discover` writes either from a running application.
+    """
+
+    application_id: str = Field(description="The `application.id` of the application.")
+    connection: Annotated[KafkaConnection, in_block("connection")] = Field(
+        description="How to reach the cluster; secrets as {env: NAME} or {file: PATH}."
+    )
+    warehouse: str = Field(description="Folder of the tables, on a local or mounted disk.")
+    windows: WindowsModel = Field(description="How time is cut into windows.")
+    topology: str | None = Field(
+        default=None,
+        description="File with the text of Topology.describe(), relative to this one.",
+    )
+    mode: BackupMode = Field(
+        default=BackupMode.FULL,
+        description="`full`: every role; `minimal`: inputs, globals and changelogs.",
+    )
+    include: list[str] = Field(default=[], description="Globs of topics the mode leaves out.")
+    exclude: list[str] = Field(default=[], description="Globs of topics not to back up.")
+    topics: dict[str, TopicModel] = Field(default={}, description="Roles that win over all else.")
+    stores: dict[str, StoreModel] = Field(
+        default={}, description="How stores are read as tables, and what rebuilds them."
+    )
+    completeness: list[RuleModel] = Field(
+        default=[], description="Rules by which the business knows that nothing is lost."
+    )
+    governance: GovernanceModel | None = Field(
+        default=None, description="What is declared of the application, compared with the cluster."
+    )
+    drill: DrillModel = Field(default=DrillModel(), description="How restore drills go.")
+    schema_registry: Annotated[RegistryConnection | None, in_block("schema_registry")] = Field(
+        default=None,
+        description="Where the schemas of Avro and Protobuf are (Confluent's REST interface).",
+    )
+    inputs: list[str] = Field(default=[], description="Further topics the application reads.")
+    outputs: list[str] = Field(default=[], description="Further topics it writes.")
+    not_mine: list[str] = Field(
+        default=[], description="Topics that are not the application's, or that it no longer uses."
+    )
+    other_application_ids: list[str] = Field(
+        default=[], description="Applications of the cluster whose ids begin like this one."
+    )
+    owners: list[str] = Field(default=[], description="E-mail addresses or team:NAME.")
+    tags: dict[str, str] = Field(default={}, description="Tags of every asset.")
+    description: str = Field(default="", description="What the application does.")
+    backup: BackupModel = Field(default=BackupModel(), description="How backups are written.")
+    recovery_points: RecoveryPointsModel = Field(
+        default=RecoveryPointsModel(), description="How recovery points are taken and kept."
+    )
+    restore: RestoreModel = Field(
+        default=RestoreModel(), description="Where to and how restores go."
+    )
+    sensors: SensorStatus = Field(
+        default=SensorStatus.STOPPED,
+        description="Whether the sensors of recovery points and backups are on from the start.",
+    )
+
+    def settings(self, folder: Path, *, file: str = "defs.yaml") -> ApplicationSettings:
+        """Everything configured, checked; `folder` is where the YAML `file` lies."""
+        application = self.application(folder)
+        require_stores(self.stores, application)
+        return with_rules(
+            self._without_rules(application, folder),
+            rules=self.completeness,
+            stores=self.stores,
+            lines=yaml_lines(folder / file, self.application_id),
+        )
+
+    def _without_rules(self, application: StreamsApplication, folder: Path) -> ApplicationSettings:
+        return ApplicationSettings(
+            application=application,
+            topics=select_topics(
+                application, mode=self.mode, include=self.include, exclude=self.exclude
+            ),
+            connection=self.connection,
+            warehouse=Warehouse.at(self.warehouse),
+            windows=self.windows.schedule(),
+            backup=self.backup.settings(),
+            recovery_points=self.recovery_points.settings(),
+            restore=self.restore.settings(),
+            store_formats=store_formats(self.stores),
+            without_ktable=frozenset(n for n, model in self.stores.items() if not model.ktable),
+            topic_formats=topic_formats(self.topics, application),
+            governance=governance_settings(self.governance, application),
+            drill=self.drill.settings(folder),
+            registry=self.schema_registry,
+            sensors_running=self.sensors is SensorStatus.RUNNING,
+            owners=tuple(self.owners),
+            tags=dict(self.tags),
+            description=self.description,
+        )
+
+    def application(self, folder: Path) -> StreamsApplication:
+        """The application as topology text and declarations tell it."""
+        said = declarations(
+            topics=self.topics,
+            stores=self.stores,
+            inputs=self.inputs,
+            outputs=self.outputs,
+            not_mine=self.not_mine,
+        )
+        if self.topology is None:
+            return application_from_declarations(
+                self.application_id, said, other_application_ids=self.other_application_ids
+            )
+        file = folder / self.topology
+        if not file.is_file():
+            raise ConfigurationError(
+                f"The topology file {file} is not there.",
+                remedy="Save the output of Topology.describe() under that name, or run"
+                " kstreams-assets discover and declare the topics.",
+            )
+        return application_from_topology(
+            self.application_id,
+            parse_topology(file.read_text(encoding="utf-8")),
+            declarations=said,
+            other_application_ids=self.other_application_ids,
+        )
