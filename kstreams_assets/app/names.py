@@ -107,3 +107,8 @@ def owner_of(topic: str, application_ids: Iterable[str]) -> str | None:
 def _without_prefix(application_id: str, topic: str) -> str | None:
     prefix = application_id + "-"
     return topic[len(prefix) :] if topic.startswith(prefix) else None
+
+
+def folded(name: str) -> str:
+    """A name as Dagster folds it to an identifier."""
+    return re.sub(r"[^A-Za-z0-9_]", "_", name)

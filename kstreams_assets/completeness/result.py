@@ -7,11 +7,11 @@ from typing import Annotated, Final
 
 import pyarrow.compute as pc
 
+from kstreams_assets.app.names import folded
 from kstreams_assets.checks import Severity
 from kstreams_assets.completeness.recompute import RULE_PREFIX
 from kstreams_assets.completeness.rule import CompletenessRule, Place, Scope
 from kstreams_assets.errors import ConfigurationError
-from kstreams_assets.orchestration.keys import folded
 from kstreams_assets.settings import ApplicationSettings
 from kstreams_assets.warehouse.column import ApplicationId, Column, Columns
 from kstreams_assets.warehouse.layout import Warehouse

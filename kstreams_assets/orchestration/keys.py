@@ -4,12 +4,12 @@ The last part of a key is what a node of the lineage shows: it says what the ass
 `kafka/<topic>`, since applications share topics; all else begins with the application's id.
 """
 
-import re
 from collections.abc import Iterable
 from typing import Final
 
 import dagster as dg
 
+from kstreams_assets.app.names import folded
 from kstreams_assets.errors import ConfigurationError
 
 GROUP_OFFSETS: Final = "group_offsets"
@@ -33,11 +33,6 @@ class CollidingNamesError(ConfigurationError):
         )
         self.first = first
         self.second = second
-
-
-def folded(name: str) -> str:
-    """A name as Dagster folds it to an identifier."""
-    return re.sub(r"[^A-Za-z0-9_]", "_", name)
 
 
 def refuse_collisions(names: Iterable[str]) -> None:
