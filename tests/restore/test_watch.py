@@ -141,7 +141,7 @@ def test_a_stable_group_that_commits_nothing_is_named(bench: AfterCommit) -> Non
         consumer.close()
     assert last.health is Health.UNHEALTHY
     (trouble,) = last.troubles
-    assert trouble.subject is Sign.NOT_MOVING
+    assert trouble.subject == Sign.NOT_MOVING
     assert f"{topic}-0 (offset 4, 6 records left)" in trouble.found
 
 
@@ -190,7 +190,7 @@ def test_a_group_nobody_joins_times_out_and_names_new_groups(bench: AfterCommit)
     assert {assessment.health for assessment in seen[:-1]} == {Health.WAITING}
     assert seen[-1].health is Health.TIMED_OUT
     (trouble,) = seen[-1].troubles
-    assert trouble.subject is Sign.NOT_STARTED
+    assert trouble.subject == Sign.NOT_STARTED
     assert other in trouble.found
 
 
