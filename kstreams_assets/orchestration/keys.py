@@ -9,7 +9,7 @@ from typing import Final
 
 import dagster as dg
 
-from kstreams_assets.app.names import folded
+from kstreams_assets.app.names import folded as folded
 from kstreams_assets.errors import ConfigurationError
 
 GROUP_OFFSETS: Final = "group_offsets"
