@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kstreams_assets.app.model import TopicRole
+from kstreams_assets.app.model import TopicRole, TopicRoles
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.local.cluster import LocalCluster
@@ -94,7 +94,7 @@ def test_a_table_s_source_that_the_application_writes_undeclared_is_noticed(
     topics.create(cluster, partitions=_PARTITIONS)
     servers, application = cluster.connection.bootstrap_servers, topics.application
     declared = tuple(
-        replace(topic, roles=topic.roles - {TopicRole.OUTPUT})
+        replace(topic, roles=TopicRoles(topic.roles - {TopicRole.OUTPUT}))
         if TopicRole.CHANGELOG in topic.roles
         else topic
         for topic in application.topics
