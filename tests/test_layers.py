@@ -1,0 +1,64 @@
+"""Imports go downwards only: what is low can be read, tested and changed without what is above."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tools.house import Module, mutual_imports, read_modules
+
+ROOT = Path(__file__).parents[1]
+
+STILL_TO_GO: Final[frozenset[tuple[str, str]]] = frozenset()
+"""Pairs of packages that still import each other; none may be added, and the last one goes."""
+_DAGSTER: Final = {"spark_resources.resource"}
+
+
+@pytest.fixture(scope="module")
+def modules() -> dict[str, Module]:
+    return read_modules(ROOT)
+
+
+def test_no_two_packages_import_each_other(modules: dict[str, Module]) -> None:
+    pairs = {(one.split(".")[-1], other.split(".")[-1]) for one, other in mutual_imports(modules)}
+    assert pairs == STILL_TO_GO
+
+
+def test_only_orchestration_imports_dagster(modules: dict[str, Module]) -> None:
+    found = {name for name, module in modules.items() if _imports(module, "dagster")}
+    outside = {name for name in found if not name.startswith("kstreams_assets.orchestration")}
+    assert outside == _DAGSTER
+
+
+def test_spark_stays_where_it_is(modules: dict[str, Module]) -> None:
+    found = {name for name, module in modules.items() if _imports(module, "pyspark")}
+    assert {name for name in found if not name.startswith("spark_resources")} == set()
+
+
+def test_taking_a_recovery_point_loads_little() -> None:
+    program = (
+        "import sys\n"
+        "from kstreams_assets.cli.main import cli\n"
+        "from click.testing import CliRunner\n"
+        "done = CliRunner().invoke(cli, ['recovery-points', 'take', '--help'])\n"
+        "assert done.exit_code == 0, done.output\n"
+        "print(*sys.modules)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    loaded = done.stdout.split()
+    assert not {"dagster", "pyspark", "pandas"} & set(loaded)
+    ours = [name for name in loaded if name.startswith(("kstreams_assets", "spark_resources"))]
+    assert len(ours) <= 120
+
+
+def _imports(module: Module, package: str) -> bool:
+    return any(name.split(".")[0] == package for name in module.imports)
