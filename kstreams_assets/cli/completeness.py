@@ -29,10 +29,10 @@ from kstreams_assets.restore.request import RestoreRequest, parse_instant
 from kstreams_assets.restore.selection import choose
 from kstreams_assets.restore.target import open_stored_target
 from kstreams_assets.settings import ApplicationSettings
+from kstreams_assets.texts import iso_time
 from kstreams_assets.warehouse.calendar import WindowCalendar
 from kstreams_assets.warehouse.contents import Contents
 from kstreams_assets.warehouse.judge import PointStatus, Restores
-from kstreams_assets.warehouse.point import iso_time
 from kstreams_assets.warehouse.points import RecoveryPointTable
 from kstreams_assets.warehouse.spans import Window
 

@@ -9,7 +9,7 @@ from kstreams_assets.checks import Severity
 from kstreams_assets.cli.output import print_table
 from kstreams_assets.completeness.result import RuleResult, explanation_of, severity_of
 from kstreams_assets.orchestration.completeness import NULL
-from kstreams_assets.warehouse.point import iso_time
+from kstreams_assets.texts import iso_time
 
 
 def tell_results(title: str, results: Sequence[RuleResult]) -> None:

@@ -13,7 +13,7 @@ from kstreams_assets.cli.spark_run import new_run_id
 from kstreams_assets.governance.findings import GovernanceReport
 from kstreams_assets.governance.run import check_governance
 from kstreams_assets.settings import ApplicationSettings
-from kstreams_assets.warehouse.point import iso_time
+from kstreams_assets.texts import iso_time
 
 
 @click.command("governance")

@@ -19,8 +19,8 @@ from kstreams_assets.ktables.snapshot import Snapshot, TableStore
 from kstreams_assets.ktables.snapshots_table import SnapshotsTable
 from kstreams_assets.ktables.state import require_store
 from kstreams_assets.settings import ApplicationSettings
+from kstreams_assets.texts import iso_time
 from kstreams_assets.warehouse.calendar import WindowCalendar
-from kstreams_assets.warehouse.point import iso_time
 from kstreams_assets.warehouse.spans import Window
 
 

@@ -2,11 +2,10 @@
 
 import time
 
-from kstreams_assets.restore.after import duration
 from kstreams_assets.settings import ApplicationSettings
+from kstreams_assets.texts import duration, iso_time
 from kstreams_assets.warehouse.calendar import WindowCalendar
 from kstreams_assets.warehouse.coverage import newest_restorable
-from kstreams_assets.warehouse.point import iso_time
 from kstreams_assets.warehouse.spans import Window
 
 

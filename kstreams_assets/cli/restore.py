@@ -36,7 +36,7 @@ from kstreams_assets.restore.request import RestoreRequest
 from kstreams_assets.restore.run import RestoreResult, run_restore
 from kstreams_assets.restore.target import local_name_of, open_target
 from kstreams_assets.settings import ApplicationSettings
-from kstreams_assets.warehouse.point import iso_time
+from kstreams_assets.texts import iso_time
 from kstreams_assets.warehouse.restores import RestoresTable, StoredRestore
 
 _log = logging.getLogger(__name__)

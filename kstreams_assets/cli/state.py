@@ -19,7 +19,7 @@ from kstreams_assets.ktables.state import (
 )
 from kstreams_assets.restore.request import parse_instant
 from kstreams_assets.settings import ApplicationSettings
-from kstreams_assets.warehouse.point import iso_time
+from kstreams_assets.texts import iso_time
 
 
 @click.command()

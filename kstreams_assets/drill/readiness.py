@@ -23,6 +23,7 @@ from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.ktables.snapshot import Snapshot
 from kstreams_assets.ktables.snapshots_table import SnapshotsTable
 from kstreams_assets.settings import ApplicationSettings
+from kstreams_assets.texts import iso_time
 from kstreams_assets.warehouse.contents import Contents
 from kstreams_assets.warehouse.coverage import (
     Recency,
@@ -32,7 +33,6 @@ from kstreams_assets.warehouse.coverage import (
 )
 from kstreams_assets.warehouse.layout import open_to_others
 from kstreams_assets.warehouse.ledger import Ledger
-from kstreams_assets.warehouse.point import iso_time
 from kstreams_assets.warehouse.records import DamagedSpans, SpanDamage
 
 DRILL_IS_OLD_S: Final = 30 * 86_400.0

@@ -24,7 +24,7 @@ from kstreams_assets.ktables.snapshot import Snapshot
 from kstreams_assets.ktables.snapshots_table import SnapshotsTable, require_snapshot
 from kstreams_assets.ktables.table import open_table, window_files
 from kstreams_assets.settings import ApplicationSettings
-from kstreams_assets.warehouse.point import iso_time
+from kstreams_assets.texts import iso_time
 from kstreams_assets.warehouse.points import RecoveryPointTable
 from kstreams_assets.warehouse.table import storage_failures
 

@@ -18,7 +18,6 @@ from kstreams_assets.drill.report import (
 from kstreams_assets.drill.run import DrillRun, report_file
 from kstreams_assets.drill.settings import DrillRequest
 from kstreams_assets.errors import ConfigurationError
-from kstreams_assets.markdown import plain
 from kstreams_assets.orchestration.failure import told_as_failure
 from kstreams_assets.orchestration.keys import (
     DRILL_POOL,
@@ -30,6 +29,7 @@ from kstreams_assets.orchestration.keys import (
 )
 from kstreams_assets.restore.request import parse_instant
 from kstreams_assets.settings import ApplicationSettings
+from kstreams_assets.texts import plain
 from spark_resources.resource import SparkSessionResource
 
 _Values = dict[str, dg.MetadataValue]

@@ -37,7 +37,7 @@ from kstreams_assets.restore.request import RestoreRequest, choices_of, fields_o
 from kstreams_assets.restore.run import RestoreResult, run_restore
 from kstreams_assets.restore.target import local_name_of, open_stored_target, open_target
 from kstreams_assets.settings import ApplicationSettings
-from kstreams_assets.warehouse.point import iso_time
+from kstreams_assets.texts import iso_time
 from kstreams_assets.warehouse.restores import OriginalHeaders, RestoresTable, StoredRestore
 from spark_resources.partition_records import Difference
 from spark_resources.resource import SparkSessionResource

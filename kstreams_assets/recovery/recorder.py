@@ -26,6 +26,7 @@ from kstreams_assets.recovery.methods import (
 from kstreams_assets.recovery.standing import Standing, incarnations
 from kstreams_assets.recovery.transactions import TransactionsMethod
 from kstreams_assets.settings import ApplicationSettings, RecoveryPointSettings
+from kstreams_assets.texts import iso_time
 from kstreams_assets.warehouse.layout import (
     Warehouse,
     warehouse_lock,
@@ -35,7 +36,6 @@ from kstreams_assets.warehouse.point import (
     Guarantee,
     Method,
     RecoveryPoint,
-    iso_time,
     new_point_id,
 )
 from kstreams_assets.warehouse.points import RecoveryPointTable, SavedRecordsTable

@@ -6,13 +6,12 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from kstreams_assets.app.model import TopicRole
-from kstreams_assets.markdown import plain
 from kstreams_assets.restore.plan import RestorePlan
 from kstreams_assets.restore.report import bytes_text
 from kstreams_assets.restore.run import RestoreResult
 from kstreams_assets.restore.watch import NOT_SEEN_FROM_OUTSIDE
 from kstreams_assets.settings import ApplicationSettings
-from kstreams_assets.warehouse.point import iso_time
+from kstreams_assets.texts import duration, iso_time, plain
 from kstreams_assets.warehouse.points import RecoveryPointTable
 from kstreams_assets.warehouse.restores import StoredRestore, StoredTopic
 
@@ -104,17 +103,6 @@ def _age(restore: StoredRestore, point_taken_at_ms: int, now_ms: int) -> str:
         " this restore reaches). What the source received later is not here; producers have to"
         " send it again."
     )
-
-
-def duration(length_ms: int) -> str:
-    """A length of time in words: its two largest units, such as `2 h 5 min`."""
-    seconds = max(0, length_ms) // 1000
-    parts = []
-    for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1)):
-        count, seconds = divmod(seconds, size)
-        if count or (unit == "s" and not parts):
-            parts.append(f"{count} {unit}")
-    return " ".join(parts[:2])
 
 
 def _healthy(restore: StoredRestore, stores: Mapping[str, Sequence[str]]) -> str:

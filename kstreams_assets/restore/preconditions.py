@@ -21,9 +21,10 @@ from kstreams_assets.restore.target_topics import (
     TIMESTAMP_TYPE,
     TargetNames,
 )
+from kstreams_assets.texts import iso_time
 from kstreams_assets.warehouse.contents import Holding, NotedFacts
 from kstreams_assets.warehouse.judge import PointStatus
-from kstreams_assets.warehouse.point import RecoveryPoint, iso_time
+from kstreams_assets.warehouse.point import RecoveryPoint
 from kstreams_assets.warehouse.restores import (
     InputsAt,
     PlacedTopic,

@@ -5,10 +5,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from kstreams_assets.markdown import plain
 from kstreams_assets.restore.plan import PartitionPlan, RestorePlan, TopicPlan
 from kstreams_assets.restore.request import ChangelogSource, InputsExtent
-from kstreams_assets.warehouse.point import iso_time
+from kstreams_assets.texts import iso_time, plain
 from kstreams_assets.warehouse.restores import RestoreMode
 
 _MODES: Mapping[RestoreMode, str] = {

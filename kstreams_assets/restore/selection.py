@@ -8,6 +8,7 @@ from kstreams_assets.app.model import StreamsApplication, TopicRoles
 from kstreams_assets.checks import Finding
 from kstreams_assets.offsets import TopicPartitionId, outside
 from kstreams_assets.restore.request import ChangelogSource, InputsExtent, RestoreRequest
+from kstreams_assets.texts import iso_time
 from kstreams_assets.warehouse.judge import PointStatus, Restores
 from kstreams_assets.warehouse.point import (
     GroupOffset,
@@ -15,7 +16,6 @@ from kstreams_assets.warehouse.point import (
     RecoveryPoint,
     WantedPartition,
     in_order,
-    iso_time,
 )
 from kstreams_assets.warehouse.point import Taken as InSequence
 from kstreams_assets.warehouse.restores import RestoreMode, StoredRestore

@@ -5,9 +5,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from kstreams_assets.settings import ApplicationSettings
+from kstreams_assets.texts import iso_time
 from kstreams_assets.warehouse.contents import Contents
 from kstreams_assets.warehouse.judge import PointStatus, Restores, absent_texts, unknown_texts
-from kstreams_assets.warehouse.point import CLOCK_STEP_MS, in_order, iso_time
+from kstreams_assets.warehouse.point import CLOCK_STEP_MS, in_order
 from kstreams_assets.warehouse.points import PointInstant, RecoveryPointTable
 
 POINT_CHECKS: Mapping[str, str] = {

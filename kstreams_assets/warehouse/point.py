@@ -323,11 +323,6 @@ def in_force(points: Iterable[P]) -> list[P]:
     return chosen
 
 
-def iso_time(epoch_ms: int) -> str:
-    """ISO 8601 in UTC with milliseconds."""
-    return datetime.fromtimestamp(epoch_ms / 1000, tz=UTC).isoformat(timespec="milliseconds")
-
-
 @lru_cache(maxsize=4096)
 def taken_at_of(point_id: str) -> int | None:
     """When a point was taken (epoch milliseconds), by an id of `new_point_id`; else None."""

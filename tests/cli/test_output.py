@@ -14,9 +14,9 @@ from kstreams_assets.backup.verdicts import judge
 from kstreams_assets.cli import backup as backup_module
 from kstreams_assets.cli import output as output_module
 from kstreams_assets.cli.output import print_markdown, print_table
-from kstreams_assets.markdown import plain
 from kstreams_assets.restore import report
 from kstreams_assets.restore.request import RestoreRequest
+from kstreams_assets.texts import plain
 from kstreams_assets.warehouse.spans import SpanContent, SpanResult, TopicFacts, Window
 from tests.backup.samples import backup, span
 from tests.cli.application import Program, document, write

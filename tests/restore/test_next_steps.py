@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 from kstreams_assets.app.model import TopicRole
-from kstreams_assets.restore.after import duration, next_steps
+from kstreams_assets.restore.after import next_steps
+from kstreams_assets.texts import duration
 from kstreams_assets.warehouse.point import GroupOffset
 from kstreams_assets.warehouse.restores import RestoreMode, RestoreState, StoredRestore, StoredTopic
 

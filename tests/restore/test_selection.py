@@ -12,6 +12,7 @@ from kstreams_assets.app.model import Store
 from kstreams_assets.offsets import OffsetRange, outside
 from kstreams_assets.restore.request import ChangelogSource, InputsExtent, RestoreRequest
 from kstreams_assets.restore.selection import Choice, Selection, choose, reduced, roles_at, select
+from kstreams_assets.texts import iso_time
 from kstreams_assets.warehouse.judge import PointStatus, Restores
 from kstreams_assets.warehouse.point import (
     GroupOffset,
@@ -19,7 +20,6 @@ from kstreams_assets.warehouse.point import (
     Method,
     RecoveryPoint,
     WantedPartition,
-    iso_time,
 )
 from kstreams_assets.warehouse.points import PointInstant
 from kstreams_assets.warehouse.restores import InputsAt, RestoreMode, StoredRestore

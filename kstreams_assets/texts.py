@@ -1,0 +1,32 @@
+"""Texts that every layer shows: moments, lengths of time, names within Markdown."""
+
+import re
+from datetime import UTC, datetime
+from typing import Final
+
+_CODE: Final = re.compile(r"(`[^`]*`)")
+_SIGNS: Final = re.compile(r"([\\*_<>\[\]|~])")
+
+
+def plain(text: str) -> str:
+    """The text with a backslash before each sign of Markdown and HTML, except in `code`."""
+    parts = _CODE.split(text)
+    return "".join(
+        part if index % 2 else _SIGNS.sub(r"\\\1", part) for index, part in enumerate(parts)
+    )
+
+
+def iso_time(epoch_ms: int) -> str:
+    """ISO 8601 in UTC with milliseconds."""
+    return datetime.fromtimestamp(epoch_ms / 1000, tz=UTC).isoformat(timespec="milliseconds")
+
+
+def duration(length_ms: int) -> str:
+    """A length of time in words: its two largest units, such as `2 h 5 min`."""
+    seconds = max(0, length_ms) // 1000
+    parts = []
+    for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1)):
+        count, seconds = divmod(seconds, size)
+        if count or (unit == "s" and not parts):
+            parts.append(f"{count} {unit}")
+    return " ".join(parts[:2])
