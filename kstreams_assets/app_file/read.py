@@ -121,7 +121,8 @@ def application_model(
         raise AppFileError(path=path, problem=problems_in(root, error)) from None
     except WrongBlockError as error:
         setting = error.problem.partition(":")[0].split(" ")[0]
-        where = place(root, f"{error.block}.{setting}" if "." not in setting else error.block)
+        of_block = re.fullmatch(r"[a-z_]+", setting)
+        where = place(root, f"{error.block}.{setting}" if of_block else error.block)
         text = _at(where, error.problem)
         raise AppFileError(path=path, problem=text, remedy=error.remedy) from None
 

@@ -1,6 +1,6 @@
 """The Dagster component: one YAML document becomes the definitions of an application."""
 
-from typing import Self
+from typing import Any, Final, Self
 
 import dagster as dg
 from pydantic import BaseModel, ConfigDict, GetJsonSchemaHandler
@@ -24,12 +24,16 @@ from kstreams_assets.orchestration.restore import build_restore_assets
 from kstreams_assets.orchestration.topics import topic_specs
 from kstreams_assets.settings import ApplicationSettings
 
+_OF_A_VALUE: Final = frozenset(
+    {"type", "enum", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"}
+)
+
 
 def build_application_definitions(settings: ApplicationSettings) -> dg.Definitions:
     """Topics, recovery points, backups, KTables and restores of one application, and the sensors.
 
     The resource `spark` (`spark_resources.resource.SparkSessionResource`) has to be bound by the
-    code location; pass several applications through `components.topic_assets.share_topics`.
+    code location; pass several applications through `orchestration.topics.share_topics`.
 
     Raises:
         ConfigurationError: Names collide, or the windows are not understood.
@@ -60,6 +64,25 @@ class _Attributes(BaseModel):
         cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler
     ) -> JsonSchemaValue:
         return handler(ApplicationModel.__pydantic_core_schema__)
+
+    @classmethod
+    def model_json_schema(cls, *args: Any, **options: Any) -> dict[str, Any]:  # noqa: ANN401 - as pydantic has it
+        """As for any model, but that a number may also be a template."""
+        schema = super().model_json_schema(*args, **options)
+        _allow_templates(schema)
+        return schema
+
+
+def _allow_templates(schema: object) -> None:
+    if isinstance(schema, list):
+        for inner in schema:
+            _allow_templates(inner)
+    elif isinstance(schema, dict):
+        for inner in schema.values():
+            _allow_templates(inner)
+        if schema.get("type") in ("integer", "number", "boolean"):
+            plain = {key: schema.pop(key) for key in [*schema] if key in _OF_A_VALUE}
+            schema["anyOf"] = [plain, {"type": "string", "pattern": r"\{\{.*\}\}"}]
 
 
 class KafkaStreamsAppComponent(dg.Component):

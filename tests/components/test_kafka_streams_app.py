@@ -3,9 +3,11 @@
 from pathlib import Path
 from typing import Any, ClassVar
 
+import jsonschema
 import pytest
 
 from kstreams_assets.app_file.read import application_model
+from kstreams_assets.components import KafkaStreamsAppComponent
 from kstreams_assets.errors import ConfigurationError
 from kstreams_assets.kafka.connection import PasswordSasl
 from kstreams_assets.orchestration.component import build_application_definitions
@@ -374,3 +376,12 @@ class TestSecrets:
     def test_the_environment_need_not_hold_it_to_load(self, project: Project) -> None:
         project.write("shop", attributes(connection=self.CONNECTION))
         assert "shop/backup/in" in project.graph()
+
+
+@pytest.mark.parametrize(
+    ("seconds", "accepted"), [(5, True), ("{{ env('EVERY', '5') }}", True), ("soon", False)]
+)
+def test_a_number_may_come_from_the_environment(seconds: object, accepted: bool) -> None:
+    schema = KafkaStreamsAppComponent.get_model_cls().model_json_schema()
+    document = attributes("shop", recovery_points={"every_seconds": seconds})
+    assert jsonschema.Draft202012Validator(schema).is_valid(document) is accepted
