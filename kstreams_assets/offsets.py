@@ -67,6 +67,9 @@ class RangeSet(Sequence[OffsetRange]):
     __slots__ = ("_ends", "_starts")
 
     def __init__(self, ranges: Iterable[OffsetRange] = ()) -> None:
+        if isinstance(ranges, RangeSet):
+            self._starts, self._ends = ranges._starts, ranges._ends  # noqa: SLF001
+            return
         self._starts: list[int] = []
         self._ends: list[int] = []
         for start, end in sorted((one.start, one.end) for one in ranges):
@@ -129,7 +132,7 @@ class RangeSet(Sequence[OffsetRange]):
         return RangeSet([*self, *others])
 
     def __sub__(self, others: Iterable[OffsetRange]) -> "RangeSet":
-        away = _as_set(others)
+        away = RangeSet(others)
         starts: list[int] = []
         ends: list[int] = []
         for start, end in zip(self._starts, self._ends, strict=True):
@@ -146,7 +149,7 @@ class RangeSet(Sequence[OffsetRange]):
         return _made(starts, ends)
 
     def __and__(self, others: Iterable[OffsetRange]) -> "RangeSet":
-        other = _as_set(others)
+        other = RangeSet(others)
         starts: list[int] = []
         ends: list[int] = []
         for start, end in zip(self._starts, self._ends, strict=True):
@@ -207,15 +210,6 @@ def _made(starts: list[int], ends: list[int]) -> RangeSet:
     made = RangeSet()
     made._starts, made._ends = starts, ends  # noqa: SLF001
     return made
-
-
-def _as_set(ranges: Iterable[OffsetRange]) -> RangeSet:
-    return ranges if isinstance(ranges, RangeSet) else RangeSet(ranges)
-
-
-def outside(start: int, end: int, excluded: Iterable[OffsetRange]) -> tuple[OffsetRange, ...]:
-    """`[start, end)` without the excluded ranges."""
-    return tuple(RangeSet.of(start, end, without=excluded))
 
 
 class OffsetRun(NamedTuple):

@@ -11,9 +11,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from kstreams_assets.errors import RestoreRecordsError
-from kstreams_assets.offsets import OffsetRange, TopicPartitionId
+from kstreams_assets.offsets import OffsetRange, RangeSet, TopicPartitionId
 from kstreams_assets.warehouse.layout import file_digest
-from kstreams_assets.warehouse.points import within_ranges
 from kstreams_assets.warehouse.records import SpanFile
 from kstreams_assets.warehouse.restores import OriginalHeaders
 
@@ -73,7 +72,7 @@ class PartitionWork:
     target: TopicPartitionId
     files: tuple[str, ...]
     saved_file: str | None
-    ranges: tuple[OffsetRange, ...]
+    ranges: Sequence[OffsetRange]
     base_offset: int
     records: int
     original_headers: OriginalHeaders = field(default_factory=OriginalHeaders)
@@ -270,9 +269,10 @@ def _inside(batch: pa.RecordBatch, ranges: Sequence[OffsetRange]) -> pa.RecordBa
     if not len(offsets):
         return batch
     first, last = int(offsets[0]), int(offsets[-1])
-    if any(r.start <= first and last < r.end for r in ranges):
+    wanted = RangeSet(ranges)
+    if wanted.covers(first, last + 1):
         return batch
-    return batch.filter(pa.array(within_ranges(offsets, ranges)))
+    return batch.filter(pa.array(wanted.mask(offsets)))
 
 
 def _as_schema(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:

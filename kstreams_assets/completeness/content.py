@@ -6,7 +6,7 @@ from enum import StrEnum
 
 from kstreams_assets.completeness.view import BEFORE, View, ViewKind
 from kstreams_assets.ktables.plan import state_cuts
-from kstreams_assets.offsets import OffsetRange, outside
+from kstreams_assets.offsets import OffsetRange, RangeSet
 from kstreams_assets.warehouse.point import (
     GroupOffset,
     PartitionCut,
@@ -160,7 +160,9 @@ def _partitions(
     if view.kind is ViewKind.STORE:
         return tuple(
             WantedPartition(
-                cut, outside(cut.log_start, cut.end, cut.excluded), committed.get(cut.partition)
+                cut,
+                cut.records_from(cut.log_start),
+                committed.get(cut.partition),
             )
             for cut in state_cuts(_with_roles(point, view), view.topic)
         )
@@ -171,7 +173,7 @@ def _partitions(
     for cut in cuts:
         offset = committed.get(cut.partition)
         start, end = _bounds(view, cut, offset, before=before)
-        found.append(WantedPartition(cut, outside(start, end, cut.excluded), offset))
+        found.append(WantedPartition(cut, RangeSet.of(start, end, without=cut.excluded), offset))
     return tuple(found)
 
 
@@ -191,8 +193,7 @@ def _bounds(
 def _without(now: WantedPartition, then: WantedPartition | None) -> WantedPartition:
     if then is None or then.cut.topic_id != now.cut.topic_id:
         return now
-    ranges = tuple(left for one in now.ranges for left in outside(one.start, one.end, then.ranges))
-    return replace(now, ranges=ranges)
+    return replace(now, ranges=RangeSet(now.ranges) - then.ranges)
 
 
 def _committed(point: RecoveryPoint, topic: str) -> dict[int, GroupOffset]:

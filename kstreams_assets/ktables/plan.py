@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from kstreams_assets.app.store_format import StoreKind
 from kstreams_assets.ktables.snapshot import Snapshot, SnapshotPartition, TableStore
-from kstreams_assets.offsets import OffsetRange, RangeSet, TopicPartitionId, outside
+from kstreams_assets.offsets import OffsetRange, RangeSet, TopicPartitionId
 from kstreams_assets.warehouse.point import PartitionCut, RecoveryPoint
 from kstreams_assets.warehouse.records import SpanFile
 from kstreams_assets.warehouse.spans import Window
@@ -27,9 +27,9 @@ class PartitionPlan:
     """
 
     cut: PartitionCut
-    ranges: tuple[OffsetRange, ...]
+    ranges: Sequence[OffsetRange]
     base_rows: OffsetRange | None = None
-    saved: tuple[OffsetRange, ...] = ()
+    saved: Sequence[OffsetRange] = ()
     files: tuple[SpanFile, ...] = ()
 
 
@@ -123,7 +123,7 @@ def with_saved(part: PartitionPlan, thinned: Iterable[OffsetRange]) -> Partition
     wanted = list(thinned)
     if part.cut.saved_from is not None:
         wanted.append(OffsetRange(part.cut.saved_from, part.cut.end))
-    return replace(part, saved=tuple(RangeSet(part.ranges) & wanted))
+    return replace(part, saved=RangeSet(part.ranges) & wanted)
 
 
 def saved_cuts(parts: Iterable[PartitionPlan]) -> Mapping[TopicPartitionId, PartitionCut]:
@@ -136,7 +136,7 @@ def saved_cuts(parts: Iterable[PartitionPlan]) -> Mapping[TopicPartitionId, Part
                 part.cut,
                 saved_from=low,
                 end=high,
-                excluded=outside(low, high, part.saved),
+                excluded=tuple(RangeSet.of(low, high, without=part.saved)),
             )
     return cuts
 
@@ -148,10 +148,7 @@ def _until(cut: PartitionCut, committed: int | None) -> PartitionCut:
     if not is_source_changelog or committed is None or committed >= cut.end:
         return cut
     end = max(committed, cut.log_start)
-    excluded = tuple(
-        OffsetRange(bad.start, min(bad.end, end)) for bad in cut.excluded if bad.start < end
-    )
-    return replace(cut, end=end, excluded=excluded)
+    return replace(cut, end=end, excluded=tuple(RangeSet(cut.excluded).clip(0, end)))
 
 
 def _may_build_on(store: TableStore, base: Snapshot, cuts: Sequence[PartitionCut]) -> bool:
@@ -173,23 +170,18 @@ def _follows(part: SnapshotPartition, cut: PartitionCut, *, versioned: bool) -> 
         # Which late versions a store takes depends on all the records before them.
         return False
     return all(
-        any(known.start <= bad.start and bad.end <= known.end for known in part.excluded)
-        for bad in _below(cut.excluded, part.end)
+        RangeSet(part.excluded).covers(bad.start, bad.end)
+        for bad in RangeSet(cut.excluded).clip(0, part.end)
     )
-
-
-def _below(ranges: Iterable[OffsetRange], end: int) -> list[OffsetRange]:
-    """The ranges as far as they lie below an offset."""
-    return [OffsetRange(r.start, min(r.end, end)) for r in ranges if r.start < end]
 
 
 def _plan_partition(cut: PartitionCut, base: SnapshotPartition | None) -> PartitionPlan:
     if base is None:
-        return PartitionPlan(cut, outside(cut.log_start, cut.end, cut.excluded))
+        return PartitionPlan(cut, cut.records_from(cut.log_start))
     start = max(cut.log_start, min(base.whole_below, cut.end))
     return PartitionPlan(
         cut,
-        outside(start, cut.end, cut.excluded),
+        cut.records_from(start),
         base_rows=OffsetRange(cut.log_start, max(cut.log_start, base.whole_below)),
     )
 
@@ -206,9 +198,7 @@ def work_of(
     cut: list[str] = []
     for part in plan.partitions:
         for file in part.files:
-            inside = any(
-                r.start <= file.first_offset and file.last_offset < r.end for r in part.ranges
-            )
+            inside = RangeSet(part.ranges).covers(file.first_offset, file.last_offset + 1)
             (whole if inside else cut).append(str(file.path))
     records = plan.records + saved_records + (base.rows if base else 0)
     times = {part.partition: part.stream_time_ms for part in base.partitions} if base else {}

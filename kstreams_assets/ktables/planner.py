@@ -16,7 +16,7 @@ from kstreams_assets.ktables.plan import (
 from kstreams_assets.ktables.snapshot import Snapshot, TableStore
 from kstreams_assets.ktables.snapshots_table import SnapshotsTable
 from kstreams_assets.ktables.table import open_table, window_files
-from kstreams_assets.offsets import OffsetRange, outside
+from kstreams_assets.offsets import OffsetRange, RangeSet
 from kstreams_assets.warehouse.contents import Contents
 from kstreams_assets.warehouse.judge import PointJudge, Restores
 from kstreams_assets.warehouse.layout import Warehouse
@@ -25,7 +25,6 @@ from kstreams_assets.warehouse.ledger import (
     Chain,
     Ledger,
     PartitionLife,
-    Ranges,
     StoredSpan,
     TopicFactsTable,
     chains_of,
@@ -140,14 +139,14 @@ def _deletion_doubt(
     return next((f"{doubt}." for doubt in doubts if doubt), "")
 
 
-def _saved_whole(cut: PartitionCut, sealed: Iterable[RecoveryPoint]) -> Ranges:
+def _saved_whole(cut: PartitionCut, sealed: Iterable[RecoveryPoint]) -> RangeSet:
     """Offsets of which sealed points have saved every record."""
     ranges: list[OffsetRange] = []
     for point in sealed:
         other = point.cut(cut.id)
-        if other and other.topic_id == cut.topic_id and other.saved_from is not None:
-            ranges += outside(other.saved_from, other.end, other.excluded)
-    return Ranges(ranges)
+        if other and other.topic_id == cut.topic_id:
+            ranges += other.saved
+    return RangeSet(ranges)
 
 
 class SnapshotPlanner:

@@ -11,9 +11,9 @@ from kstreams_assets.errors import (
 )
 from kstreams_assets.kafka.raw_batch import RawRecord, content_of_range
 from kstreams_assets.kafka.raw_log import LoadedBatch, RawLogReader
-from kstreams_assets.offsets import OffsetRange, TopicPartitionId
+from kstreams_assets.offsets import OffsetRange, RangeSet, TopicPartitionId
 from kstreams_assets.recovery.methods import NotTaken, Offsets, Positions, Scene
-from kstreams_assets.recovery.segments import merged, tail_of
+from kstreams_assets.recovery.segments import tail_of
 from kstreams_assets.warehouse.point import GroupOffset, PartitionCut, RecoveryPoint
 from kstreams_assets.warehouse.points import SavedTail
 from kstreams_assets.warehouse.spans import Position
@@ -167,7 +167,7 @@ def _decoded(stretch: Stretch, batches: Sequence[LoadedBatch]) -> Iterator[list[
     """The committed records of a stretch, batch by batch."""
     tail = tail_of(stretch.partition, (batch.header for batch in batches), below=stretch.end)
     aborted = [s for s in tail.segments if s.marker and not s.marker.committed]
-    bad = merged([*stretch.excluded, *(r for s in aborted for r in s.ranges)])
+    bad = tuple(RangeSet([*stretch.excluded, *(r for s in aborted for r in s.ranges)]))
     for batch in batches:
         header = batch.header
         if header.base_offset >= stretch.end:

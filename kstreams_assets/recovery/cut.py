@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from enum import Enum, StrEnum
 
 from kstreams_assets.kafka.raw_batch import RawBatch
-from kstreams_assets.offsets import CommittedOffset, OffsetRange, TopicPartitionId
+from kstreams_assets.offsets import CommittedOffset, OffsetRange, RangeSet, TopicPartitionId
 from kstreams_assets.recovery.group_commits import GroupLog
 from kstreams_assets.recovery.identity import (
     EndedTransaction,
@@ -21,7 +21,7 @@ from kstreams_assets.recovery.identity import (
     TransactionId,
     shared_epochs,
 )
-from kstreams_assets.recovery.segments import Segment, Tail, clipped, merged, tail_of
+from kstreams_assets.recovery.segments import Segment, Tail, tail_of
 
 
 class Wanted(Enum):
@@ -461,7 +461,7 @@ class _Decision:
             read_to = min(read_to, one.high_watermark)
             end = max(one.stable, last.get(partition, 0), read_to)
             # readers pass over what was aborted
-            unread = clipped(_ranges(outside[partition], aborted=False), one.stable, read_to)
+            unread = RangeSet(_ranges(outside[partition], aborted=False)).clip(one.stable, read_to)
             if unread:
                 return Refusal(
                     f"the application has read {partition} up to offset {read_to}, beyond records"
@@ -469,7 +469,7 @@ class _Decision:
                     Wanted.ANOTHER_TRY,
                 )
             ends[partition] = end
-            excluded[partition] = merged(clipped(_ranges(outside[partition]), one.stable, end))
+            excluded[partition] = tuple(RangeSet(_ranges(outside[partition])).clip(one.stable, end))
         return Cut(ends, excluded, committed, punctuations)
 
 

@@ -4,12 +4,12 @@ A marker closes the open data of its producer id in its partition (KIP-98); it m
 the data, with data and markers of other producers in between.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from kstreams_assets.kafka.raw_batch import RawBatch
-from kstreams_assets.offsets import OffsetRange, TopicPartitionId
+from kstreams_assets.offsets import OffsetRange, RangeSet, TopicPartitionId
 
 
 class Marker(NamedTuple):
@@ -70,7 +70,7 @@ def tail_of(partition: TopicPartitionId, batches: Iterable[RawBatch], *, below: 
     def close(producer_id: int, marker: Marker | None) -> None:
         data = opened.pop(producer_id, None)
         if data:
-            ranges = merged(OffsetRange(b.base_offset, b.last_offset + 1) for b in data)
+            ranges = tuple(RangeSet(OffsetRange(b.base_offset, b.last_offset + 1) for b in data))
             segments.append(Segment(partition, producer_id, data[0].producer_epoch, ranges, marker))
 
     for batch in batches:
@@ -92,7 +92,7 @@ def tail_of(partition: TopicPartitionId, batches: Iterable[RawBatch], *, below: 
     for producer_id in list(opened):
         close(producer_id, None)
     segments.sort(key=lambda segment: segment.start)
-    return Tail(partition, tuple(segments), tuple(markers), merged(plain))
+    return Tail(partition, tuple(segments), tuple(markers), tuple(RangeSet(plain)))
 
 
 def marker_of(batch: RawBatch) -> Marker | None:
@@ -105,26 +105,4 @@ def marker_of(batch: RawBatch) -> Marker | None:
         offset=batch.base_offset,
         committed=batch.control_type == "commit",
         timestamp_ms=batch.max_timestamp,
-    )
-
-
-def merged(ranges: Iterable[OffsetRange]) -> tuple[OffsetRange, ...]:
-    """Ranges in order, those that touch or overlap made one."""
-    found: list[OffsetRange] = []
-    for one in sorted(ranges):
-        if one.start >= one.end:
-            continue
-        if found and one.start <= found[-1].end:
-            found[-1] = OffsetRange(found[-1].start, max(found[-1].end, one.end))
-        else:
-            found.append(one)
-    return tuple(found)
-
-
-def clipped(ranges: Sequence[OffsetRange], start: int, end: int) -> tuple[OffsetRange, ...]:
-    """What of the ranges lies in [start, end)."""
-    return tuple(
-        OffsetRange(max(one.start, start), min(one.end, end))
-        for one in ranges
-        if one.end > start and one.start < end
     )

@@ -1,6 +1,6 @@
 """What a restore would do, and everything that stands against it. Pure."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -38,7 +38,7 @@ class PartitionPlan:
     source: TopicPartitionId
     target: TopicPartitionId
     topic_id: str
-    ranges: tuple[OffsetRange, ...]
+    ranges: Sequence[OffsetRange]
     files: tuple[SpanFile, ...]
     records: int
     bytes: int

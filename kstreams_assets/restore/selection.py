@@ -6,7 +6,7 @@ from typing import Final, Protocol
 
 from kstreams_assets.app.model import StreamsApplication, TopicRoles
 from kstreams_assets.checks import Finding
-from kstreams_assets.offsets import TopicPartitionId, outside
+from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.restore.request import ChangelogSource, InputsExtent, RestoreRequest
 from kstreams_assets.texts import iso_time
 from kstreams_assets.warehouse.judge import PointStatus, Restores
@@ -463,7 +463,7 @@ def _topic(
     partitions = []
     for cut in cuts:
         offset = committed.get(cut.id)
-        ranges = outside(_start(cut, roles, request, offset), cut.end, cut.excluded)
+        ranges = cut.records_from(_start(cut, roles, request, offset))
         if request.mode is not RestoreMode.STATE:
             ranges = ranges if roles.is_recomputed_from else ()
             first = ranges[0].start if ranges else cut.log_start

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from kstreams_assets.app.model import StreamsApplication, TopicRole
 from kstreams_assets.errors import StoredDataError
-from kstreams_assets.offsets import OffsetRange, TopicPartitionId
+from kstreams_assets.offsets import OffsetRange, RangeSet, TopicPartitionId
 from kstreams_assets.settings import ApplicationSettings
 from kstreams_assets.warehouse.judge import PointJudge, PointStatus
 from kstreams_assets.warehouse.layout import Warehouse
@@ -41,7 +41,6 @@ from kstreams_assets.warehouse.points import (
     RecoveryPointTable,
     SavedRecordsTable,
     by_partition,
-    within_ranges,
 )
 from kstreams_assets.warehouse.records import (
     DamagedSpans,
@@ -192,9 +191,12 @@ class Contents:
             for found in self.stored_files(wanted)
         )
 
-    def missing(self, wanted: WantedPartition) -> tuple[OffsetRange, ...]:
-        """Wanted offsets that neither a backup nor the saved records answer for, in order."""
-        return tuple(_missing(wanted, self.chain(wanted.cut)))
+    def missing(self, wanted: WantedPartition) -> RangeSet:
+        """Wanted offsets that neither a backup nor the saved records answer for."""
+        needed, chain = RangeSet(wanted.ranges), self.chain(wanted.cut)
+        if wanted.cut.saved_from is not None:
+            needed = needed.clip(0, wanted.cut.saved_from)
+        return needed - (chain.stored if chain else ())
 
     def damaged(self, wanted: WantedPartition) -> tuple[SpanDamage, ...]:
         """The damaged spans that wanted records may lie in; every file has been looked at."""
@@ -359,7 +361,7 @@ def _counted(contents: Contents, wanted: WantedPartition, saved: pa.Table) -> _C
             + int(payload_bytes(saved).sum()),
             saved_records=saved.num_rows,
             odd_timestamps=sum(count.odd_timestamps for count in used) + _odd(saved),
-            lost=sum(map(len, contents.missing(wanted))),
+            lost=contents.missing(wanted).size,
             windows=frozenset(count.stored.window for count in used),
         ),
         saved,
@@ -373,9 +375,7 @@ class _Count:
         self, stored: _StoredFile, ranges: Sequence[OffsetRange], saved_offsets: _Offsets
     ) -> None:
         self.stored, file = stored, stored.file
-        whole = any(
-            wanted.start <= file.first_offset and file.last_offset < wanted.end for wanted in ranges
-        )
+        whole = RangeSet(ranges).covers(file.first_offset, file.last_offset + 1)
         first, last = np.searchsorted(saved_offsets, [file.first_offset, file.last_offset + 1])
         near = saved_offsets[first:last]
         self.records, self.odd_timestamps, self.saved_too = file.records, 0, _NONE
@@ -428,22 +428,8 @@ def _stored_file(path: Path, row: Mapping[str, Any], written: WrittenFile | None
 
 
 def _inside(rows: pa.Table, ranges: Sequence[OffsetRange]) -> pa.Table:
-    return rows.filter(pa.array(within_ranges(rows["offset"].to_numpy(), ranges)))
+    return rows.filter(pa.array(RangeSet(ranges).mask(rows["offset"].to_numpy())))
 
 
 def _odd(rows: pa.Table) -> int:
     return int((rows["timestamp_ms"].to_numpy() <= 0).sum())
-
-
-def _missing(wanted: WantedPartition, chain: Chain | None) -> Iterator[OffsetRange]:
-    saved_from = wanted.cut.saved_from
-    for part in wanted.ranges:
-        end = part.end if saved_from is None else min(part.end, saved_from)
-        offset = part.start
-        while offset < end:
-            reached = chain.stored.reach(offset) if chain else offset
-            if reached == offset:
-                following = chain.stored.next_start(offset) if chain else None
-                reached = end if following is None else min(following, end)
-                yield OffsetRange(offset, reached)
-            offset = reached

@@ -20,12 +20,11 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from kstreams_assets.app.model import TopicRole, TopicRoles
-from kstreams_assets.offsets import outside
+from kstreams_assets.offsets import RangeSet
 from kstreams_assets.warehouse.ledger import (
     DELETE_RETENTION_MS,
     Chain,
     PartitionLife,
-    Ranges,
     StoredSpan,
 )
 from kstreams_assets.warehouse.point import Guarantee, Method, PartitionCut, RecoveryPoint
@@ -226,10 +225,9 @@ class PointJudge:
         if self._delete_retention_ms is None:
             return []
         retention_ms = self._delete_retention_ms.get(cut.topic, DELETE_RETENTION_MS)
-        is_saved = sealed and cut.saved_from is not None
-        saved = outside(cut.saved_from or 0, cut.end, cut.excluded) if is_saved else ()
+        saved = cut.saved if sealed else RangeSet()
         doubts = (
-            hole.doubt(cut.id, cut.log_start, cut.end, Ranges(saved), retention_ms)
+            hole.doubt(cut.id, cut.log_start, cut.end, saved, retention_ms)
             for hole in chain.late_holes(retention_ms)
         )
         return [doubt for doubt in doubts if doubt][:1]

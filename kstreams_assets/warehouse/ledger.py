@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
 from kstreams_assets.app.model import StreamsApplication, TopicRole
-from kstreams_assets.offsets import OffsetRange, TopicPartitionId, outside
+from kstreams_assets.offsets import OffsetRange, RangeSet, TopicPartitionId
 from kstreams_assets.warehouse.column import (
     WINDOW_END,
     WINDOW_KEY,
@@ -168,47 +168,23 @@ def _joined(one: StoredSpan, other: StoredSpan) -> StoredSpan:
     )
 
 
-class Ranges:
-    """Offset ranges in order, adjacent ones merged: found by bisection."""
-
-    def __init__(self, ranges: Iterable[OffsetRange]) -> None:
-        self._starts: list[int] = []
-        self._ends: list[int] = []
-        for found in sorted(ranges):
-            if self._ends and found.start <= self._ends[-1]:
-                self._ends[-1] = max(self._ends[-1], found.end)
-            else:
-                self._starts.append(found.start)
-                self._ends.append(found.end)
-
-    def reach(self, offset: int) -> int:
-        """How far the ranges go on from an offset without a break; the offset, if not at all."""
-        index = bisect_right(self._starts, offset) - 1
-        return max(offset, self._ends[index]) if index >= 0 else offset
-
-    def next_start(self, offset: int) -> int | None:
-        """Where the next range begins above an offset."""
-        index = bisect_right(self._starts, offset)
-        return self._starts[index] if index < len(self._starts) else None
-
-
 @dataclass
 class Chain:
     """The spans of one partition in one life of its topic."""
 
     spans: Sequence[StoredSpan]
     """In order of offsets, those without offsets in order of time."""
-    recorded: Ranges = field(init=False)
+    recorded: RangeSet = field(init=False)
     """Offsets that the ledger answers for, whether or not their records could still be read."""
-    stored: Ranges = field(init=False)
+    stored: RangeSet = field(init=False)
     """Offsets whose records, as far as the log held them, are in the backup."""
     _ends: list[int] = field(init=False)
     _late: "dict[int, tuple[LateHole, ...]]" = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         self.spans = sorted(self.spans, key=lambda s: (s.start, s.end, s.window))
-        self.recorded = Ranges(OffsetRange(s.start, s.end) for s in self.spans)
-        self.stored = Ranges(OffsetRange(s.read_start, s.end) for s in self.spans if s.complete)
+        self.recorded = RangeSet(OffsetRange(s.start, s.end) for s in self.spans)
+        self.stored = RangeSet(OffsetRange(s.read_start, s.end) for s in self.spans if s.complete)
         self._ends = [span.end for span in self.spans]
 
     @property
@@ -318,7 +294,7 @@ class LateHole:
     window: str
 
     def doubt(
-        self, partition: TopicPartitionId, start: int, end: int, saved: Ranges, retention_ms: int
+        self, partition: TopicPartitionId, start: int, end: int, saved: RangeSet, retention_ms: int
     ) -> str | None:
         """Why a state that is made of `[start, end)` is not proved; None where it is.
 
@@ -643,7 +619,7 @@ class Ledger:
                 bad = damaged.ranges(span.life, span.read_start, end)
                 found.setdefault(span.partition, []).extend(
                     (span.topic_id, sound.start, sound.end)
-                    for sound in outside(span.read_start, end, bad)
+                    for sound in RangeSet.of(span.read_start, end, without=bad)
                 )
         return {partition: sorted(ranges) for partition, ranges in found.items()}
 

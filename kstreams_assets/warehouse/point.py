@@ -1,7 +1,7 @@
 """A recovery point: one cut of an application, as observed facts. Row classes, without Arrow."""
 
 import secrets
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Annotated, Protocol, TypeVar
 
 from kstreams_assets.app.model import NO_ROLES, TopicRoles
-from kstreams_assets.offsets import OffsetRange, TopicPartitionId
+from kstreams_assets.offsets import OffsetRange, RangeSet, TopicPartitionId
 from kstreams_assets.warehouse.column import ApplicationId, Column, Int32
 
 
@@ -101,8 +101,17 @@ class PartitionCut:
     def holds(self, offset: int) -> bool:
         """Whether a record at this offset belongs to the point."""
         return self.log_start <= offset < self.end and not any(
-            bad.start <= offset < bad.end for bad in self.excluded
+            offset in bad for bad in self.excluded
         )
+
+    def records_from(self, start: int) -> RangeSet:
+        """Offsets from `start` on that belong to the point."""
+        return RangeSet.of(start, self.end, without=self.excluded)
+
+    @property
+    def saved(self) -> RangeSet:
+        """Offsets whose records were saved with points; none without `saved_from`."""
+        return RangeSet() if self.saved_from is None else self.records_from(self.saved_from)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -344,5 +353,5 @@ class WantedPartition:
     """The source offsets `ranges` (in order, disjoint) of a partition, and what is committed."""
 
     cut: PartitionCut
-    ranges: tuple[OffsetRange, ...]
+    ranges: Sequence[OffsetRange]
     committed: GroupOffset | None = None

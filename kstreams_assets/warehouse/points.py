@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from kstreams_assets.app.model import TopicRole
 from kstreams_assets.errors import StoredDataError
 from kstreams_assets.kafka.raw_batch import RawRecord
-from kstreams_assets.offsets import OffsetRange, TopicPartitionId
+from kstreams_assets.offsets import OffsetRange, RangeSet, TopicPartitionId
 from kstreams_assets.warehouse.column import (
     HEADERS,
     KEY,
@@ -56,22 +56,21 @@ class ProvenRange(NamedTuple):
 class OffsetRanges:
     """Offsets by partition and topic id, as ranges."""
 
-    def __init__(self, ranges: Iterable[tuple[_Key, _Offsets, _Offsets]] = ()) -> None:
-        self._by_key = {key: _merged(starts, ends) for key, starts, ends in ranges}
+    def __init__(self, ranges: Iterable[tuple[_Key, RangeSet]] = ()) -> None:
+        self._by_key: dict[_Key, RangeSet] = {}
+        for key, of_key in ranges:
+            self._by_key[key] = self._by_key.get(key, RangeSet()) | of_key
 
     @classmethod
     def of_cuts(cls, cuts: Iterable[PartitionCut]) -> "OffsetRanges":
         """What these cuts have saved: `[saved_from, end)` outside the excluded ranges."""
-        found: list[tuple[_Key, _Offsets, _Offsets]] = []
-        for cut in cuts:
-            if cut.saved_from is None:
-                continue
-            starts = np.array([cut.saved_from, *(bad.end for bad in cut.excluded)], np.int64)
-            ends = np.array([*(bad.start for bad in cut.excluded), cut.end], np.int64)
-            key = (cut.topic, cut.topic_id, cut.partition)
-            pieces = np.maximum(starts, cut.saved_from), np.minimum(ends, cut.end)
-            found.append((key, *pieces))
-        return cls(_by_key(found))
+        return cls(
+            (
+                (cut.topic, cut.topic_id, cut.partition),
+                cut.saved,
+            )
+            for cut in cuts
+        )
 
     @classmethod
     def of_points(
@@ -92,15 +91,15 @@ class OffsetRanges:
         rows, starts, ends = _pieces(cuts)
         keys, codes = _codes(cuts)
         provable = _may_be_proven(cuts)
-        found: list[tuple[_Key, _Offsets, _Offsets]] = []
+        found: list[tuple[_Key, RangeSet]] = []
         for code, mine in _groups(codes[rows] * 2 + provable[rows]):
             key = keys[code // 2]
-            pieces = _merged(starts[mine], ends[mine])
+            saved = RangeSet.of_arrays(starts[mine], ends[mine])
             if code % 2:
                 known = (proven or {}).get(TopicPartitionId(key[0], key[2]), ())
-                pieces = _minus(pieces, [(s, e) for life, s, e in known if life == key[1]])
-            found.append((key, *pieces))
-        return cls(_by_key(found))
+                saved -= [OffsetRange(s, e) for life, s, e in known if life == key[1]]
+            found.append((key, saved))
+        return cls(found)
 
     def mask(self, rows: pa.Table) -> npt.NDArray[np.bool_]:
         """Which rows (columns topic, topic_id, partition, offset) lie in the ranges."""
@@ -110,58 +109,10 @@ class OffsetRanges:
         keys, codes = _codes(rows)
         offsets = rows["offset"].to_numpy()
         for code, mine in _groups(codes):
-            starts, ends = self._by_key.get(keys[code], (_NONE, _NONE))
-            inside[mine] = within(offsets[mine], starts, ends)
+            of_key = self._by_key.get(keys[code])
+            if of_key is not None:
+                inside[mine] = of_key.mask(offsets[mine])
         return inside
-
-
-_NONE: _Offsets = np.empty(0, np.int64)
-
-
-def within_ranges(offsets: _Offsets, ranges: Sequence[OffsetRange]) -> npt.NDArray[np.bool_]:
-    """Which offsets lie in ranges that are disjoint and in order."""
-    starts = np.array([one.start for one in ranges], np.int64)
-    return within(offsets, starts, np.array([one.end for one in ranges], np.int64))
-
-
-def within(offsets: _Offsets, starts: _Offsets, ends: _Offsets) -> npt.NDArray[np.bool_]:
-    """The same, of ranges by their starts and ends."""
-    if not len(starts):
-        return np.zeros(len(offsets), np.bool_)
-    index = np.searchsorted(starts, offsets, side="right") - 1
-    return (index >= 0) & (offsets < ends[index])
-
-
-def _merged(starts: _Offsets, ends: _Offsets) -> tuple[_Offsets, _Offsets]:
-    """The same offsets as disjoint ranges in order."""
-    real = starts < ends
-    order = np.argsort(starts[real], kind="stable")
-    starts, ends = starts[real][order], np.maximum.accumulate(ends[real][order])
-    if len(starts) == 0:
-        return _NONE, _NONE
-    first = np.concatenate(([True], starts[1:] > ends[:-1]))
-    last = np.concatenate((first[1:], [True]))
-    return starts[first], ends[last]
-
-
-def _minus(
-    ranges: tuple[_Offsets, _Offsets], taken: Sequence[tuple[int, int]]
-) -> tuple[_Offsets, _Offsets]:
-    """The offsets of `ranges` that are not in those taken away."""
-    gone = np.array(taken, np.int64).reshape(-1, 2)
-    away_starts, away_ends = _merged(gone[:, 0], gone[:, 1])
-    starts, ends = ranges
-    pieces_starts, pieces_ends = [], []
-    # One range of a point is cut by every range that begins in it.
-    first = np.searchsorted(away_ends, starts, side="right")
-    beyond = np.searchsorted(away_starts, ends, side="left")
-    for index in range(len(starts)):
-        inside = slice(first[index], max(first[index], beyond[index]))
-        pieces_starts.append(np.concatenate(([starts[index]], away_ends[inside])))
-        pieces_ends.append(np.concatenate((away_starts[inside], [ends[index]])))
-    if not pieces_starts:
-        return _NONE, _NONE
-    return np.concatenate(pieces_starts), np.concatenate(pieces_ends)
 
 
 def _pieces(cuts: pa.Table) -> tuple[_Offsets, _Offsets, _Offsets]:
@@ -238,16 +189,6 @@ def _groups(codes: _Offsets) -> Iterable[tuple[int, _Offsets]]:
     edges = np.flatnonzero(np.concatenate(([True], codes[1:] != codes[:-1])))
     for start, end in zip(edges, [*edges[1:], len(codes)], strict=True):
         yield int(codes[start]), order[start:end]
-
-
-def _by_key(
-    found: Iterable[tuple[_Key, _Offsets, _Offsets]],
-) -> Iterable[tuple[_Key, _Offsets, _Offsets]]:
-    together: dict[_Key, list[tuple[_Offsets, _Offsets]]] = {}
-    for key, starts, ends in found:
-        together.setdefault(key, []).append((starts, ends))
-    for key, parts in together.items():
-        yield key, np.concatenate([p[0] for p in parts]), np.concatenate([p[1] for p in parts])
 
 
 CHANGED = "its row does not match the digest that was noted when it was taken"

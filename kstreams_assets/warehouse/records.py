@@ -17,10 +17,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
-from kstreams_assets.offsets import OffsetRange, TopicPartitionId
+from kstreams_assets.offsets import OffsetRange, RangeSet, TopicPartitionId
 from kstreams_assets.warehouse.committer import NewFile, require_written
 from kstreams_assets.warehouse.layout import LAYOUT_PROPERTY, LAYOUT_VERSION, file_problem
-from kstreams_assets.warehouse.points import within_ranges
 from kstreams_assets.warehouse.spans import SpanContent, WrittenFile
 from kstreams_assets.warehouse.table import one_of, open_delta, storage_failures
 
@@ -517,7 +516,7 @@ def largest_batch(
             for batch in parquet.iter_batches(
                 batch_size=4096, row_groups=groups, columns=["offset", *_PAYLOAD]
             ):
-                inside = within_ranges(batch["offset"].to_numpy(), ranges)
+                inside = RangeSet(ranges).mask(batch["offset"].to_numpy())
                 sizes = batch_bytes(batch)[inside]
                 largest = max(largest, int(sizes.max(initial=0)))
     return largest if largest > above else None

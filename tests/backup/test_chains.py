@@ -6,34 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kstreams_assets.offsets import OffsetRange
-from kstreams_assets.warehouse.ledger import Chain, Ranges, StoredSpan, chains_of, folded
+from kstreams_assets.warehouse.ledger import Chain, StoredSpan, chains_of, folded
 from tests.backup.stored import stored_span
-
-_RANGES = st.lists(
-    st.tuples(st.integers(0, 20), st.integers(0, 6)).map(lambda p: OffsetRange(p[0], p[0] + p[1])),
-    max_size=6,
-)
-
 
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
-
-
-class TestRanges:
-    """Merged ranges answer like the offsets one by one."""
-
-    @given(_RANGES, st.integers(0, 30))
-    def test_reach(self, ranges: list[OffsetRange], offset: int) -> None:
-        held = {o for found in ranges for o in range(found.start, found.end)}
-        expected = offset
-        while expected in held:
-            expected += 1
-        assert Ranges(ranges).reach(offset) == expected
-
-    def test_next_start(self) -> None:
-        ranges = Ranges([OffsetRange(5, 9), OffsetRange(0, 3), OffsetRange(9, 12)])
-        assert [ranges.next_start(o) for o in (0, 3, 5, 12)] == [5, 5, None, None]
 
 
 class TestUnbrokenEnd:

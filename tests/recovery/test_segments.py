@@ -1,7 +1,7 @@
 """One partition's log taken apart into transactions."""
 
 from kstreams_assets.offsets import OffsetRange
-from kstreams_assets.recovery.segments import Marker, clipped, merged, tail_of
+from kstreams_assets.recovery.segments import Marker, tail_of
 from tests.recovery.logs import CHANGELOG, Log, Tx
 
 
@@ -77,15 +77,3 @@ def test_plain_records_are_told_apart() -> None:
     log.data(Tx(1))
     log.plain()
     assert _tail(log).plain == (OffsetRange(0, 3), OffsetRange(4, 5))
-
-
-def test_ranges_that_touch_are_one() -> None:
-    ranges = [OffsetRange(5, 6), OffsetRange(0, 2), OffsetRange(2, 3), OffsetRange(9, 9)]
-    assert merged(ranges) == (OffsetRange(0, 3), OffsetRange(5, 6))
-    assert merged([OffsetRange(0, 9), OffsetRange(2, 3)]) == (OffsetRange(0, 9),)
-
-
-def test_clipped() -> None:
-    ranges = [OffsetRange(0, 2), OffsetRange(3, 6), OffsetRange(8, 9)]
-    assert clipped(ranges, 4, 8) == (OffsetRange(4, 6),)
-    assert clipped(ranges, 2, 3) == ()

@@ -5,11 +5,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from kstreams_assets.app.model import Store
-from kstreams_assets.offsets import OffsetRange, outside
+from kstreams_assets.offsets import OffsetRange
 from kstreams_assets.restore.request import ChangelogSource, InputsExtent, RestoreRequest
 from kstreams_assets.restore.selection import Choice, Selection, choose, reduced, roles_at, select
 from kstreams_assets.texts import iso_time
@@ -595,17 +593,3 @@ class TestReduced:
         assert taken.undeclared_topics is None
         found = reduced(taken, roles_at(application(), None), STATE, {"orders"})
         assert found.unknown_topics == ()
-
-
-_EDGES = st.lists(st.integers(0, 40), max_size=8).map(lambda found: sorted(set(found)))
-
-
-@given(st.integers(0, 40), st.integers(0, 40), _EDGES)
-def test_outside_is_what_a_set_would_say(start: int, end: int, edges: list[int]) -> None:
-    bad = [OffsetRange(*pair) for pair in zip(edges[::2], edges[1::2], strict=False)]
-    found = outside(start, end, bad)
-    excluded = {offset for each in bad for offset in range(each.start, each.end)}
-    assert [o for each in found for o in range(each.start, each.end)] == [
-        o for o in range(start, end) if o not in excluded
-    ]
-    assert all(each.start < each.end for each in found)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from kstreams_assets.app.model import AppTopic, TopicRole, TopicRoles
 from kstreams_assets.kafka.raw_batch import RawRecord
-from kstreams_assets.offsets import OffsetRange, TopicPartitionId, outside
+from kstreams_assets.offsets import OffsetRange, RangeSet, TopicPartitionId
 from kstreams_assets.warehouse.contents import Contents, Holding
 from kstreams_assets.warehouse.layout import Warehouse
 from kstreams_assets.warehouse.ledger import Ledger, TopicFactsTable
@@ -120,7 +120,7 @@ def _wanted(
 ) -> tuple[RecoveryPoint, list[WantedPartition]]:
     wanted = tuple(OffsetRange(*each) for each in ranges)
     end = wanted[-1].end
-    bad = outside(0, end, wanted)
+    bad = RangeSet.of(0, end, without=wanted)
     inner = tuple(each for each in bad if each.start >= wanted[0].start)
     cut = PartitionCut("t", 0, topic_id, 0, end, TopicRoles(), inner, saved_from)
     return point(10**6, cut, point_id="point-1"), [WantedPartition(cut, wanted)]
