@@ -20,7 +20,7 @@ from kstreams_assets.warehouse.restores import (
     StoredRestore,
 )
 from tests.restore.after_commit import AfterCommit, after_commit, now_ms, write
-from tests.restore.test_watch import remake
+from tests.restore.test_watch import delete, remake
 from tests.streams.cluster import unique_name
 
 pytestmark = pytest.mark.kafka
@@ -196,7 +196,7 @@ def test_topics_made_anew_are_left_alone(bench: AfterCommit) -> None:
     topics = [bench.topic(unique_name(name), put_back=back) for name in ("mine", "anew", "gone")]
     restore = bench.restore({})
     remake(bench.cluster, topics[1])
-    bench.cluster.delete_topics([topics[2]])
+    delete(bench.cluster, topics[2])
     done = finish(bench.settings, restore, bench.cluster, force=True)
     assert done.left_alone == tuple(topics[1:])
     assert explicit(bench, topics[0]) == back

@@ -231,9 +231,14 @@ def test_only_its_own_application_on_its_own_target(
 
 def remake(cluster: KafkaCluster, topic: str) -> None:
     """Delete a topic and create another one of the same name."""
+    delete(cluster, topic)
+    cluster.create_topics([TopicSpec(topic, 1)])
+
+
+def delete(cluster: KafkaCluster, topic: str) -> None:
+    """Delete a topic and wait until the broker knows: its metadata follow a moment later."""
     cluster.delete_topics([topic])
     deadline = time.monotonic() + 20
     while topic in cluster.topics():
         assert time.monotonic() < deadline
         time.sleep(0.05)
-    cluster.create_topics([TopicSpec(topic, 1)])
