@@ -1,13 +1,14 @@
-"""`python -m bench [windows|backup|points|ledger|cuts|restore|ktables|drill]`.
+"""`python -m bench [commands|windows|backup|points|ledger|cuts|restore|ktables|drill]`.
 
 All of them without an argument.
 """
 
 import sys
 
-from bench import backup, cuts, drill, ktables, ledger, points, restore, windows
+from bench import backup, commands, cuts, drill, ktables, ledger, points, restore, windows
 
 _BENCHMARKS = {
+    "commands": commands.main,
     "windows": windows.main,
     "backup": backup.main,
     "points": points.main,

@@ -66,8 +66,7 @@ def test_taking_a_recovery_point_loads_little() -> None:
         check=True,
     )
     loaded = done.stdout.split()
-    # pandas is still loaded: pyarrow.dataset imports it where it is installed.
-    assert not {"dagster", "pyspark"} & set(loaded)
+    assert not {"dagster", "pyspark", "pandas"} & set(loaded)
     ours = [name for name in loaded if name.startswith(("kstreams_assets", "spark_resources"))]
     assert len(ours) <= 120
 

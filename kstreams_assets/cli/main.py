@@ -3,8 +3,11 @@
 import logging
 import os
 import sys
+from collections.abc import Sequence
 from importlib import import_module
+from importlib.abc import MetaPathFinder
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Final, NoReturn
 
 import click
@@ -53,6 +56,7 @@ class _Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """One of them."""
         if cmd_name in COMMANDS and cmd_name not in self.commands:
+            _keep_pandas_out()
             name = cmd_name.replace("-", "_")
             self.add_command(getattr(import_module(f"kstreams_assets.cli.{name}"), name))
         return super().get_command(ctx, cmd_name)
@@ -84,6 +88,36 @@ class _Commands(click.Group):
             # Click would exit with 1, and Python complain when it flushes the rest at its end.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             sys.exit(exit_codes.ERROR)
+
+
+class _Absent(MetaPathFinder):
+    """Python finds no pandas while this is asked first."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> None:
+        """Nothing of any other module: the next finder is asked."""
+        del path, target
+        if fullname == "pandas":
+            raise ModuleNotFoundError(name=fullname)
+
+
+def _keep_pandas_out() -> None:
+    """Pyarrow imports pandas with its first array, where it is installed; it looks only once.
+
+    No command needs it in this process, and its import is a fifth of what `take` costs. Spark
+    Connect, which does need it, can still import it.
+    """
+    if "pandas" in sys.modules:
+        return
+    import pyarrow as pa
+
+    absent = _Absent()
+    sys.meta_path.insert(0, absent)
+    try:
+        pa.array([0])
+    finally:
+        sys.meta_path.remove(absent)
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
