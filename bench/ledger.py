@@ -101,8 +101,6 @@ def _backup(number: int, topic: str) -> TopicBackup:
         role="input",
         facts=_FACTS,
         previous_facts=_FACTS,
-        opened=None,
-        closed=None,
         recovery_point_id=f"20261121T114003.250Z-{number:06x}",
         delta_version=number,
         duration_s=1.0,

@@ -12,13 +12,11 @@ from kstreams_assets.errors import KafkaError, OffsetOutOfRangeError
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.kafka.raw_batch import RangeTally
 from kstreams_assets.kafka.raw_log import RawLogReader
-from kstreams_assets.warehouse.ledger import LedgerEntry
 from kstreams_assets.warehouse.records import SpanId
 from kstreams_assets.warehouse.spans import Gap, GapCause, SpanContent, SpanPlan, SpanResult
 
 _log = logging.getLogger(__name__)
 
-_NOTHING = SpanContent()
 _SEEN_IN_THE_LOG = frozenset(
     {
         GapCause.TRANSACTION_MARKER,
@@ -92,67 +90,20 @@ class Accountant(Closing):
     ) -> dict[tuple[str, str], tuple[SpanResult, ...]]:
         """What became of each span, with every missing offset explained or told as unexplained.
 
-        Keyed by (window key, topic). What could not be looked at in time is told as such.
+        Keyed by (window key, topic). What could not be looked at in time is told as such. Where
+        only the look is lacking, the records stay as they are stored.
         """
-        spans = [span for topic in topics for span in topic.spans]
-        incomplete = [
-            span for span in spans if contents.get(_id(span), _NOTHING).records != span.to_read
-        ]
-        looks = self._looks((span, span.read_start) for span in incomplete)
-        carried = {
-            (entry.result.plan.window.key, entry.result.partition): [
-                gap for gap in entry.result.gaps if gap.end is None
-            ]
-            for topic in topics
-            for entry in topic.earlier
-        }
-        return {
-            topic.id: tuple(
-                _result(
-                    span,
-                    contents.get(_id(span), _NOTHING),
-                    looks.get(_id(span)),
-                    carried.get((span.window.key, span.partition), []),
-                    is_changelog=topic.topic.roles.is_changelog,
-                )
-                for span in topic.spans
-            )
-            for topic in topics
-        }
-
-    def examined_again(
-        self, topics: Sequence[TopicPlan]
-    ) -> dict[tuple[str, str], tuple[SpanResult, ...]]:
-        """The earlier results of these topics, with another look where there was none in time.
-
-        Their records stay as they are stored. Keyed by (window key, topic).
-        """
-        visible_from = {
-            (span.window.key, span.partition): span.read_start
-            for topic in topics
-            for span in topic.spans
-        }
-        todo = {
-            _id(entry.result.plan): _before_the_look(entry)
-            for topic in topics
-            for entry in topic.earlier
-            if not entry.result.is_examined
-        }
+        accounts = {topic.id: _accounts(topic, contents) for topic in topics}
         looks = self._looks(
-            (span, visible_from.get((span.window.key, span.partition), span.end))
-            for span in todo.values()
+            (account.plan, account.visible_from)
+            for of_topic in accounts.values()
+            for account in of_topic
+            if account.needs_look
         )
         return {
             topic.id: tuple(
-                _with_a_look(
-                    entry.result,
-                    todo[_id(entry.result.plan)],
-                    looks[_id(entry.result.plan)],
-                    is_changelog=topic.topic.roles.is_changelog,
-                )
-                if _id(entry.result.plan) in todo
-                else entry.result
-                for entry in topic.earlier
+                account.result(looks, is_changelog=topic.topic.roles.is_changelog)
+                for account in accounts[topic.id]
             )
             for topic in topics
         }
@@ -243,41 +194,67 @@ class Accountant(Closing):
             tally.finish()
 
 
-def _before_the_look(entry: LedgerEntry) -> SpanPlan:
-    gaps = tuple(gap for gap in entry.result.gaps if gap.cause not in _SEEN_IN_THE_LOG)
-    return replace(entry.result.plan, gaps=gaps)
+@dataclass(frozen=True, slots=True)
+class _Account:
+    """One span with what is stored of it; `settled` if nothing about it is in question.
+
+    Below `visible_from` the log is gone. `carried` are gaps that only an earlier run could see.
+    """
+
+    plan: SpanPlan
+    content: SpanContent
+    visible_from: int
+    carried: Sequence[Gap] = ()
+    settled: SpanResult | None = None
+
+    @property
+    def needs_look(self) -> bool:
+        return self.settled is None and self.content.records != self.plan.to_read
+
+    def result(self, looks: Mapping[SpanId, Look], *, is_changelog: bool) -> SpanResult:
+        if self.settled is not None:
+            return self.settled
+        look = looks.get(_id(self.plan))
+        explained = explain(self.plan, self.content.records, look) if look else []
+        return SpanResult(
+            plan=self.plan,
+            content=self.content,
+            gaps=tuple(dict.fromkeys([*self.carried, *self.plan.gaps, *explained])),
+            first_hole=first_hole(self.plan, look) if is_changelog else None,
+            contiguity_known=is_changelog,
+            not_examined_because=look.because if look else "",
+        )
 
 
-def _with_a_look(
-    earlier: SpanResult, plan: SpanPlan, look: Look, *, is_changelog: bool
-) -> SpanResult:
-    seen = _result(plan, earlier.content, look, [], is_changelog=is_changelog)
-    return replace(
-        earlier,
-        plan=plan,
-        gaps=seen.gaps,
-        first_hole=seen.first_hole,
-        not_examined_because=seen.not_examined_because,
-    )
-
-
-def _result(
-    span: SpanPlan,
-    content: SpanContent,
-    look: Look | None,
-    carried: Sequence[Gap],
-    *,
-    is_changelog: bool,
-) -> SpanResult:
-    explained = explain(span, content.records, look) if look else []
-    return SpanResult(
-        plan=span,
-        content=content,
-        gaps=_distinct([*carried, *span.gaps, *explained]),
-        first_hole=first_hole(span, look) if is_changelog else None,
-        contiguity_known=is_changelog,
-        not_examined_because=look.because if look else "",
-    )
+def _accounts(topic: TopicPlan, contents: Mapping[SpanId, SpanContent]) -> list[_Account]:
+    if not topic.lacks_only_the_look:
+        carried: dict[SpanId, list[Gap]] = {}
+        for entry in topic.earlier:
+            endless = [gap for gap in entry.result.gaps if gap.end is None]
+            carried.setdefault(_id(entry.result.plan), []).extend(endless)
+        return [
+            _Account(
+                span,
+                contents.get(_id(span), SpanContent()),
+                span.read_start,
+                carried.get(_id(span), ()),
+            )
+            for span in topic.spans
+        ]
+    visible_from = {_id(span): span.read_start for span in topic.spans}
+    found: list[_Account] = []
+    for entry in topic.earlier:
+        result, plan = entry.result, entry.result.plan
+        known = tuple(gap for gap in result.gaps if gap.cause not in _SEEN_IN_THE_LOG)
+        found.append(
+            _Account(
+                replace(plan, gaps=known),
+                result.content,
+                visible_from.get(_id(plan), plan.end),
+                settled=result if result.is_examined else None,
+            )
+        )
+    return found
 
 
 def first_hole(span: SpanPlan, look: Look | None) -> int | None:
@@ -323,7 +300,3 @@ def explain(span: SpanPlan, stored: int, look: Look) -> list[Gap]:
 
 def _id(span: SpanPlan) -> SpanId:
     return SpanId(span.window.key, span.partition)
-
-
-def _distinct(gaps: list[Gap]) -> tuple[Gap, ...]:
-    return tuple(dict.fromkeys(gaps))

@@ -1,22 +1,24 @@
 """Gathers what recovery points, ledger and cluster say, and lays out what a run has to do."""
 
 import time
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from itertools import zip_longest
 
-from kstreams_assets.app.model import AppTopic, StreamsApplication, TopicRole
-from kstreams_assets.backup.plan import LogState, plan_span
-from kstreams_assets.backup.result import TopicLife, UnreadTopic
+from kstreams_assets.app.model import AppTopic, StreamsApplication
+from kstreams_assets.backup.result import UnreadTopic
 from kstreams_assets.backup.windows import Edges, WindowEdges
 from kstreams_assets.errors import ConfigurationError, KafkaRequestError, TopicNotFoundError
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.topics import TopicDescription
-from kstreams_assets.offsets import OffsetRange, TopicPartitionId
-from kstreams_assets.recovery.standing import incarnations
+from kstreams_assets.offsets import OffsetRange, RangeSet, TopicPartitionId
+from kstreams_assets.recovery.scene import incarnations
 from kstreams_assets.warehouse.ledger import Ledger, LedgerEntry
-from kstreams_assets.warehouse.point import RecoveryPoint, topic_id_of
+from kstreams_assets.warehouse.point import topic_id_of
 from kstreams_assets.warehouse.points import RecoveryPointTable, at_edges
-from kstreams_assets.warehouse.spans import SpanPlan, Window
+from kstreams_assets.warehouse.spans import Gap, GapCause, SpanPlan, Window
+from spark_resources.work import ReadRange
 
 _POLL_S = 0.25
 _MOST = 5
@@ -41,18 +43,93 @@ class WindowsChangedError(ConfigurationError):
 
 
 @dataclass(frozen=True, slots=True)
+class LogState:
+    """What a partition's log holds now; `topic_id` (its incarnation) is None if it is gone."""
+
+    topic_id: str | None
+    log_start: int
+    committed: int | None = None
+    """Committed offset of the application's group, known for repartition topics only."""
+
+
+def plan_span(window: Window, edges: Edges, log: LogState, *, repartition: bool) -> SpanPlan:
+    """Lay a window's edges on what the log still holds.
+
+    Of a repartition topic only records from the committed offset on are read: the application may
+    delete the ones below at any moment (`repartition.purge.interval.ms`) and no restore needs them.
+    """
+    continues = edges.start is not None and edges.start.topic_id == edges.end.topic_id
+    start = edges.start.offset if edges.start and continues else edges.first_log_start
+    end = max(edges.end.offset, start)
+    gaps: list[Gap] = []
+    gone_by = _gone_by(edges.end.topic_id, log.topic_id)
+    if edges.start and edges.vanished:
+        gaps.append(Gap(gone_by, edges.start.offset, None, None))
+    elif edges.start and not continues:
+        cause = _gone_by(edges.start.topic_id, edges.end.topic_id)
+        gaps.append(Gap(cause, edges.start.offset, None, None))
+    read_start = start
+    if log.topic_id != edges.end.topic_id:
+        gaps += _range(gone_by, start, end)
+        read_start = end
+    else:
+        processed = min(log.committed or 0, end) if repartition else start
+        gaps += _range(GapCause.PURGED, start, processed)
+        read_start = max(start, processed)
+        gone = min(max(log.log_start, read_start), end)
+        gaps += _range(GapCause.RETENTION, read_start, gone)
+        read_start = max(read_start, gone)
+    return SpanPlan(
+        window=window,
+        partition=edges.partition,
+        topic_id=edges.end.topic_id,
+        start=start,
+        end=end,
+        read_start=read_start,
+        continues=continues,
+        gaps=tuple(gaps),
+        log_start=log.log_start,
+    )
+
+
+def _gone_by(before: str, now: str | None) -> GapCause:
+    """What became of an incarnation of a log, given that of today."""
+    if now is None:
+        return GapCause.TOPIC_DELETED
+    same_topic = topic_id_of(before) == topic_id_of(now)
+    return GapCause.LOG_TRUNCATED if same_topic else GapCause.TOPIC_RECREATED
+
+
+def _range(cause: GapCause, start: int, end: int) -> list[Gap]:
+    return [Gap(cause, start, end, end - start)] if end > start else []
+
+
+def read_ranges(spans: Iterable[SpanPlan]) -> list[tuple[ReadRange, ...]]:
+    """The offsets to read, as few Kafka reads as possible.
+
+    A Kafka read takes one range per partition; spans of a partition that follow each other
+    (nothing but offsets that need not be read between them) are one range. The first read takes
+    the first range of each partition, and so on: normally there is one read.
+    """
+    wanted: defaultdict[TopicPartitionId, list[OffsetRange]] = defaultdict(list)
+    for span in spans:
+        if span.to_read:
+            wanted[span.partition].append(OffsetRange(span.read_start, span.end))
+    by_partition = [
+        [ReadRange(partition, one.start, one.end) for one in RangeSet(ranges)]
+        for partition, ranges in sorted(wanted.items())
+    ]
+    return [tuple(filter(None, read)) for read in zip_longest(*by_partition)]
+
+
+@dataclass(frozen=True, slots=True)
 class TopicPlan:
     """One topic in one window; `earlier` is what the ledger holds of it already."""
 
     window: Window
     topic: AppTopic
     spans: tuple[SpanPlan, ...]
-    opened: TopicLife | None
-    closed: TopicLife | None
-    recovery_point_id: str | None
     earlier: tuple[LedgerEntry, ...] = ()
-    below_first: Mapping[TopicPartitionId, OffsetRange] = field(default_factory=dict)
-    """Offsets that Kafka holds and that no window does: they lie below the first one."""
 
     @property
     def id(self) -> tuple[str, str]:
@@ -62,9 +139,7 @@ class TopicPlan:
     @property
     def to_read(self) -> int:
         """Offsets to read."""
-        if self.lacks_only_the_look:
-            return 0
-        return sum(span.to_read for span in self.spans)
+        return 0 if self.lacks_only_the_look else sum(span.to_read for span in self.spans)
 
     @property
     def lacks_only_the_look(self) -> bool:
@@ -77,16 +152,15 @@ class RunPlan:
     """What a run has to do, and the topics as the cluster describes them now.
 
     `unread` are topics of windows that the run has to leave out: an open transaction, perhaps
-    somebody else's, keeps their records from being read, and nothing else.
+    somebody else's, keeps their records from being read, and nothing else. `below_first` are
+    offsets that Kafka holds and that no window does: they lie below the first one.
     """
 
     topics: tuple[TopicPlan, ...]
     unread: tuple[UnreadTopic, ...]
     descriptions: Mapping[str, TopicDescription]
-    partition_counts: Mapping[Window, Mapping[str, int]]
-    """Partitions of every topic of the application when each window closed."""
-    with_own_point: frozenset[Window]
-    """Windows in which, or on whose behalf, a recovery point was taken."""
+    edges: WindowEdges
+    below_first: Mapping[TopicPartitionId, OffsetRange]
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,38 +194,48 @@ class Planner:
             WindowsChangedError: The schedule of the windows is not what it was.
         """
         names = {topic.name for topic in self.topics}
-        edges = self._edges(windows, names)
-        by_window = {window: edges.partitions_of(window, names) for window in windows}
-        descriptions = self._describe(names, self._seen(windows, by_window, edges))
-        logs, stable = self._log_states(by_window.values(), descriptions)
-        unread = self._unread(by_window, stable)
-        left_out = {(one.window, one.topic) for one in unread}
-        earlier = self._earlier(windows, names)
-        below_first = self._below_first(names, descriptions)
-        plans = [
-            self._topic_plan(window, topic, by_window[window], edges, logs, earlier, below_first)
-            for window in windows
-            for topic in self.topics
-            if (window, topic.name) not in left_out
-        ]
-        return RunPlan(
-            topics=tuple(plans),
-            unread=unread,
-            descriptions=descriptions,
-            partition_counts={
-                window: partition_counts(edges.closing_point(window)) for window in windows
-            },
-            with_own_point=frozenset(w for w in windows if edges.has_own_point(w)),
-        )
-
-    def _edges(self, windows: Sequence[Window], names: Set[str]) -> WindowEdges:
-        return load_edges(
+        edges = load_edges(
             self.application.application_id,
             windows,
             names,
             points=self.points,
             ledger=self.ledger,
             begins_ms=self.begins_ms,
+        )
+        by_window = {window: edges.partitions_of(window, names) for window in windows}
+        points = [edges.closing_point(window) for window in windows]
+        seen = {topic for point in points if point for topic in point.absent_topics}
+        seen |= {edge.partition.topic for found in by_window.values() for edge in found}
+        descriptions = self._describe(names, seen)
+        logs, stable = self._log_states(by_window.values(), descriptions)
+        unread = self._unread(by_window, stable)
+        left_out = {(one.window, one.topic) for one in unread}
+        earlier: defaultdict[tuple[str, str], list[LedgerEntry]] = defaultdict(list)
+        for entry in self.ledger.entries(windows={w.key for w in windows}, topics=names):
+            plan = entry.result.plan
+            earlier[plan.window.key, plan.partition.topic].append(entry)
+        plans = [
+            TopicPlan(
+                window,
+                topic,
+                tuple(
+                    plan_span(
+                        window,
+                        edge,
+                        logs[edge.partition],
+                        repartition=topic.roles.in_flight_only,
+                    )
+                    for edge in by_window[window]
+                    if edge.partition.topic == topic.name
+                ),
+                tuple(earlier[window.key, topic.name]),
+            )
+            for window in windows
+            for topic in self.topics
+            if (window, topic.name) not in left_out
+        ]
+        return RunPlan(
+            tuple(plans), unread, descriptions, edges, self._below_first(names, descriptions)
         )
 
     def _below_first(
@@ -173,17 +257,6 @@ class Planner:
             for partition, begin in begins.items()
             if log_starts[partition] < begin
         }
-
-    def _seen(
-        self,
-        windows: Sequence[Window],
-        by_window: Mapping[Window, Sequence[Edges]],
-        edges: WindowEdges,
-    ) -> set[str]:
-        """Topics that were on the cluster once."""
-        points = [edges.closing_point(window) for window in windows]
-        absent = {topic for point in points if point for topic in point.absent_topics}
-        return absent | {edge.partition.topic for found in by_window.values() for edge in found}
 
     def _describe(self, names: Set[str], seen: Set[str]) -> Mapping[str, TopicDescription]:
         """Describe what is there; a topic that is gone but was seen is a loss, not an error."""
@@ -239,8 +312,8 @@ class Planner:
         newest = self.points.newest(application_id)
         known = [cut for point in newest for cut in point.partitions]
         topic_ids = {name: topic.topic_id for name, topic in descriptions.items()}
-        attempts = 0
-        while True:
+        partition = doubt = ""
+        for _ in range(_ATTEMPTS):
             self.cluster.watch_leaders()
             found = incarnations(self.cluster, topic_ids, known)
             if not found.truncated:
@@ -248,10 +321,8 @@ class Planner:
             doubt = self.cluster.leader_doubt(application_id, wait_s=_BROKERS_S)
             if not doubt:
                 return found.now
-            attempts += 1
-            if attempts == _ATTEMPTS:
-                partition = str(found.truncated[0].partition)
-                raise KafkaRequestError(operation="epoch_ends", resource=partition, reason=doubt)
+            partition = str(next(iter(found.truncated)))
+        raise KafkaRequestError(operation="epoch_ends", resource=partition, reason=doubt)
 
     def _wait_until_stable(
         self, needed: Mapping[TopicPartitionId, int]
@@ -296,56 +367,12 @@ class Planner:
         )
 
     def _committed(self, partitions: Iterable[TopicPartitionId]) -> Mapping[TopicPartitionId, int]:
-        repartition = {t.name for t in self.topics if _is_purged(t)}
+        repartition = {t.name for t in self.topics if t.roles.in_flight_only}
         wanted = [p for p in partitions if p.topic in repartition]
         if not wanted:
             return {}
         offsets = self.cluster.group_offsets(self.application.application_id)
         return {p: offsets[p].offset for p in wanted if p in offsets}
-
-    def _earlier(
-        self, windows: Sequence[Window], names: Set[str]
-    ) -> Mapping[tuple[str, str], tuple[LedgerEntry, ...]]:
-        found: dict[tuple[str, str], list[LedgerEntry]] = {}
-        for entry in self.ledger.entries(windows={w.key for w in windows}, topics=names):
-            key = (entry.result.plan.window.key, entry.result.partition.topic)
-            found.setdefault(key, []).append(entry)
-        return {key: tuple(entries) for key, entries in found.items()}
-
-    def _topic_plan(
-        self,
-        window: Window,
-        topic: AppTopic,
-        edges: Sequence[Edges],
-        window_edges: WindowEdges,
-        logs: Mapping[TopicPartitionId, LogState],
-        earlier: Mapping[tuple[str, str], tuple[LedgerEntry, ...]],
-        below_first: Mapping[TopicPartitionId, OffsetRange],
-    ) -> TopicPlan:
-        closing = window_edges.closing_point(window)
-        return TopicPlan(
-            window=window,
-            topic=topic,
-            spans=tuple(
-                plan_span(
-                    window,
-                    edge,
-                    logs[edge.partition],
-                    repartition=_is_purged(topic),
-                )
-                for edge in edges
-                if edge.partition.topic == topic.name
-            ),
-            opened=life_of(window_edges.point_before(window.start_ms), topic.name),
-            closed=life_of(closing, topic.name),
-            recovery_point_id=closing.id if closing else None,
-            earlier=earlier.get((window.key, topic.name), ()),
-            below_first={
-                partition: offsets
-                for partition, offsets in below_first.items()
-                if partition.topic == topic.name
-            },
-        )
 
 
 def load_edges(
@@ -365,32 +392,10 @@ def load_edges(
     instants = points.instants(application_id)
     wanted = at_edges(instants, {edge for w in windows for edge in (w.start_ms, w.end_ms)})
     recorded = ledger.recorded_spans(windows, topics)
-    _refuse_overlaps(windows, {span.window for span in recorded})
+    for window in windows:
+        for other in {span.window for span in recorded} - {window}:
+            if other.start_ms < window.end_ms and window.start_ms < other.end_ms:
+                raise WindowsChangedError(wanted=window, recorded=other)
     return WindowEdges(
         points=points.load(application_id, wanted), recorded=recorded, begins_ms=begins_ms
     )
-
-
-def _refuse_overlaps(windows: Sequence[Window], recorded: Set[Window]) -> None:
-    for wanted in windows:
-        for other in recorded - {wanted}:
-            if other.start_ms < wanted.end_ms and wanted.start_ms < other.end_ms:
-                raise WindowsChangedError(wanted=wanted, recorded=other)
-
-
-def _is_purged(topic: AppTopic) -> bool:
-    return topic.roles == {TopicRole.REPARTITION}
-
-
-def life_of(point: RecoveryPoint | None, topic: str) -> TopicLife | None:
-    """A topic as a point saw it, None where it saw none."""
-    cuts = [cut for cut in point.partitions if cut.topic == topic] if point else []
-    return TopicLife(topic_id_of(cuts[0].topic_id), len(cuts)) if cuts else None
-
-
-def partition_counts(point: RecoveryPoint | None) -> Mapping[str, int]:
-    """Partitions of every topic that a point saw."""
-    counts: dict[str, int] = {}
-    for cut in point.partitions if point else ():
-        counts[cut.topic] = counts.get(cut.topic, 0) + 1
-    return counts

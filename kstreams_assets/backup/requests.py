@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from itertools import takewhile
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 from kstreams_assets.settings import ApplicationSettings
 from kstreams_assets.warehouse.calendar import WindowCalendar
@@ -22,9 +22,9 @@ class WindowStatus:
     """A closed window and the topics of it that are backed up."""
 
     window: Window
-    done: frozenset[str]
     missing: frozenset[str]
-    points: int
+    done: frozenset[str] = frozenset()
+    points: int = 0
     """Recovery points that were taken in the window, or on its behalf."""
 
     @property
@@ -50,24 +50,16 @@ def window_statuses(settings: ApplicationSettings) -> list[WindowStatus]:
     done = ledger.done(names)
     for window, topics in ledger.not_examined(names).items():
         done[window] -= topics
-    counts = _counts(windows, [i.effective_at_ms for i in instants])
+    taken = sorted(instant.effective_at_ms for instant in instants)
     return [
         WindowStatus(
             window=window,
-            done=frozenset(done.get(window, set())),
             missing=names - done.get(window, set()),
-            points=counts[window],
+            done=frozenset(done.get(window, set())),
+            points=bisect_left(taken, window.end_ms) - bisect_left(taken, window.start_ms),
         )
         for window in windows
     ]
-
-
-def _counts(windows: list[Window], instants: list[int]) -> dict[Window, int]:
-    ordered = sorted(instants)
-    return {
-        window: bisect_left(ordered, window.end_ms) - bisect_left(ordered, window.start_ms)
-        for window in windows
-    }
 
 
 MAX_WINDOWS: Final = 200
@@ -82,16 +74,6 @@ _SHRINK_BITS: Final = 2
 """Each failure makes the next range a fourth of the size."""
 _MOST_STEPS: Final = 4
 """After so many steps a range is one window."""
-
-
-class ClosedWindow(Protocol):
-    """A closed window and those of its topics that are not backed up."""
-
-    @property
-    def window(self) -> Window: ...
-
-    @property
-    def missing(self) -> frozenset[str]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +119,7 @@ class Paused:
 
 
 def next_request(
-    windows: Sequence[ClosedWindow],
+    windows: Sequence[WindowStatus],
     attempts: Iterable[Attempt],
     *,
     now_ms: int,
@@ -188,7 +170,7 @@ class _Past:
     newest_failure_ms: int
 
     @classmethod
-    def of(cls, windows: Sequence[ClosedWindow], attempts: Iterable[Attempt]) -> "_Past":
+    def of(cls, windows: Sequence[WindowStatus], attempts: Iterable[Attempt]) -> "_Past":
         ended = sorted(attempts, key=lambda attempt: attempt.ended_at_ms)
         failed = [attempt for attempt in ended if not attempt.succeeded]
         index_of = {window.window.key: index for index, window in enumerate(windows)}

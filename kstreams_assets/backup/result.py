@@ -6,19 +6,8 @@ from dataclasses import dataclass, field
 from kstreams_assets.app.model import TopicRole
 from kstreams_assets.errors import KStreamsAssetsError
 from kstreams_assets.offsets import OffsetRange, TopicPartitionId
-from kstreams_assets.warehouse.spans import (
-    SpanResult,
-    TopicFacts,
-    Window,
-)
-
-
-@dataclass(frozen=True, slots=True)
-class TopicLife:
-    """A topic as a recovery point saw it."""
-
-    topic_id: str
-    partitions: int
+from kstreams_assets.warehouse.point import RecoveryPoint
+from kstreams_assets.warehouse.spans import SpanResult, TopicFacts, Window
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +22,6 @@ class TopicBackup:
     """None when the topic is gone."""
     previous_facts: TopicFacts | None
     """What was noted of the topic at the nearest earlier window."""
-    opened: TopicLife | None
-    """The topic when the window opened, None when no recovery point knew it by then."""
-    closed: TopicLife | None
     recovery_point_id: str | None
     delta_version: int | None
     duration_s: float | None
@@ -89,23 +75,26 @@ class UnreadTopic:
 
 @dataclass(frozen=True, slots=True)
 class WindowBackup:
-    """One window of an application: its topics, and whether a recovery point bounds it.
+    """One window of an application: its topics, and the recovery points that bound it.
 
     `unread` are topics of the run that had to be left out of it.
     """
 
     window: Window
     topics: tuple[TopicBackup, ...]
-    recovery_point_id: str | None
-    partition_counts: Mapping[str, int]
-    """Partitions of every topic of the application when the window closed."""
-    has_own_point: bool = True
+    opening: RecoveryPoint | None
+    closing: RecoveryPoint | None
     unread: tuple[UnreadTopic, ...] = ()
+
+    @property
+    def recovery_point_id(self) -> str | None:
+        """The recovery point that ends the window."""
+        return self.closing.id if self.closing else None
 
     @property
     def note(self) -> str:
         """What a reader must know who wonders why the window is empty."""
-        if self.has_own_point:
+        if self.closing and self.closing.effective_at_ms >= self.window.start_ms:
             return ""
         return (
             "No recovery point was taken in this window: it ends where the window before it ends,"

@@ -10,20 +10,21 @@ from typing import TYPE_CHECKING, Protocol
 
 from kstreams_assets.app.model import AppTopic, StreamsApplication
 from kstreams_assets.backup.accounting import Accountant
-from kstreams_assets.backup.facts import facts_of
-from kstreams_assets.backup.plan import commit_groups, read_ranges
-from kstreams_assets.backup.planner import Planner, RunPlan, TopicPlan
+from kstreams_assets.backup.planner import Planner, RunPlan, TopicPlan, read_ranges
 from kstreams_assets.backup.result import (
     BackupReadError,
     PoorerBackupError,
     TopicBackup,
     TopicRecreatedWhileReadingError,
+    UnreadTopic,
     WindowBackup,
     range_of,
 )
+from kstreams_assets.backup.windows import WindowEdges
 from kstreams_assets.errors import KafkaError
 from kstreams_assets.kafka.clients import java_system_properties, spark_options
 from kstreams_assets.kafka.cluster import KafkaCluster
+from kstreams_assets.kafka.topics import TopicDescription
 from kstreams_assets.recovery.recorder import Recorder
 from kstreams_assets.settings import ApplicationSettings, BackupSettings, RecoveryPointSettings
 from kstreams_assets.warehouse.calendar import WindowCalendar
@@ -38,7 +39,7 @@ from kstreams_assets.warehouse.ledger import (
     Ledger,
     TopicFactsTable,
 )
-from kstreams_assets.warehouse.point import PartitionCut, RecoveryPoint, in_force
+from kstreams_assets.warehouse.point import RecoveryPoint, in_force
 from kstreams_assets.warehouse.points import RecoveryPointTable
 from kstreams_assets.warehouse.records import (
     SpanId,
@@ -47,7 +48,7 @@ from kstreams_assets.warehouse.records import (
     open_records,
 )
 from kstreams_assets.warehouse.schemas import try_to_save_schemas
-from kstreams_assets.warehouse.spans import SpanContent, SpanPlan, SpanResult, Window
+from kstreams_assets.warehouse.spans import SpanContent, SpanPlan, SpanResult, TopicFacts, Window
 from kstreams_assets.warehouse.table import make_warehouse, refuse_newer_tables
 from spark_resources.work import ReadRange
 
@@ -56,71 +57,6 @@ if TYPE_CHECKING:
 
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class RunPoints:
-    """Takes points with what the backups hold: only the rest of the changelogs is to be saved."""
-
-    application: StreamsApplication
-    cluster: KafkaCluster
-    warehouse: Warehouse
-    settings: RecoveryPointSettings
-
-    def ensure_closing(self, newest_closed: Window, topics: Sequence[str]) -> None:
-        """Take the point that bounds the newest closed window, should it have none.
-
-        A window of which a topic is backed up already keeps its edges.
-        """
-        application_id = self.application.application_id
-        if Ledger(self.warehouse, application_id).done(topics).get(newest_closed):
-            return
-        instants = in_force(RecoveryPointTable(self.warehouse).instants(application_id))
-        inside = range(newest_closed.start_ms, newest_closed.end_ms)
-        if not any(instant.effective_at_ms in inside for instant in instants):
-            self._take(closes_window_end_ms=newest_closed.end_ms)
-
-    def take_last(self) -> RecoveryPoint | None:
-        """Take the point that a run ends with, sealed if it can be.
-
-        None when the cluster or another recorder stands in the way: the backups that the run made
-        do not depend on it, and the next point seals what this one would have.
-        """
-        try:
-            return self._take()
-        except (KafkaError, WarehouseLockedError) as error:
-            _log.warning(
-                "The backups are done, but no recovery point could be taken after them: %s", error
-            )
-            return None
-
-    def _take(self, *, closes_window_end_ms: int | None = None) -> RecoveryPoint:
-        ledger = Ledger(self.warehouse, self.application.application_id)
-        recorder = Recorder(self.application, self.cluster, self.warehouse, self.settings)
-        return recorder.take(
-            closes_window_end_ms=closes_window_end_ms,
-            held=ledger.held_positions(self.application),
-            seal_bytes=self.settings.closing_seal_bytes,
-        )
-
-
-def with_unproven(
-    warehouse: Warehouse, application_id: str, backups: Iterable[TopicBackup]
-) -> list[TopicBackup]:
-    """Note with each topic the points of its window that its holes leave unproven."""
-    backups = list(backups)
-    thinned = {b.window for b in backups if any(s.first_hole is not None for s in b.spans)}
-    if not thinned:
-        return backups
-    table = RecoveryPointTable(warehouse)
-    within = [range(window.start_ms, window.end_ms) for window in thinned]
-    ids = [
-        instant.id
-        for instant in table.instants(application_id)
-        if any(instant.effective_at_ms in window for window in within)
-    ]
-    points = table.load(application_id, ids)
-    return [replace(b, unproven_points=unproven_points(b, points)) for b in backups]
 
 
 _BYTES_PER_RECORD = 1024
@@ -190,12 +126,12 @@ class BackupRun:
             sweep(self._records, records)
             self._check_what_is_needed()
             if newest_closed in windows and newest_closed is not None:
-                self._points.ensure_closing(newest_closed, [topic.name for topic in self.topics])
+                self.ensure_closing_point(newest_closed)
             plan = self._planner().plan(sorted(windows))
             done: list[WindowBackup] = []
             for group in self._groups(plan):
                 done += self._back_up_settled(group, plan, lock)
-        self._points.take_last()
+        self.take_last_point()
         return done
 
     def _check_what_is_needed(self) -> None:
@@ -204,6 +140,43 @@ class BackupRun:
         self.warehouse.require_space(_LEAST_FREE_BYTES)
         self._planner().check_access()
 
+    def ensure_closing_point(self, newest_closed: Window) -> None:
+        """Take the point that bounds the newest closed window, should it have none.
+
+        A window of which a topic is backed up already keeps its edges.
+        """
+        if self._ledger.done([topic.name for topic in self.topics]).get(newest_closed):
+            return
+        application_id = self.application.application_id
+        instants = in_force(RecoveryPointTable(self.warehouse).instants(application_id))
+        inside = range(newest_closed.start_ms, newest_closed.end_ms)
+        if not any(instant.effective_at_ms in inside for instant in instants):
+            self._take_point(newest_closed.end_ms)
+
+    def take_last_point(self) -> RecoveryPoint | None:
+        """Take the point that a run ends with, sealed if it can be.
+
+        None when the cluster or another recorder stands in the way: the backups that the run made
+        do not depend on it, and the next point seals what this one would have.
+        """
+        try:
+            return self._take_point()
+        except (KafkaError, WarehouseLockedError) as error:
+            _log.warning(
+                "The backups are done, but no recovery point could be taken after them: %s", error
+            )
+            return None
+
+    def _take_point(self, closes_window_end_ms: int | None = None) -> RecoveryPoint:
+        """Take a point with what the backups hold: only the rest of the changelogs is saved."""
+        points = self.recovery_points
+        recorder = Recorder(self.application, self.cluster, self.warehouse, points)
+        return recorder.take(
+            closes_window_end_ms=closes_window_end_ms,
+            held=self._ledger.held_positions(self.application),
+            seal_bytes=points.closing_seal_bytes,
+        )
+
     @property
     def _records(self) -> Path:
         return self.warehouse.records(self.application.application_id)
@@ -211,10 +184,6 @@ class BackupRun:
     @property
     def _ledger(self) -> Ledger:
         return Ledger(self.warehouse, self.application.application_id)
-
-    @property
-    def _points(self) -> RunPoints:
-        return RunPoints(self.application, self.cluster, self.warehouse, self.recovery_points)
 
     def _planner(self) -> Planner:
         return Planner(
@@ -228,14 +197,13 @@ class BackupRun:
         )
 
     def _groups(self, plan: RunPlan) -> list[tuple[Window, ...]]:
-        offsets: dict[Window, int] = {one.window: 0 for one in plan.unread}
+        sizes = {one.window: 0 for one in plan.unread}
         for topic in plan.topics:
-            offsets[topic.window] = offsets.get(topic.window, 0) + topic.to_read
-        sizes = {window: count * _BYTES_PER_RECORD for window, count in offsets.items()}
-        limit = self.settings.commit_bytes
-        groups = commit_groups(list(offsets), sizes, limit_bytes=limit)
-        most = self.settings.windows_per_commit
-        return [group[i : i + most] for group in groups for i in range(0, len(group), most)]
+            read = topic.to_read * _BYTES_PER_RECORD
+            sizes[topic.window] = sizes.get(topic.window, 0) + read
+        return commit_groups(
+            sizes, limit_bytes=self.settings.commit_bytes, most=self.settings.windows_per_commit
+        )
 
     def _back_up_settled(
         self, windows: Sequence[Window], plan: RunPlan, lock: LockHandle
@@ -261,51 +229,55 @@ class BackupRun:
     ) -> list[WindowBackup]:
         began = time.monotonic()
         plans = [topic for topic in plan.topics if topic.window in set(windows)]
+        again = [topic for topic in plans if topic.lacks_only_the_look]
         settings = self.settings
         with Accountant(
             self.cluster.connection, settings.scan_stall_s, settings.scan_connections
         ) as accountant:
-            looked_at = [topic for topic in plans if topic.lacks_only_the_look]
-            earlier = accountant.examined_again(looked_at)
-            kept = {
-                topic.id
-                for topic in plans
-                if topic.id not in earlier and not accountant.can_be_read_again(topic)
-            }
-            fresh = [t for t in plans if t.id not in kept and t.id not in earlier]
+            fresh = [t for t in plans if t not in again and accountant.can_be_read_again(t)]
             with self._written(fresh, windows, lock) as files:
                 contents = contents_of(self._records, files)
                 self._refuse_recreated(plan, windows, fresh, files)
                 self._refuse_poorer(fresh, contents, windows)
-                results = accountant.results(fresh, contents) | earlier
+                results = accountant.results([*fresh, *again], contents)
         # Outside the block: what a commit may refer to is never deleted.
         version = self._commit(files, fresh, windows)
         took_s = time.monotonic() - began
-        facts = facts_of(plan.descriptions)
         facts_table = TopicFactsTable(self.warehouse, self.application.application_id)
+        facts = facts_of(plan.descriptions)
         previous = facts_table.before(min(window.start_ms for window in windows))
-        backups = [
-            TopicBackup(
+        backups: dict[tuple[str, str], TopicBackup] = {}
+        for topic in plans:
+            name = topic.topic.name
+            closing = plan.edges.closing_point(topic.window)
+            backups[topic.id] = TopicBackup(
                 window=topic.window,
-                topic=topic.topic.name,
+                topic=name,
                 role="+".join(sorted(topic.topic.roles)),
-                spans=_kept(topic) if topic.id in kept else results[topic.id],
-                facts=facts.get(topic.topic.name),
-                previous_facts=previous.get(topic.topic.name),
-                opened=topic.opened,
-                closed=topic.closed,
-                recovery_point_id=topic.recovery_point_id,
-                delta_version=topic.earlier[0].delta_version if topic.id in earlier else version,
+                spans=results.get(topic.id, _kept(topic)),
+                facts=facts.get(name),
+                previous_facts=previous.get(name),
+                recovery_point_id=closing.id if closing else None,
+                delta_version=topic.earlier[0].delta_version if topic in again else version,
                 duration_s=took_s,
-                below_first=topic.below_first,
+                below_first={p: o for p, o in plan.below_first.items() if p.topic == name},
             )
-            for topic in plans
-        ]
-        recorded = [b for b, t in zip(backups, plans, strict=True) if t.id not in kept]
-        facts_table.record([b for b in recorded if (b.window.key, b.topic) not in earlier])
-        self._ledger.record(recorded, run_id=self.run_id)
-        backups = with_unproven(self.warehouse, self.application.application_id, backups)
-        return [self._window_backup(window, backups, plan) for window in windows]
+        facts_table.record([backups[topic.id] for topic in fresh])
+        self._ledger.record([backups[id_] for id_ in backups if id_ in results], run_id=self.run_id)
+        unread = [one for one in plan.unread if one.window in windows]
+        done = window_backups(
+            self.warehouse, self.application, windows, backups.values(), plan.edges, unread
+        )
+        for one in unread:
+            _log.warning("Window %s, topic %s: %s", one.window.key, one.topic, one.reason)
+        for window in done:
+            _log.info(
+                "Window %s: %d records of %d topics.",
+                window.window.key,
+                window.records,
+                len(window.topics),
+            )
+        return done
 
     @contextmanager
     def _written(
@@ -417,23 +389,6 @@ class BackupRun:
         if poorer:
             raise PoorerBackupError(windows=windows, topics=poorer)
 
-    def _window_backup(
-        self, window: Window, backups: Sequence[TopicBackup], plan: RunPlan
-    ) -> WindowBackup:
-        topics = tuple(backup for backup in backups if backup.window == window)
-        backup = WindowBackup(
-            window=window,
-            topics=topics,
-            recovery_point_id=topics[0].recovery_point_id if topics else None,
-            partition_counts=plan.partition_counts[window],
-            has_own_point=window in plan.with_own_point,
-            unread=tuple(one for one in plan.unread if one.window == window),
-        )
-        for one in backup.unread:
-            _log.warning("Window %s, topic %s: %s", window.key, one.topic, one.reason)
-        _log.info("Window %s: %d records of %d topics.", window.key, backup.records, len(topics))
-        return backup
-
 
 def _kept(topic: TopicPlan) -> tuple[SpanResult, ...]:
     return tuple(replace(entry.result, kept=True) for entry in topic.earlier)
@@ -479,6 +434,73 @@ def back_up(
     return backups
 
 
+def commit_groups(
+    sizes: Mapping[Window, int], *, limit_bytes: int, most: int
+) -> list[tuple[Window, ...]]:
+    """Windows in order, cut into groups of at most so many bytes and windows (one at least).
+
+    Each group becomes one commit, so that a failure keeps what is done.
+    """
+    groups: list[list[Window]] = []
+    filled = 0
+    for window, size in sorted(sizes.items()):
+        if not groups or filled + size > limit_bytes or len(groups[-1]) == most:
+            groups.append([])
+            filled = 0
+        groups[-1].append(window)
+        filled += size
+    return [tuple(group) for group in groups]
+
+
+def facts_of(descriptions: Mapping[str, TopicDescription]) -> Mapping[str, TopicFacts]:
+    """The facts that the table `topics` keeps of each described topic."""
+    return {
+        name: TopicFacts(
+            topic_id=topic.topic_id,
+            partitions=topic.partitions,
+            replication_factor=topic.replication_factor,
+            configs=tuple(sorted(topic.explicit_configs.items())),
+        )
+        for name, topic in descriptions.items()
+    }
+
+
+def window_backups(
+    warehouse: Warehouse,
+    application: StreamsApplication,
+    windows: Sequence[Window],
+    backups: Iterable[TopicBackup],
+    edges: WindowEdges,
+    unread: Sequence[UnreadTopic] = (),
+) -> list[WindowBackup]:
+    """Backups by window, with the points of it that their holes leave unproven."""
+    backups = list(backups)
+    thinned = {b.window for b in backups if any(s.first_hole is not None for s in b.spans)}
+    points: list[RecoveryPoint] = []
+    if thinned:
+        table = RecoveryPointTable(warehouse)
+        ids = [
+            instant.id
+            for instant in table.instants(application.application_id)
+            if any(w.start_ms <= instant.effective_at_ms < w.end_ms for w in thinned)
+        ]
+        points = table.load(application.application_id, ids)
+    return [
+        WindowBackup(
+            window,
+            tuple(
+                replace(backup, unproven_points=unproven_points(backup, points))
+                for backup in backups
+                if backup.window == window
+            ),
+            edges.point_before(window.start_ms),
+            edges.closing_point(window),
+            tuple(one for one in unread if one.window == window),
+        )
+        for window in windows
+    ]
+
+
 def unproven_points(backup: TopicBackup, points: Iterable[RecoveryPoint]) -> tuple[str, ...]:
     """Ids of the points in the window of a backup that stand above a hole of one of its spans.
 
@@ -493,18 +515,12 @@ def unproven_points(backup: TopicBackup, points: Iterable[RecoveryPoint]) -> tup
         for point in points
         if point.effective_at_ms in inside
         and any(
-            _is_above(cut, span)
+            cut.topic_id == span.plan.topic_id
+            and span.first_hole is not None
+            and span.first_hole < cut.end
+            and cut.log_start < span.plan.end
             for partition, span in thinned.items()
             if (cut := point.cut(partition)) is not None
             and (not point.sealed or cut.roles.is_source)
         )
-    )
-
-
-def _is_above(cut: PartitionCut, span: SpanResult) -> bool:
-    return (
-        cut.topic_id == span.plan.topic_id
-        and span.first_hole is not None
-        and span.first_hole < cut.end
-        and cut.log_start < span.plan.end
     )

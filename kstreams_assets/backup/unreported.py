@@ -18,9 +18,9 @@ from operator import itemgetter
 from pathlib import Path
 from typing import IO, Final
 
-from kstreams_assets.backup.planner import life_of, load_edges, partition_counts
+from kstreams_assets.backup.planner import load_edges
 from kstreams_assets.backup.result import TopicBackup, WindowBackup
-from kstreams_assets.backup.run import with_unproven
+from kstreams_assets.backup.run import window_backups
 from kstreams_assets.settings import ApplicationSettings
 from kstreams_assets.warehouse.calendar import WindowCalendar
 from kstreams_assets.warehouse.layout import Warehouse
@@ -147,13 +147,12 @@ def windows_of_run(settings: ApplicationSettings, run_id: str) -> list[WindowBac
     if not recorded:
         return []
     windows = sorted({window for window, _ in recorded})
-    points = RecoveryPointTable(settings.warehouse)
     first = WindowCalendar(settings.windows).first_closed()
     edges = load_edges(
         application_id,
         windows,
         {topic for _, topic in recorded},
-        points=points,
+        points=RecoveryPointTable(settings.warehouse),
         ledger=ledger,
         begins_ms=first.start_ms if first else 0,
     )
@@ -163,7 +162,6 @@ def windows_of_run(settings: ApplicationSettings, run_id: str) -> list[WindowBac
     backups: list[TopicBackup] = []
     for (window, topic), entries in sorted(recorded.items(), key=itemgetter(0)):
         now = facts.get(WindowTopic(window.key, topic))
-        closing = edges.closing_point(window)
         backups.append(
             TopicBackup(
                 window=window,
@@ -172,8 +170,6 @@ def windows_of_run(settings: ApplicationSettings, run_id: str) -> list[WindowBac
                 spans=tuple(entry.result for entry in entries if entry.has_span),
                 facts=now,
                 previous_facts=previous.get(topic),
-                opened=life_of(edges.point_before(window.start_ms), topic),
-                closed=life_of(closing, topic),
                 recovery_point_id=entries[0].recovery_point_id,
                 delta_version=entries[0].delta_version,
                 duration_s=None,
@@ -181,15 +177,4 @@ def windows_of_run(settings: ApplicationSettings, run_id: str) -> list[WindowBac
         )
         if now is not None:
             previous[topic] = now
-    backups = with_unproven(settings.warehouse, application_id, backups)
-    return [
-        WindowBackup(
-            window=window,
-            topics=tuple(backup for backup in backups if backup.window == window),
-            recovery_point_id=closing.id if closing else None,
-            partition_counts=partition_counts(closing),
-            has_own_point=edges.has_own_point(window),
-        )
-        for window in windows
-        for closing in (edges.closing_point(window),)
-    ]
+    return window_backups(settings.warehouse, settings.application, windows, backups, edges)

@@ -1,5 +1,6 @@
 """The checks of a backup: claims about one topic in one window, judged from facts. Pure."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Set
 from typing import TypeVar
 
@@ -7,6 +8,7 @@ from kstreams_assets.app.model import StreamsApplication, TopicRole
 from kstreams_assets.backup.result import TopicBackup, WindowBackup
 from kstreams_assets.checks import Evaluation, Finding, Severity, failed
 from kstreams_assets.checks import passed as passes
+from kstreams_assets.warehouse.point import topic_id_of
 from kstreams_assets.warehouse.spans import GapCause, SpanResult
 
 CHECKS: Mapping[str, str] = {
@@ -67,8 +69,8 @@ def judge(window: WindowBackup, application: StreamsApplication) -> list[Evaluat
         for verdict in (
             every_offset_accounted(backup),
             no_source_loss(backup),
-            topic_unchanged(backup),
-            partitions_aligned(backup, application, window.partition_counts),
+            topic_unchanged(backup, window),
+            partitions_aligned(backup, window, application),
             *((compaction_cannot_outrun_backup(backup),) if backup.is_changelog else ()),
         )
     ]
@@ -159,32 +161,47 @@ def _remedy(causes: Set[GapCause]) -> str:
         )
     if causes - {GapCause.LOG_TRUNCATED}:
         texts.append(
-            "Back up more often than Kafka deletes, or raise retention.ms; records that went into a"
-            " transaction marker's place are counted too."
+            "Back up more often than Kafka deletes, or raise retention.ms. Offsets of transaction"
+            " markers and aborted records are counted too: nothing shows any more which they were."
         )
     return " ".join(texts)
 
 
-def topic_unchanged(backup: TopicBackup) -> Evaluation:
+def topic_unchanged(backup: TopicBackup, window: WindowBackup) -> Evaluation:
     """The topic's id, partitions and configs are those of the window before."""
     name = "topic_unchanged"
-    opened, closed, facts = backup.opened, backup.closed, backup.facts
+    facts, previous = backup.facts, backup.previous_facts
     if facts is None:
         return _verdict(
             backup, name, False, "The topic is gone. Exclude it, or find out who deleted it."
         )
-    lives = [life.topic_id for life in (opened, closed) if life] + [facts.topic_id]
-    if opened is None and backup.previous_facts is not None:
-        lives.insert(0, backup.previous_facts.topic_id)
-    if len(set(lives)) > 1:
+    cuts = [
+        [cut for cut in point.partitions if cut.topic == backup.topic]
+        for point in (window.opening, window.closing)
+        if point is not None
+    ]
+    ids = [topic_id_of(of_point[0].topic_id) for of_point in cuts if of_point] + [facts.topic_id]
+    if previous is not None and (window.opening is None or not cuts[0]):
+        ids.insert(0, previous.topic_id)
+    if len(set(ids)) > 1:
         return _verdict(
             backup,
             name,
             False,
-            f"The topic was deleted and created anew (ids {' -> '.join(dict.fromkeys(lives))}):"
+            f"The topic was deleted and created anew (ids {' -> '.join(dict.fromkeys(ids))}):"
             " its log begins anew. What the old one held since the last backup is lost.",
         )
-    changes = _changes(backup)
+    changes: list[str] = []
+    counts = [len(of_point) for of_point in cuts]
+    if len(counts) > 1 and all(counts) and counts[0] != counts[1]:
+        changes.append(f"partitions {counts[0]} -> {counts[1]}")
+    if previous is not None:
+        before, now = dict(previous.configs), dict(facts.configs)
+        changes += [
+            f"{key} {before.get(key, 'unset')} -> {now.get(key, 'unset')}"
+            for key in sorted(before.keys() | now.keys())
+            if before.get(key) != now.get(key)
+        ]
     if changes:
         return _verdict(
             backup, name, False, f"Changed: {'; '.join(changes)}.", severity=Severity.WARN
@@ -192,27 +209,13 @@ def topic_unchanged(backup: TopicBackup) -> Evaluation:
     return _verdict(backup, name, True, "Same id, partitions and configs.")
 
 
-def _changes(backup: TopicBackup) -> list[str]:
-    changes: list[str] = []
-    if backup.opened and backup.closed and backup.opened.partitions != backup.closed.partitions:
-        changes.append(f"partitions {backup.opened.partitions} -> {backup.closed.partitions}")
-    facts, previous = backup.facts, backup.previous_facts
-    if facts and previous:
-        before, now = dict(previous.configs), dict(facts.configs)
-        changes += [
-            f"{key} {before.get(key, 'unset')} -> {now.get(key, 'unset')}"
-            for key in sorted(before.keys() | now.keys())
-            if before.get(key) != now.get(key)
-        ]
-    return changes
-
-
 def partitions_aligned(
-    backup: TopicBackup, application: StreamsApplication, counts: Mapping[str, int]
+    backup: TopicBackup, window: WindowBackup, application: StreamsApplication
 ) -> Evaluation:
     """All partitions are there, as many as the topic's sub-topologies need."""
     name = "partitions_aligned"
-    count = counts.get(backup.topic, 0)
+    counts = Counter(cut.topic for cut in (window.closing.partitions if window.closing else ()))
+    count = counts[backup.topic]
     numbers = {"partitions": count}
     present = {span.partition.partition for span in backup.spans}
     missing = sorted(set(range(count)) - present)

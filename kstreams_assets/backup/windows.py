@@ -112,11 +112,6 @@ class WindowEdges:
         """The recovery point that bounds a window, None when there is none before its end."""
         return self.point_before(window.end_ms)
 
-    def has_own_point(self, window: Window) -> bool:
-        """Whether a point was taken in the window, or afterwards on its behalf."""
-        point = self.closing_point(window)
-        return point is not None and point.effective_at_ms >= window.start_ms
-
     def point_before(self, instant_ms: int) -> RecoveryPoint | None:
         """The last recovery point that counts before an instant, None when there is none."""
         index = bisect_left(self._instants, instant_ms)

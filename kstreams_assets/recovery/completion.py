@@ -12,11 +12,16 @@ from kstreams_assets.errors import (
 from kstreams_assets.kafka.raw_batch import RawRecord, content_of_range
 from kstreams_assets.kafka.raw_log import LoadedBatch, RawLogReader
 from kstreams_assets.offsets import OffsetRange, RangeSet, TopicPartitionId
-from kstreams_assets.recovery.methods import NotTaken, Offsets, Positions, Scene
+from kstreams_assets.recovery.scene import NotTaken, Offsets, Positions, Scene
 from kstreams_assets.recovery.segments import tail_of
 from kstreams_assets.warehouse.point import GroupOffset, PartitionCut, RecoveryPoint
 from kstreams_assets.warehouse.points import SavedTail
 from kstreams_assets.warehouse.spans import Position
+
+_READ_S = 30.0
+"""For everything that one capture reads: a tick of a sensor has 60 s in all."""
+_IN_FLIGHT_BYTES = 64 * 1024**2
+"""How much in flight may be saved, or as much as of the changelogs where that is more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,10 +80,6 @@ class Safe:
         return Saving(committed, max(committed, min(cut.whole_below, end)))
 
 
-_READ_S = 30.0
-"""For everything that one capture reads: a tick of a sensor has 60 s in all."""
-
-
 @dataclass(frozen=True, slots=True)
 class Stretch:
     """Offsets `[start, end)` of a partition outside `excluded`; decided below `decided`."""
@@ -91,33 +92,26 @@ class Stretch:
 
 
 @dataclass(frozen=True, slots=True)
-class Missing:
-    """Why a capture is not whole.
+class Captured:
+    """The committed records of stretches, None when they could not be read.
 
-    `unread`: it was given up, for the number of bytes or the time; all may still be there.
+    `lacking` says why they are not whole, empty if they are. `unread`: reading was given up, for
+    the number of bytes or the time; all may still be there.
     """
 
-    reason: str
+    records: Mapping[TopicPartitionId, list[RawRecord]] | None
+    lacking: str = ""
     unread: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Captured:
-    """The committed records of stretches; `hole` says what the log no longer held, or nothing."""
-
-    records: Mapping[TopicPartitionId, list[RawRecord]]
-    hole: str = ""
 
 
 def capture(
     reader: RawLogReader, stretches: Sequence[Stretch], limit_bytes: int | None = None
-) -> Captured | Missing:
+) -> Captured:
     """The committed records of stretches that the log still holds, read right after a cut.
 
     The limit counts the bytes as they lie in the logs while these are read, and what keys, values
     and headers of the decoded records take: compression does not get round it. Beyond it at most
-    one batch for each broker is held. Missing when there are more, they take too long to read, or
-    the log begins behind a stretch.
+    one batch for each broker is held.
     """
     ranges = {
         one.partition: OffsetRange(one.start, max(one.end, one.decided))
@@ -131,11 +125,11 @@ def capture(
         }
         return _committed(stretches, read, limit_bytes)
     except RawReadLimitError:
-        return Missing(f"there are more than {limit_bytes} bytes to save", unread=True)
+        return Captured(None, f"there are more than {limit_bytes} bytes to save", unread=True)
     except RawReadTimeoutError as error:
-        return Missing(error.problem.rstrip("."), unread=True)
+        return Captured(None, error.problem.rstrip("."), unread=True)
     except (CorruptBatchError, OffsetOutOfRangeError) as error:
-        return Missing(error.problem.rstrip("."))
+        return Captured(None, error.problem.rstrip("."))
 
 
 def _committed(
@@ -167,26 +161,18 @@ def _decoded(stretch: Stretch, batches: Sequence[LoadedBatch]) -> Iterator[list[
     """The committed records of a stretch, batch by batch."""
     tail = tail_of(stretch.partition, (batch.header for batch in batches), below=stretch.end)
     aborted = [s for s in tail.segments if s.marker and not s.marker.committed]
-    bad = tuple(RangeSet([*stretch.excluded, *(r for s in aborted for r in s.ranges)]))
+    bad = RangeSet([*stretch.excluded, *(r for s in aborted for r in s.ranges)])
     for batch in batches:
         header = batch.header
         if header.base_offset >= stretch.end:
             return  # what lies behind the end was read for its markers only
-        if not header.is_control and not _lies_in(header.base_offset, bad):
+        if not header.is_control and not bad.holds(header.base_offset):
             yield [r for r in batch.records() if stretch.start <= r.offset < stretch.end]
 
 
 def _bytes_of(record: RawRecord) -> int:
     size = len(record.key or b"") + len(record.value or b"")
     return size + sum(len(name) + len(value or b"") for name, value in record.headers)
-
-
-def _lies_in(offset: int, ranges: Sequence[OffsetRange]) -> bool:
-    return any(one.start <= offset < one.end for one in ranges)
-
-
-_IN_FLIGHT_BYTES = 64 * 1024**2
-"""How much in flight may be saved, or as much as of the changelogs where that is more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,176 +182,159 @@ class Completed:
     `left_in_kafka` says why the records in flight were not saved; empty if they were.
     """
 
-    cluster_id: str
     partitions: tuple[PartitionCut, ...]
     group_offsets: tuple[GroupOffset, ...]
     tails: tuple[SavedTail, ...]
     in_flight: int
     unsealed_because: str
-    left_in_kafka: str = ""
+    left_in_kafka: str
 
 
-@dataclass(frozen=True, slots=True)
-class Completion:
-    """Reads what belongs to a point right after its positions were found."""
+def complete(
+    scene: Scene, positions: Positions, safe: Safe, seal_bytes: int
+) -> Completed | NotTaken:
+    """Read what belongs to a point right after its positions were found.
 
-    scene: Scene
-    safe: Safe
-    seal_bytes: int
-
-    def complete(self, positions: Positions) -> Completed | NotTaken:
-        """The rest of the point; NotTaken when records in flight were purged meanwhile.
-
-        A backlog that is too long or too slow to read is left to the backup: what the application
-        has not processed it does not purge. Such a point is not sealed.
-        """
-        cluster, standing = self.scene.cluster, self.scene.standing
-        in_flight = self._in_flight(positions)
-        limit = max(_IN_FLIGHT_BYTES, self.seal_bytes)
-        captured = capture(self.scene.reader, _stretches(positions, in_flight), limit)
-        problem = captured.reason if isinstance(captured, Missing) else captured.hole
-        left_in_kafka = f"records in flight could not be saved: {problem}" if problem else ""
-        if problem and not (isinstance(captured, Missing) and captured.unread):
-            return NotTaken(left_in_kafka, again=True)
-        found = {} if isinstance(captured, Missing) else captured.records
-        starts = cluster.log_start_offsets(standing.partitions)
-        changelogs = self._changelogs(positions, starts)
-        tails = self._tails(positions, changelogs, starts)
-        savings = {
-            **({} if left_in_kafka else in_flight),
-            **({} if isinstance(tails, Missing) else changelogs),
-        }
-        unsealed = tails.reason if isinstance(tails, Missing) else tails.hole
-        ends = self._ends(positions)
-        saved = {**found, **({} if isinstance(tails, Missing) else tails.records)}
-        return Completed(
-            cluster_id=cluster.cluster_id(),
-            partitions=tuple(
-                PartitionCut(
-                    topic=partition.topic,
-                    partition=partition.partition,
-                    topic_id=standing.incarnation(partition),
-                    log_start=_log_start(
-                        starts[partition], ends[partition], in_flight.get(partition)
-                    ),
-                    end=ends[partition],
-                    roles=standing.roles(partition),
-                    excluded=tuple(positions.excluded.get(partition, ())),
-                    saved_from=savings[partition].saved_from if partition in savings else None,
-                    leader_epoch=cluster.reported_epoch(partition),
-                )
-                for partition in standing.partitions
-            ),
-            group_offsets=tuple(
-                GroupOffset(p.topic, p.partition, committed.offset, committed.metadata)
-                for p, committed in sorted(positions.committed.items())
-            ),
-            tails=tuple(
-                SavedTail(p, standing.incarnation(p), records)
-                for p, records in saved.items()
-                if records
-            ),
-            in_flight=self._count(found, in_flight, positions),
-            unsealed_because="; ".join(filter(None, [left_in_kafka, unsealed])),
-            left_in_kafka=left_in_kafka,
-        )
-
-    def _in_flight(self, positions: Positions) -> dict[TopicPartitionId, Saving]:
-        """What of the repartition topics is committed but not processed."""
-        standing = self.scene.standing
-        without = [p for p in standing.repartitions if p not in positions.committed]
-        starts = self.scene.cluster.log_start_offsets(without) if without else {}
-        return {
-            partition: self.safe.in_flight(
-                partition,
-                standing.incarnation(partition),
-                positions.committed[partition].offset
-                if partition in positions.committed
-                else min(starts[partition], positions.ends[partition]),
-                positions.ends[partition],
-            )
-            for partition in standing.repartitions
-        }
-
-    def _changelogs(self, positions: Positions, starts: Offsets) -> dict[TopicPartitionId, Saving]:
-        standing = self.scene.standing
-        return {
-            partition: self.safe.changelog(
-                partition,
-                standing.incarnation(partition),
-                starts[partition],
-                positions.ends[partition],
-            )
-            for partition in standing.changelogs
-        }
-
-    def _tails(
-        self, positions: Positions, savings: Mapping[TopicPartitionId, Saving], starts: Offsets
-    ) -> Captured | Missing:
-        """The ends of the changelogs; Missing when they are too long, or take too long to read.
-
-        With a hole in them the point is not sealed, but they are saved all the same: what removed
-        those records lies before the next point, which can be sealed again.
-        """
-        late = [p for p, saving in savings.items() if saving.read_from < starts[p]]
-        reachable = {
-            p: replace(saving, read_from=max(saving.read_from, min(starts[p], positions.ends[p])))
-            for p, saving in savings.items()
-        }
-        found = capture(self.scene.reader, _stretches(positions, reachable), self.seal_bytes)
-        if late and isinstance(found, Captured):
-            hole = (
-                f"the log of {late[0]} now begins at offset {starts[late[0]]}: what lay before was"
-                " deleted before they were saved"
-            )
-            return replace(found, hole=hole)
-        return found
-
-    def _ends(self, positions: Positions) -> Offsets:
-        """Ends of every partition: inputs at their last stable offset, read after the offsets.
-
-        So does a source topic that serves as changelog: of it Kafka Streams restores the records
-        below the committed offset by itself (`StoreChangelogReader`, `ChangelogMetadata`: the
-        smaller of end and committed offset) and processes the others. An at_least_once application
-        reads uncommitted records too: what it has put into a table belongs to the point.
-        """
-        cluster, standing = self.scene.cluster, self.scene.standing
-        inputs = dict(cluster.last_stable_offsets(standing.inputs))
-        beyond = {
-            p: committed.offset
-            for p, committed in positions.committed.items()
-            if p in inputs and committed.offset > inputs[p] and standing.roles(p).is_changelog
-        }
-        if beyond:
-            there = cluster.high_watermarks(beyond)
-            inputs |= {p: max(inputs[p], min(read, there[p])) for p, read in beyond.items()}
-        return {**positions.ends, **inputs}
-
-    def _count(
-        self,
-        found: Mapping[TopicPartitionId, list[RawRecord]],
-        savings: Mapping[TopicPartitionId, Saving],
-        positions: Positions,
-    ) -> int:
-        """Records in flight, with those that this point has not read (markers among them)."""
-        count = 0
-        for partition, saving in savings.items():
-            end = positions.ends[partition]
-            records = found.get(partition)
-            count += max(
-                0, (end if records is None else min(saving.read_from, end)) - saving.saved_from
-            )
-            count += len(records or ())
-        return count
-
-
-def _log_start(found: int, end: int, in_flight: Saving | None) -> int:
-    """Where the records of a point begin.
-
-    The application may have purged its repartition topic (KIP-811) after they were read: what was
-    saved belongs to the point all the same.
+    NotTaken when records in flight were purged meanwhile. A backlog that is too long or too slow to
+    read is left to the backup: what the application has not processed it does not purge. Such a
+    point is not sealed.
     """
-    return min(found, end, end if in_flight is None else in_flight.saved_from)
+    in_flight = _in_flight(scene, positions, safe)
+    limit = max(_IN_FLIGHT_BYTES, seal_bytes)
+    captured = capture(scene.reader, _stretches(positions, in_flight), limit)
+    left_in_kafka = ""
+    if captured.lacking:
+        left_in_kafka = f"records in flight could not be saved: {captured.lacking}"
+        if not captured.unread:
+            return NotTaken(left_in_kafka, again=True)
+    found = captured.records or {}
+    starts = scene.cluster.log_start_offsets(scene.partitions)
+    changelogs = {
+        p: safe.changelog(p, scene.incarnation(p), starts[p], positions.ends[p])
+        for p in scene.changelogs
+    }
+    tails = _tails(scene, positions, changelogs, starts, seal_bytes)
+    saved_from = {
+        p: saving.saved_from
+        for savings in (
+            {} if left_in_kafka else in_flight,
+            {} if tails.records is None else changelogs,
+        )
+        for p, saving in savings.items()
+    }
+    ends = _ends(scene, positions)
+    return Completed(
+        partitions=tuple(
+            PartitionCut(
+                topic=partition.topic,
+                partition=partition.partition,
+                topic_id=scene.incarnation(partition),
+                # A repartition topic may have been purged (KIP-811) after its records were read:
+                # what was saved belongs to the point all the same.
+                log_start=min(
+                    starts[partition],
+                    ends[partition],
+                    *([in_flight[partition].saved_from] if partition in in_flight else []),
+                ),
+                end=ends[partition],
+                roles=scene.roles(partition),
+                excluded=tuple(positions.excluded.get(partition, ())),
+                saved_from=saved_from.get(partition),
+                leader_epoch=scene.cluster.reported_epoch(partition),
+            )
+            for partition in scene.partitions
+        ),
+        group_offsets=tuple(
+            GroupOffset(p.topic, p.partition, committed.offset, committed.metadata)
+            for p, committed in sorted(positions.committed.items())
+        ),
+        tails=tuple(
+            SavedTail(p, scene.incarnation(p), records)
+            for p, records in {**found, **(tails.records or {})}.items()
+            if records
+        ),
+        in_flight=_count(found, in_flight, positions),
+        unsealed_because="; ".join(filter(None, [left_in_kafka, tails.lacking])),
+        left_in_kafka=left_in_kafka,
+    )
+
+
+def _in_flight(scene: Scene, positions: Positions, safe: Safe) -> dict[TopicPartitionId, Saving]:
+    """What of the repartition topics is committed but not processed."""
+    without = [p for p in scene.repartitions if p not in positions.committed]
+    starts = scene.cluster.log_start_offsets(without) if without else {}
+    return {
+        p: safe.in_flight(
+            p,
+            scene.incarnation(p),
+            positions.committed[p].offset
+            if p in positions.committed
+            else min(starts[p], positions.ends[p]),
+            positions.ends[p],
+        )
+        for p in scene.repartitions
+    }
+
+
+def _tails(
+    scene: Scene,
+    positions: Positions,
+    savings: Mapping[TopicPartitionId, Saving],
+    starts: Offsets,
+    seal_bytes: int,
+) -> Captured:
+    """The ends of the changelogs, None when they are too long, or take too long to read.
+
+    With a hole in them the point is not sealed, but they are saved all the same: what removed
+    those records lies before the next point, which can be sealed again.
+    """
+    late = [p for p, saving in savings.items() if saving.read_from < starts[p]]
+    reachable = {
+        p: replace(saving, read_from=max(saving.read_from, min(starts[p], positions.ends[p])))
+        for p, saving in savings.items()
+    }
+    found = capture(scene.reader, _stretches(positions, reachable), seal_bytes)
+    if late and found.records is not None:
+        hole = (
+            f"the log of {late[0]} now begins at offset {starts[late[0]]}: what lay before was"
+            " deleted before they were saved"
+        )
+        return replace(found, lacking=hole)
+    return found
+
+
+def _ends(scene: Scene, positions: Positions) -> Offsets:
+    """Ends of every partition: inputs at their last stable offset, read after the offsets.
+
+    So does a source topic that serves as changelog: of it Kafka Streams restores the records
+    below the committed offset by itself (`StoreChangelogReader`, `ChangelogMetadata`: the
+    smaller of end and committed offset) and processes the others. An at_least_once application
+    reads uncommitted records too: what it has put into a table belongs to the point.
+    """
+    inputs = dict(scene.cluster.last_stable_offsets(scene.inputs))
+    beyond = {
+        p: committed.offset
+        for p, committed in positions.committed.items()
+        if p in inputs and committed.offset > inputs[p] and scene.roles(p).is_changelog
+    }
+    if beyond:
+        there = scene.cluster.high_watermarks(beyond)
+        inputs |= {p: max(inputs[p], min(read, there[p])) for p, read in beyond.items()}
+    return {**positions.ends, **inputs}
+
+
+def _count(
+    found: Mapping[TopicPartitionId, list[RawRecord]],
+    savings: Mapping[TopicPartitionId, Saving],
+    positions: Positions,
+) -> int:
+    """Records in flight, with those that this point has not read (markers among them)."""
+    count = 0
+    for partition, saving in savings.items():
+        end, records = positions.ends[partition], found.get(partition)
+        unread_to = end if records is None else min(saving.read_from, end)
+        count += max(0, unread_to - saving.saved_from) + len(records or ())
+    return count
 
 
 def _stretches(positions: Positions, savings: Mapping[TopicPartitionId, Saving]) -> list[Stretch]:

@@ -4,26 +4,17 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import NamedTuple
 
 from kstreams_assets.app.model import StreamsApplication
 from kstreams_assets.errors import KafkaError, TopicNotFoundError
 from kstreams_assets.kafka.cluster import KafkaCluster
-from kstreams_assets.kafka.coordinator_log import CONSUMER_OFFSETS, coordinator_partition
 from kstreams_assets.kafka.raw_log import RawLogReader
-from kstreams_assets.kafka.topics import TopicIdentity
 from kstreams_assets.offsets import TopicPartitionId
-from kstreams_assets.recovery.completion import Completed, Completion, Safe
+from kstreams_assets.recovery.completion import Completed, Safe, complete
 from kstreams_assets.recovery.maintenance import Retention, maintain_if_due, retention_of
-from kstreams_assets.recovery.methods import (
-    NotTaken,
-    OffsetsFirstMethod,
-    Positions,
-    QuiescedMethod,
-    SandwichMethod,
-    Scene,
-)
-from kstreams_assets.recovery.standing import Standing, incarnations
+from kstreams_assets.recovery.methods import offsets_first, quiesced, sandwich
+from kstreams_assets.recovery.scene import NotTaken, Positions, Scene, incarnations
 from kstreams_assets.recovery.transactions import TransactionsMethod
 from kstreams_assets.settings import ApplicationSettings, RecoveryPointSettings
 from kstreams_assets.texts import iso_time
@@ -38,23 +29,11 @@ from kstreams_assets.warehouse.point import (
     RecoveryPoint,
     new_point_id,
 )
-from kstreams_assets.warehouse.points import RecoveryPointTable, SavedRecordsTable
+from kstreams_assets.warehouse.points import RecoveryPointTable, SavedRecordsTable, SavedTail
 from kstreams_assets.warehouse.spans import Position
 from kstreams_assets.warehouse.table import table_version
 
 _ATTEMPTS = 3
-_TRIES: Mapping[Method, int] = {
-    Method.TRANSACTIONS: 6,
-    Method.SANDWICH: 1,
-    Method.QUIESCED: 1,
-    Method.OFFSETS_FIRST: 3,
-}
-_METHODS: Mapping[Method, Callable[[Scene], "_Method"]] = {
-    Method.TRANSACTIONS: TransactionsMethod,
-    Method.SANDWICH: SandwichMethod,
-    Method.QUIESCED: QuiescedMethod,
-    Method.OFFSETS_FIRST: OffsetsFirstMethod,
-}
 _PATIENCE_S = 15.0
 """After this time no better method is tried again: a tick of a sensor has 60 s in all."""
 _BROKERS_S = 12.0
@@ -62,6 +41,33 @@ _BROKERS_S = 12.0
 _LOCK_WAIT_S = 30.0
 
 _log = logging.getLogger(__name__)
+
+
+class _Way(NamedTuple):
+    """How often a method is tried, the method, and what its points say of it."""
+
+    tries: int
+    take: Callable[[Scene], Positions | NotTaken]
+    text: str = ""
+
+
+_WAYS: Mapping[Method, _Way] = {
+    Method.TRANSACTIONS: _Way(
+        6,
+        lambda scene: TransactionsMethod(scene).take(),
+        "Whole committed transactions, told apart in the raw logs.",
+    ),
+    Method.SANDWICH: _Way(
+        1, sandwich, "Nothing was open or written at one moment, between two equal offsets."
+    ),
+    Method.QUIESCED: _Way(1, quiesced),
+    Method.OFFSETS_FIRST: _Way(
+        3,
+        offsets_first,
+        "Committed offsets were read before the ends of the logs: a restore loses nothing and may"
+        " repeat up to one commit interval.",
+    ),
+}
 
 
 class TopicChangedWhileReadingError(KafkaError):
@@ -72,7 +78,8 @@ class TopicChangedWhileReadingError(KafkaError):
         super().__init__(
             f"Topic {', '.join(self.topics)} changed (was deleted, or has another id or number of"
             f" partitions) while the recovery point was taken, {_ATTEMPTS} times in a row.",
-            remedy="Let the change of the topics come to rest, then try again.",
+            remedy="Wait until nobody creates or deletes topics of the application, then try"
+            " again.",
         )
 
 
@@ -86,6 +93,14 @@ class RecoveryPointNotTakenError(KafkaError):
             f"No recovery point of {application_id} could be taken: {_joined(reasons)}.",
             remedy="Nothing was stored. Try again; if it stays, look at what is named.",
         )
+
+
+class _Beginning(NamedTuple):
+    """When a point was begun: epoch milliseconds, the monotonic clock, version of the ledger."""
+
+    wall_ms: int
+    monotonic_s: float
+    ledger_version: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +118,7 @@ class Recorder:
     settings: RecoveryPointSettings = field(default_factory=RecoveryPointSettings)
     between: Callable[[str], None] = lambda _step: None
     retention: Retention | None = None
-    """How points are thinned out, at most every ten minutes after a take; None: not here."""
+    """How points are pruned, at most every ten minutes after a take; None: not here."""
 
     def take(
         self,
@@ -128,7 +143,7 @@ class Recorder:
             AuthorizationFailedError: A right is missing without which not even the weakest method
                 works.
             UnstableGroupOffsetsError: A transaction stays undecided for longer than 25 s.
-            TopicChangedWhileReadingError: Topics would not come to rest.
+            TopicChangedWhileReadingError: Topics came and went each time it was tried.
             RecoveryPointNotTakenError: No method succeeded, or records of the point were gone.
             WarehouseLockedError: Another recorder of the application does not come to an end.
         """
@@ -143,69 +158,185 @@ class Recorder:
             safe = Safe(newest, sealed, held or {})
             limit = self.settings.seal_bytes if seal_bytes is None else seal_bytes
             with self.cluster.raw_log() as reader:
-                taken = self._settled(reader, safe, limit)
-            point = taken.point(closes_window_end_ms, newest, _stamp(taken.began, newest, table))
+                point, tails = self._settled(reader, safe, limit)
+            taken_at_ms = _stamp(point.taken_at_ms, newest, table)
+            point = replace(
+                point,
+                id=new_point_id(taken_at_ms),
+                taken_at_ms=taken_at_ms,
+                closes_window_end_ms=closes_window_end_ms,
+                sequence=1 + ((newest.sequence or 0) if newest else 0),
+            )
             saved = SavedRecordsTable(self.warehouse)
-            saved.append(application_id, point.id, taken.completed.tails)
+            saved.append(application_id, point.id, tails)
             if any(cut.saved_from is not None for cut in point.partitions):
                 point = replace(point, saved_version=saved.version())
             table.append(point)
             if self.retention is not None:
                 maintain_if_due(self.warehouse, application_id, self.retention)
-        _tell(point)
+        _log.info(
+            "Recovery point %s of %s: %s by %s%s, %d partitions, %d records in flight, %d ms.",
+            point.id,
+            application_id,
+            point.guarantee,
+            point.method,
+            ", sealed" if point.sealed else "",
+            len(point.partitions),
+            point.in_flight,
+            point.took_ms,
+        )
         return point
 
-    def _settled(self, reader: RawLogReader, safe: Safe, seal_bytes: int) -> "_Taken":
+    def _settled(
+        self, reader: RawLogReader, safe: Safe, seal_bytes: int
+    ) -> tuple[RecoveryPoint, Sequence[SavedTail]]:
         """Try again while topics come and go."""
         changed: Sequence[str] = ()
         for _ in range(_ATTEMPTS):
             version = table_version(self.warehouse.control("windows"))
             began = _Beginning(time.time_ns() // 1_000_000, time.monotonic(), version)
-            present = self.cluster.metadata().topics
-            described, absent = self._topics(present, safe.newest)
-            try:
-                standing = Standing(self.application, described, absent)
-                scene = Scene(
-                    self.cluster,
-                    reader,
-                    standing,
-                    self.settings.lookback_s,
-                    self.between,
-                    self._group_log(present),
+            scene = Scene(
+                self.application,
+                self.cluster,
+                reader,
+                self.cluster.metadata().topics,
+                self.settings.lookback_s,
+                self.between,
+            )
+            if scene.absent_topics and safe.newest is None:
+                # Whoever takes the first point has just written the names down; later on, a topic
+                # that is missing must not keep the recorder from the others.
+                raise TopicNotFoundError(
+                    topics=scene.absent_topics, cluster=self.cluster.connection.bootstrap_servers
                 )
+            try:
                 taken = self._by_methods(scene, safe, seal_bytes, began)
-                changed = sorted(_changed(described, self.cluster.metadata().topics))
+                after = self.cluster.metadata().topics
             except TopicNotFoundError as error:  # deleted since the names were listed
                 changed = error.topics
                 continue
+            changed = sorted(n for n, topic in scene.described.items() if after.get(n) != topic)
             if not changed:
-                return replace(taken, undeclared=self._undeclared(present, taken.completed))
+                return taken
         raise TopicChangedWhileReadingError(topics=changed)
 
-    def _topics(
-        self, present: Mapping[str, TopicIdentity], newest: RecoveryPoint | None
-    ) -> tuple[Mapping[str, TopicIdentity], tuple[str, ...]]:
-        """The application's topics that are there, and the names of those that are not.
+    def _by_methods(
+        self, scene: Scene, safe: Safe, seal_bytes: int, began: _Beginning
+    ) -> tuple[RecoveryPoint, Sequence[SavedTail]]:
+        """The first method that gives positions whose records can be saved; bounded tries."""
+        reasons: dict[Method, str] = {}
+        tries = 0
+        for method, way in _WAYS.items():
+            for _ in range(way.tries):
+                late = time.monotonic() - began.monotonic_s > _PATIENCE_S
+                if late and method is not Method.OFFSETS_FIRST:
+                    reasons.setdefault(method, "no time was left for it")
+                    break
+                tries += 1
+                self.cluster.watch_leaders()
+                scene = self._with_incarnations(scene, safe)
+                found = self._try(way, scene, safe, seal_bytes, began)
+                if not isinstance(found, NotTaken):
+                    positions, completed = found
+                    reasons.pop(method, None)
+                    point = self._point(scene, positions, completed, reasons, began)
+                    return replace(point, attempts=tries), completed.tails
+                reasons[method] = found.reason
+                if not found.again:
+                    break
+        raise RecoveryPointNotTakenError(
+            application_id=self.application.application_id, reasons=reasons
+        )
 
-        Whoever takes the first point has just written the names down; later on, a topic that is
-        missing must not keep the recorder from the others.
+    def _try(
+        self, way: _Way, scene: Scene, safe: Safe, seal_bytes: int, began: _Beginning
+    ) -> tuple[Positions, Completed] | NotTaken:
+        positions = way.take(scene)
+        if isinstance(positions, NotTaken):
+            return positions
+        completed = complete(scene, positions, safe, seal_bytes)
+        if isinstance(completed, NotTaken):
+            return completed
+        # Asked after the last look of any method: an answer may be a deposed leader's.
+        self.between("leaders")
+        left_s = began.monotonic_s + _BROKERS_S - time.monotonic()
+        doubt = self.cluster.leader_doubt(scene.group, wait_s=max(0.0, left_s))
+        return NotTaken(doubt, again=True) if doubt else (positions, completed)
+
+    def _with_incarnations(self, scene: Scene, safe: Safe) -> Scene:
+        """Which logs still hold what the newest point saw; an election since would be noticed."""
+        topic_ids = {name: topic.topic_id for name, topic in scene.described.items()}
+        known = {
+            cut.id: cut
+            for point in (safe.sealed, safe.newest)  # a topic may have been out of sight
+            for cut in (point.partitions if point else ())
+        }
+        scene = replace(scene, logs=incarnations(self.cluster, topic_ids, known.values()))
+        exact = next(
+            (p for p in (safe.newest, safe.sealed) if p and p.guarantee is Guarantee.EXACT), None
+        )
+        ends = {
+            cut.id: cut.end
+            for cut in (exact.partitions if exact else ())
+            if cut.topic in topic_ids and cut.topic_id == scene.incarnation(cut.id)
+        }
+        return replace(scene, exact_ends=ends)
+
+    def _point(
+        self,
+        scene: Scene,
+        positions: Positions,
+        completed: Completed,
+        better: Mapping[Method, str],
+        began: _Beginning,
+    ) -> RecoveryPoint:
+        """The point, but for its id and its place behind the newest one.
+
+        `better` says why better methods gave none.
         """
-        names = [topic.name for topic in self.application.topics]
-        missing = {name for name in names if name not in present}
-        if missing and newest is None:
-            raise TopicNotFoundError(
-                topics=missing, cluster=self.cluster.connection.bootstrap_servers
+        point = RecoveryPoint(
+            id="",
+            application_id=self.application.application_id,
+            cluster_id=self.cluster.cluster_id(),
+            taken_at_ms=began.wall_ms,
+            method=positions.method,
+            guarantee=positions.guarantee,
+            reason="",
+            took_ms=round((time.monotonic() - began.monotonic_s) * 1000),
+            partitions=completed.partitions,
+            group_offsets=completed.group_offsets,
+            sealed=not completed.unsealed_because,
+            unsealed_because=completed.unsealed_because,
+            absent_topics=scene.absent_topics,
+            in_flight=completed.in_flight,
+            undeclared_topics=self._undeclared(scene, completed),
+            cut_guarantee=positions.guarantee,
+            ledger_version=began.ledger_version,
+        )
+        lacking = [
+            *(point.why_absent(topic) for topic in scene.needed_but_absent),
+            *(point.why_unknown(topic) for topic in point.unknown_topics),
+        ]
+        if lacking or completed.left_in_kafka:
+            point = replace(point, guarantee=Guarantee.AT_LEAST_ONCE)
+        parts = [_WAYS[positions.method].text, positions.note]
+        if better:
+            parts.append(f"Not by better methods: {_joined(better)}.")
+        if scene.logs.truncated:
+            parts.append(f"Lost: {'; '.join(scene.logs.truncated.values())}.")
+        if scene.absent_topics:
+            parts.append(f"Not on the cluster: {', '.join(scene.absent_topics)}.")
+        if completed.left_in_kafka:
+            parts.append(
+                f"Not called exact, as {completed.left_in_kafka}. It can be restored, exactly, if"
+                " the backup of its window still finds them in Kafka: back up soon, and see why the"
+                " application does not process them."
             )
-        return {n: present[n] for n in names if n not in missing}, tuple(sorted(missing))
+        if lacking:
+            parts.append(f"The point lacks topics of the application: {'; '.join(lacking)}.")
+        return replace(point, reason=" ".join(filter(None, parts)))
 
-    def _group_log(self, present: Mapping[str, TopicIdentity]) -> TopicPartitionId | None:
-        offsets = present.get(CONSUMER_OFFSETS)
-        if offsets is None:
-            return None
-        number = coordinator_partition(self.application.application_id, offsets.partitions)
-        return TopicPartitionId(CONSUMER_OFFSETS, number)
-
-    def _undeclared(self, present: Iterable[str], completed: Completed) -> tuple[str, ...]:
+    def _undeclared(self, scene: Scene, completed: Completed) -> tuple[str, ...]:
         """Topics of the application that the point has nothing of, for nobody declared them.
 
         Other applications of the cluster are asked for only where a name may be theirs. Where that
@@ -214,7 +345,7 @@ class Recorder:
         application = self.application
         known = application.not_mine | {topic.name for topic in application.topics}
         read = {offset.topic for offset in completed.group_offsets} - known
-        internal = application.undeclared_internal(present)
+        internal = application.undeclared_internal(scene.present)
         if internal:
             try:
                 others = self.cluster.group_ids()
@@ -224,176 +355,25 @@ class Recorder:
                 internal = application.undeclared_internal(internal, others=others)
         return tuple(sorted(read | internal))
 
-    def _by_methods(
-        self, scene: Scene, safe: Safe, seal_bytes: int, began: "_Beginning"
-    ) -> "_Taken":
-        """The first method that gives positions whose records can be saved; bounded tries."""
-        reasons: dict[Method, str] = {}
-        tries = 0
-        for method, most in _TRIES.items():
-            for _ in range(most):
-                late = time.monotonic() - began.monotonic_s > _PATIENCE_S
-                if late and method is not Method.OFFSETS_FIRST:
-                    reasons.setdefault(method, "no time was left for it")
-                    break
-                tries += 1
-                self.cluster.watch_leaders()
-                scene = self._with_incarnations(scene, safe)
-                found = _METHODS[method](scene).take()
-                if isinstance(found, Positions):
-                    completed = Completion(scene, safe, seal_bytes).complete(found)
-                    if isinstance(completed, Completed):
-                        doubt = self._leader_doubt(began)
-                        if not doubt:
-                            return _Taken(scene.standing, found, completed, reasons, tries, began)
-                        completed = NotTaken(doubt, again=True)
-                    found = completed
-                reasons[method] = found.reason
-                if not found.again:
-                    break
-        raise RecoveryPointNotTakenError(
-            application_id=self.application.application_id, reasons=reasons
-        )
 
-    def _with_incarnations(self, scene: Scene, safe: Safe) -> Scene:
-        """Which logs still hold what the newest point saw; an election since would be noticed."""
-        topic_ids = {name: topic.topic_id for name, topic in scene.standing.described.items()}
-        known = {
-            cut.id: cut
-            for point in (safe.sealed, safe.newest)  # a topic may have been out of sight
-            for cut in (point.partitions if point else ())
-        }
-        logs = incarnations(self.cluster, topic_ids, known.values())
-        standing = replace(scene.standing, logs=logs)
-        exact = next(
-            (p for p in (safe.newest, safe.sealed) if p and p.guarantee is Guarantee.EXACT), None
-        )
-        ends = {
-            cut.id: cut.end
-            for cut in (exact.partitions if exact else ())
-            if cut.topic in topic_ids and cut.topic_id == standing.incarnation(cut.id)
-        }
-        return replace(scene, standing=standing, exact_ends=ends)
-
-    def _leader_doubt(self, began: "_Beginning") -> str:
-        """Why an answer may be a deposed leader's; asked after the last look of any method."""
-        self.between("leaders")
-        left_s = began.monotonic_s + _BROKERS_S - time.monotonic()
-        return self.cluster.leader_doubt(self.application.application_id, wait_s=max(0.0, left_s))
-
-
-class _Method(Protocol):
-    """One way of taking positions."""
-
-    def take(self) -> Positions | NotTaken: ...
-
-
-@dataclass(frozen=True, slots=True)
-class _Beginning:
-    """When a point was begun: epoch milliseconds, the monotonic clock, version of the ledger."""
-
-    wall_ms: int
-    monotonic_s: float
-    ledger_version: int
-
-
-@dataclass(frozen=True, slots=True)
-class _Taken:
-    """Everything that goes into a point."""
-
-    standing: Standing
-    positions: Positions
-    completed: Completed
-    reasons: Mapping[Method, str]
-    tries: int
-    began: _Beginning
-    undeclared: tuple[str, ...] = ()
-
-    def point(
-        self, closes_window_end_ms: int | None, newest: RecoveryPoint | None, taken_at_ms: int
-    ) -> RecoveryPoint:
-        """The point, behind the newest one."""
-        positions, completed = self.positions, self.completed
-        point = RecoveryPoint(
-            id=new_point_id(taken_at_ms),
-            application_id=self.standing.application.application_id,
-            cluster_id=completed.cluster_id,
-            taken_at_ms=taken_at_ms,
-            method=positions.method,
-            guarantee=positions.guarantee,
-            reason="",
-            took_ms=round((time.monotonic() - self.began.monotonic_s) * 1000),
-            partitions=completed.partitions,
-            group_offsets=completed.group_offsets,
-            closes_window_end_ms=closes_window_end_ms,
-            sealed=not completed.unsealed_because,
-            unsealed_because=completed.unsealed_because,
-            absent_topics=self.standing.absent_topics,
-            attempts=self.tries,
-            in_flight=completed.in_flight,
-            undeclared_topics=self.undeclared,
-            cut_guarantee=positions.guarantee,
-            sequence=1 + ((newest.sequence or 0) if newest else 0),
-            ledger_version=self.began.ledger_version,
-        )
-        lacking = [
-            *(point.why_absent(topic) for topic in self.standing.needed_but_absent),
-            *(point.why_unknown(topic) for topic in self.undeclared),
-        ]
-        if lacking or completed.left_in_kafka:
-            point = replace(point, guarantee=Guarantee.AT_LEAST_ONCE)
-        return replace(point, reason=self._reason(lacking))
-
-    def _reason(self, lacking: Sequence[str]) -> str:
-        """What the method notes, what stood in the way of better ones, what the point lacks."""
-        parts = [_OF_METHOD[self.positions.method], self.positions.note]
-        better = {m: r for m, r in self.reasons.items() if m is not self.positions.method}
-        if better:
-            parts.append(f"Not by better methods: {_joined(better)}.")
-        if self.standing.logs.truncated:
-            parts.append(f"Lost: {'; '.join(map(str, self.standing.logs.truncated))}.")
-        if self.standing.absent_topics:
-            parts.append(f"Not on the cluster: {', '.join(self.standing.absent_topics)}.")
-        if self.completed.left_in_kafka:
-            parts.append(
-                f"Not called exact, as {self.completed.left_in_kafka}. It can be restored, exactly,"
-                " if the backup of its window still finds them in Kafka: back up soon, and see why"
-                " the application does not process them."
-            )
-        if lacking:
-            parts.append(f"The point lacks topics of the application: {'; '.join(lacking)}.")
-        return " ".join(part for part in parts if part)
-
-
-_OF_METHOD: Mapping[Method, str] = {
-    Method.TRANSACTIONS: "Whole committed transactions, told apart in the raw logs.",
-    Method.SANDWICH: "Nothing was open or written at one moment, between two equal offsets.",
-    Method.QUIESCED: "",
-    Method.OFFSETS_FIRST: (
-        "Committed offsets were read before the ends of the logs: a restore loses nothing and may"
-        " repeat up to one commit interval."
-    ),
-}
-
-
-def _stamp(began: _Beginning, newest: RecoveryPoint | None, table: RecoveryPointTable) -> int:
+def _stamp(now_ms: int, newest: RecoveryPoint | None, table: RecoveryPointTable) -> int:
     """The time to note with a point: behind the newest one's, unless that lies in the future.
 
     A clock that was set back must not let a later point look earlier. But one point of a clock that
     was ahead must not drag all later ones into the future: if others were taken by now, it was the
     one that was wrong. The sequence orders them all the same.
     """
-    if newest is None or newest.taken_at_ms < began.wall_ms:
-        return began.wall_ms
-    if newest.taken_at_ms > began.wall_ms + CLOCK_STEP_MS:
+    if newest is None or newest.taken_at_ms < now_ms:
+        return now_ms
+    if newest.taken_at_ms > now_ms + CLOCK_STEP_MS:
         instants = table.instants(newest.application_id)
-        if any(instant.taken_at_ms <= began.wall_ms for instant in instants):
+        if any(instant.taken_at_ms <= now_ms for instant in instants):
             _log.warning(
                 "Recovery point %s is stamped %s, which is in the future by this machine's clock.",
                 newest.id,
                 iso_time(newest.taken_at_ms),
             )
-            return began.wall_ms
+            return now_ms
     return newest.taken_at_ms + 1
 
 
@@ -401,26 +381,8 @@ def _joined(reasons: Mapping[Method, str]) -> str:
     return "; ".join(f"{method}: {reason}" for method, reason in reasons.items())
 
 
-def _changed(before: Mapping[str, TopicIdentity], after: Mapping[str, TopicIdentity]) -> set[str]:
-    return {name for name, topic in before.items() if after.get(name) != topic}
-
-
-def _tell(point: RecoveryPoint) -> None:
-    _log.info(
-        "Recovery point %s of %s: %s by %s%s, %d partitions, %d records in flight, %d ms.",
-        point.id,
-        point.application_id,
-        point.guarantee,
-        point.method,
-        ", sealed" if point.sealed else "",
-        len(point.partitions),
-        point.in_flight,
-        point.took_ms,
-    )
-
-
 def recorder_of(settings: ApplicationSettings, cluster: KafkaCluster) -> Recorder:
-    """The recorder of a configured application, which also thins out its points."""
+    """The recorder of a configured application, which also prunes its points."""
     return Recorder(
         application=settings.application,
         cluster=cluster,

@@ -18,7 +18,6 @@ from kstreams_assets.kafka.coordinator_log import (
     transaction_state,
 )
 from kstreams_assets.kafka.raw_batch import RawBatch
-from kstreams_assets.kafka.raw_log import RawRange
 from kstreams_assets.kafka.transactions import ONGOING, TransactionalId
 from kstreams_assets.offsets import CommittedOffset, OffsetRange, TopicPartitionId
 from kstreams_assets.recovery.cut import (
@@ -32,41 +31,12 @@ from kstreams_assets.recovery.cut import (
 )
 from kstreams_assets.recovery.group_commits import GroupBatch, GroupLog, batches_of_group
 from kstreams_assets.recovery.identity import EndedTransaction, ProducerEpoch
-from kstreams_assets.recovery.methods import (
-    UNREADABLE,
-    NotTaken,
-    Offsets,
-    Positions,
-    Scene,
-    committed_offsets,
-    since,
-    why_not_exactly_once,
-)
+from kstreams_assets.recovery.scene import READ_S, UNREADABLE, NotTaken, Offsets, Positions, Scene
 from kstreams_assets.recovery.segments import tail_of
 from kstreams_assets.warehouse.point import Guarantee, Method
 
 _PREPARED = (TransactionStatus.PREPARE_COMMIT, TransactionStatus.PREPARE_ABORT)
 _COMPLETED = (TransactionStatus.COMPLETE_COMMIT, TransactionStatus.COMPLETE_ABORT)
-
-
-def state_partitions(transactional_ids: Iterable[str], count: int) -> list[TopicPartitionId]:
-    """Where these transactional ids live, given the number of partitions."""
-    numbers = {coordinator_partition(name, count) for name in transactional_ids}
-    return [TopicPartitionId(TRANSACTION_STATE, number) for number in sorted(numbers)]
-
-
-def state_records(
-    ranges: Iterable[RawRange], names: frozenset[str]
-) -> list[TransactionStateRecord]:
-    """The states of these transactional ids in raw ranges, each partition in offset order."""
-    found = (
-        transaction_state(record)
-        for one in ranges
-        for batch in one.batches
-        if not batch.header.is_control
-        for record in batch.records()
-    )
-    return [state for state in found if state is not None and state.transactional_id in names]
 
 
 def ended_transactions(states: Iterable[TransactionStateRecord]) -> list[EndedTransaction]:
@@ -107,7 +77,6 @@ def _transaction(prepared: TransactionStateRecord, completed_ms: int | None) -> 
 
 _WAIT_S = 0.25
 """Between the two looks at the last stable offsets, so that data tails span several commits."""
-_READ_S = 15.0
 _READ_BYTES = 512 * 1024**2
 """For the undecided ends of all logs; a hanging transaction in an output makes them grow."""
 _CLOSING_S = 3.0
@@ -148,17 +117,15 @@ class TransactionsMethod:
             return NotTaken(problem, again=isinstance(error, _PASSING))
 
     def _take(self) -> Positions | NotTaken:
-        topics = self.scene.cluster.metadata().topics
-        counts = {name: topic.partitions for name, topic in topics.items()}
-        if CONSUMER_OFFSETS not in counts:
+        if self.scene.group_log is None:
             return NotTaken(f"{CONSUMER_OFFSETS} is not visible (rights DESCRIBE and READ)")
-        sample, watermarks = self._look(counts[CONSUMER_OFFSETS])
+        sample, watermarks = self._look(self.scene.group_log)
         if not sample.group.committed:
             # an idle application shows no transaction: then its logs must tell its guarantee
-            doubt = why_not_exactly_once(self.scene, watermarks)
+            doubt = self.scene.why_not_exactly_once(watermarks)
             if doubt:
                 return NotTaken(doubt)
-        cut = self._decide(sample, counts)
+        cut = self._decide(sample)
         if isinstance(cut, Refusal):
             return NotTaken(cut.reason, again=cut.wanted is not Wanted.ANOTHER_METHOD)
         undeclared = self._undeclared_outputs(sample)
@@ -178,8 +145,8 @@ class TransactionsMethod:
         Of inputs the point has all up to the last stable offset, so also what transactions wrote
         that do not belong to it.
         """
-        cluster, standing = self.scene.cluster, self.scene.standing
-        tables = [p for p in standing.inputs if standing.roles(p).is_changelog]
+        cluster = self.scene.cluster
+        tables = [p for p in self.scene.inputs if self.scene.roles(p).is_changelog]
         if not tables:
             return ()
         starts, ends = cluster.log_start_offsets(tables), cluster.high_watermarks(tables)
@@ -212,37 +179,38 @@ class TransactionsMethod:
             " backup of these topics waits until it has ended."
         )
 
-    def _look(self, offsets_partitions: int) -> tuple[Sample, Offsets]:
+    def _look(self, group_log: TopicPartitionId) -> tuple[Sample, Offsets]:
         """Steps 1 to 4: lookback, two looks at the last stable offsets, offsets, ends."""
-        cluster, between = self.scene.cluster, self.scene.between
-        written = self.scene.standing.written
-        number = coordinator_partition(self.scene.group, offsets_partitions)
-        group_partition = TopicPartitionId(CONSUMER_OFFSETS, number)
-        start, early_end = self._lookback(group_partition)
+        cluster, between, written = self.scene.cluster, self.scene.between, self.scene.written
+        # To begin at the last stable offset of the offsets topic would lose transactions whose
+        # commits lie before another one's that is still open.
+        lookback = self.scene.since([group_log], self.scene.lookback_s)[group_log]
         between("first look at the last stable offsets")
         first_stable = cluster.last_stable_offsets(written)
         between("first ends")  # who writes beyond these had not been prepared at the first look
         first = cluster.high_watermarks(written)
-        self._read_group(group_partition, start, early_end, wait_s=_WAIT_S)
+        until = time.monotonic() + _WAIT_S
+        self._read({group_log: lookback})
+        time.sleep(max(0.0, until - time.monotonic()))
         between("second look at the last stable offsets")
         self._look_again()
-        applied = cluster.high_watermarks([group_partition])[group_partition]
+        applied = cluster.high_watermarks([group_log])[group_log]
         between("committed offsets")
         committed = self._committed()
         between("early ends")
         early = cluster.high_watermarks(written)
         between("end of the offsets topic")
-        group_end = cluster.high_watermarks([group_partition])[group_partition]
+        group_end = cluster.high_watermarks([group_log])[group_log]
         between("ends")
         watermarks = cluster.high_watermarks(written)
         between("raw logs")
         read_from = self._read_from(first_stable, watermarks)
         ranges = {p: OffsetRange(read_from[p], watermarks[p]) for p in written}
-        outputs = {p for p in written if self.scene.standing.roles(p).written_only}
+        outputs = {p for p in written if self.scene.roles(p).written_only}
         batches = self._read(
             {
                 **{p: wanted for p, wanted in ranges.items() if p not in outputs},
-                group_partition: OffsetRange(early_end, group_end),
+                group_log: OffsetRange(lookback.end, group_end),
             }
         )
         batches |= self._read_outputs({p: ranges[p] for p in outputs}, first_stable)
@@ -267,7 +235,9 @@ class TransactionsMethod:
                 if partition not in self._isolated
             ],
             committed=committed,
-            group=GroupLog(group_partition, start, group_end, applied, tuple(self._group_batches)),
+            group=GroupLog(
+                group_log, lookback.start, group_end, applied, tuple(self._group_batches)
+            ),
         )
         return sample, watermarks
 
@@ -281,35 +251,19 @@ class TransactionsMethod:
         seen = self.scene.exact_ends
         quiet = [
             p
-            for p in self.scene.standing.internal
+            for p in self.scene.internal
             if ends[p] - _DATA_AND_MARKER < stable[p] and seen.get(p, 0) < ends[p]
         ]
         starts = self.scene.cluster.log_start_offsets(quiet) if quiet else {}
         newest = {p: max(starts[p], seen.get(p, 0), ends[p] - _DATA_AND_MARKER) for p in quiet}
         return {**stable, **{p: min(stable[p], newest[p]) for p in quiet}}
 
-    def _lookback(self, partition: TopicPartitionId) -> tuple[int, int]:
-        """Where to begin in the offsets topic, and where it ends now.
-
-        Beginning at its last stable offset would lose transactions whose commits lie before
-        another one's that is still open.
-        """
-        return since(self.scene, [partition], self.scene.lookback_s)[partition]
-
     def _committed(self) -> Mapping[TopicPartitionId, CommittedOffset]:
         """Offsets, with a new look at the last stable offsets before each further attempt."""
-        return committed_offsets(self.scene, before_retry=self._look_again)
+        return self.scene.committed_offsets(self._look_again)
 
     def _look_again(self) -> None:
-        self._stable = self.scene.cluster.last_stable_offsets(self.scene.standing.written)
-
-    def _read_group(
-        self, partition: TopicPartitionId, start: int, end: int, *, wait_s: float
-    ) -> None:
-        """Read the lookback while waiting for the second look."""
-        until = time.monotonic() + wait_s
-        self._read({partition: OffsetRange(start, end)})
-        time.sleep(max(0.0, until - time.monotonic()))
+        self._stable = self.scene.cluster.last_stable_offsets(self.scene.written)
 
     def _read_outputs(
         self, ranges: Mapping[TopicPartitionId, OffsetRange], first_stable: Offsets
@@ -335,7 +289,7 @@ class TransactionsMethod:
             return self._read(rest, deadline_s=_OUTPUTS_READ_S)
 
     def _read(
-        self, ranges: Mapping[TopicPartitionId, OffsetRange], *, deadline_s: float = _READ_S
+        self, ranges: Mapping[TopicPartitionId, OffsetRange], *, deadline_s: float = READ_S
     ) -> dict[TopicPartitionId, list[RawBatch]]:
         """Batch headers of data partitions; those of the offsets topic go to the group's."""
         found: dict[TopicPartitionId, list[RawBatch]] = {}
@@ -350,26 +304,29 @@ class TransactionsMethod:
                 found[partition] = [batch.header for batch in raw.batches]
         return found
 
-    def _decide(self, sample: Sample, counts: Mapping[str, int]) -> Cut | Refusal:
+    def _decide(self, sample: Sample) -> Cut | Refusal:
         """Decide, and fetch what a decision turns out to need."""
         decision = decide(sample)
         for _ in range(_ROUNDS):
             if not isinstance(decision, Refusal) or decision.wanted not in _FETCHED:
                 return decision
             ids = self.scene.cluster.transactional_ids(self.scene.group)
-            hidden = self._hidden(decision, ids, counts)
+            hidden = self._hidden(decision, ids)
             if hidden:
                 reason = f"{decision.reason}{hidden}"
                 return replace(decision, reason=reason, wanted=Wanted.ANOTHER_METHOD)
-            sample = self._with(decision, sample, ids, counts)
+            if decision.wanted is Wanted.PRODUCERS:
+                sample = replace(sample, producers=frozenset(one.producer_id for one in ids))
+            elif decision.wanted is Wanted.ONGOING:
+                sample = self._with_ongoing(sample, decision.partitions, ids)
+            else:
+                sample = self._with_history(self._with_closing_markers(sample), ids)
             decision = decide(sample)
         return decision
 
-    def _hidden(
-        self, decision: Refusal, ids: Sequence[TransactionalId], counts: Mapping[str, int]
-    ) -> str:
+    def _hidden(self, decision: Refusal, ids: Sequence[TransactionalId]) -> str:
         """Why what a decision needs cannot be looked up, empty if it can."""
-        if decision.wanted is Wanted.HISTORY and TRANSACTION_STATE not in counts:
+        if decision.wanted is Wanted.HISTORY and TRANSACTION_STATE not in self.scene.present:
             return f": {TRANSACTION_STATE} is not visible (rights DESCRIBE and READ)"
         if ids:
             return ""
@@ -377,20 +334,6 @@ class TransactionsMethod:
             ", and no transactional id is visible (right DESCRIBE on transactional ids"
             f" {self.scene.group}-*)"
         )
-
-    def _with(
-        self,
-        decision: Refusal,
-        sample: Sample,
-        ids: Sequence[TransactionalId],
-        counts: Mapping[str, int],
-    ) -> Sample:
-        """The sample with what a decision needs."""
-        if decision.wanted is Wanted.PRODUCERS:
-            return replace(sample, producers=frozenset(one.producer_id for one in ids))
-        if decision.wanted is Wanted.ONGOING:
-            return self._with_ongoing(sample, decision.partitions, ids)
-        return self._with_history(self._with_closing_markers(sample), ids, counts)
 
     def _with_ongoing(
         self,
@@ -440,15 +383,27 @@ class TransactionsMethod:
             group=replace(sample.group, batches=tuple(self._group_batches)),
         )
 
-    def _with_history(
-        self, sample: Sample, ids: Sequence[TransactionalId], counts: Mapping[str, int]
-    ) -> Sample:
-        names = frozenset(one.name for one in ids)
-        partitions = state_partitions(names, counts[TRANSACTION_STATE])
-        ranges = since(self.scene, partitions, self.scene.lookback_s + _HISTORY_MARGIN_S)
-        wanted = {p: OffsetRange(*ends) for p, ends in ranges.items()}
-        raw = self.scene.reader.read(wanted, deadline_s=_READ_S)
-        return replace(sample, history=ended_transactions(state_records(raw.values(), names)))
+    def _with_history(self, sample: Sample, ids: Sequence[TransactionalId]) -> Sample:
+        """What `__transaction_state` tells of the application's transactions."""
+        names = {one.name for one in ids}
+        count = self.scene.present[TRANSACTION_STATE].partitions
+        partitions = {
+            TopicPartitionId(TRANSACTION_STATE, coordinator_partition(name, count))
+            for name in names
+        }
+        raw = self.scene.reader.read(
+            self.scene.since(sorted(partitions), self.scene.lookback_s + _HISTORY_MARGIN_S),
+            deadline_s=READ_S,
+        )
+        states = (
+            transaction_state(record)
+            for one in raw.values()
+            for batch in one.batches
+            if not batch.header.is_control
+            for record in batch.records()
+        )
+        ours = (state for state in states if state and state.transactional_id in names)
+        return replace(sample, history=ended_transactions(ours))
 
 
 def _why_output(topic: str) -> str:

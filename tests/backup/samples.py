@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from kstreams_assets.app.model import AppTopic, StreamsApplication, TopicRole, TopicRoles
-from kstreams_assets.backup.result import TopicBackup, TopicLife, WindowBackup
+from kstreams_assets.backup.result import TopicBackup, UnreadTopic, WindowBackup
 from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.warehouse.point import (
     GroupOffset,
@@ -100,7 +100,6 @@ def result(
 
 
 FACTS = TopicFacts("life-1", 1, 3, (("retention.ms", "1000"),))
-LIFE = TopicLife("life-1", 1)
 
 
 def backup(
@@ -109,8 +108,6 @@ def backup(
     topic: str = "t",
     facts: TopicFacts | None = FACTS,
     previous_facts: TopicFacts | None = FACTS,
-    opened: TopicLife | None = LIFE,
-    closed: TopicLife | None = LIFE,
 ) -> TopicBackup:
     """One topic in one window."""
     return TopicBackup(
@@ -120,17 +117,25 @@ def backup(
         role="input",
         facts=facts,
         previous_facts=previous_facts,
-        opened=opened,
-        closed=closed,
         recovery_point_id="point-1",
         delta_version=3,
         duration_s=0.5,
     )
 
 
-def window_backup(*topics: TopicBackup, index: int = 0, **counts: int) -> WindowBackup:
-    """A window of these topics; `counts` are partitions by topic."""
-    return WindowBackup(window(index), topics, "point-1", counts)
+def window_backup(
+    *topics: TopicBackup, of: Window | None = None, unread: Sequence[UnreadTopic] = ()
+) -> WindowBackup:
+    """A window of these topics, between points that saw the partitions of their spans."""
+    of = of or (topics[0].window if topics else window(0))
+    cuts = [
+        cut(s.partition.partition, s.plan.end, topic=s.partition.topic, topic_id=s.plan.topic_id)
+        for topic in topics
+        for s in topic.spans
+    ]
+    opening = point(of.start_ms - 1, *cuts)
+    closing = point(of.start_ms, *cuts, point_id="point-1")
+    return WindowBackup(of, topics, opening, closing, tuple(unread))
 
 
 def application(*topics: AppTopic) -> StreamsApplication:

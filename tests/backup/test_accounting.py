@@ -181,10 +181,7 @@ class TestResults:
         """Two spans, [0, 3) and [3, 6), of which so many records are stored."""
         monkeypatch.setattr(RawLogReader, "scan", lambda *_, **__: iter(_log(list(self.KINDS))))
         spans = (span(0, 3), span(3, 6, index=1))
-        topics = [
-            TopicPlan(one.window, AppTopic("t", TopicRoles({role})), (one,), None, None, None)
-            for one in spans
-        ]
+        topics = [TopicPlan(one.window, AppTopic("t", TopicRoles({role})), (one,)) for one in spans]
         contents = {
             SpanId(one.window.key, one.partition): SpanContent(records=count)
             for one, count in zip(spans, stored, strict=True)
@@ -225,7 +222,7 @@ def test_the_look_does_not_grow_with_the_number_of_batches(
 
     monkeypatch.setattr(RawLogReader, "scan", scan)
     topic = AppTopic("t", TopicRoles({TopicRole.INPUT}))
-    plan = TopicPlan(window(0), topic, (span(0, count),), None, None, None)
+    plan = TopicPlan(window(0), topic, (span(0, count),))
     connection = KafkaConnection(bootstrap_servers="localhost:1")
     with Accountant(connection, stall_s=1) as accountant:
         tracemalloc.start()

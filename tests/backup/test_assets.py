@@ -18,7 +18,7 @@ from kstreams_assets.settings import ApplicationSettings, WindowSchedule
 from kstreams_assets.warehouse.layout import Warehouse
 from kstreams_assets.warehouse.spans import Gap, GapCause, Window
 from spark_resources.resource import SparkSessionResource
-from tests.backup.samples import application, backup, result, span
+from tests.backup.samples import application, backup, result, span, window_backup
 
 TOPICS = (
     AppTopic("t", TopicRoles({TopicRole.INPUT})),
@@ -52,20 +52,18 @@ class _Run:
         if self.error is not None:
             raise self.error
         return [
-            WindowBackup(
-                window,
-                tuple(
+            window_backup(
+                *(
                     self._topic(window, topic.name)
                     for topic in self.topics
                     if (window.key, topic.name) not in self.unread
                 ),
-                "point-1",
-                {topic.name: 1 for topic in TOPICS},
-                unread=tuple(
+                of=window,
+                unread=[
                     UnreadTopic(window, topic, "A transaction is open.")
                     for key, topic in self.unread
                     if key == window.key
-                ),
+                ],
             )
             for window in windows
         ]

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from kstreams_assets.backup.facts import facts_of
+from kstreams_assets.backup.run import facts_of
 from kstreams_assets.kafka.topics import TopicDescription
 from kstreams_assets.warehouse.layout import Warehouse
 from kstreams_assets.warehouse.ledger import TopicFactsTable

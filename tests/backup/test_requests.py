@@ -17,10 +17,10 @@ from kstreams_assets.backup.requests import (
     Attempt,
     BackupRequest,
     Paused,
+    WindowStatus,
     next_request,
     pause_s,
 )
-from kstreams_assets.warehouse.spans import Window
 from tests.backup.samples import window
 
 NOW_MS = 1_000_000_000
@@ -28,17 +28,9 @@ ALL = frozenset({"t", "u"})
 TICK_MS = 30_000
 
 
-@dataclass(frozen=True)
-class Closed:
-    """A closed window; `missing` is empty when it is backed up."""
-
-    window: Window
-    missing: frozenset[str] = ALL
-
-
-def closed(count: int, *, done: Sequence[int] = ()) -> list[Closed]:
+def closed(count: int, *, done: Sequence[int] = ()) -> list[WindowStatus]:
     """Windows 0 to `count`, of which some are backed up."""
-    return [Closed(window(i), frozenset() if i in done else ALL) for i in range(count)]
+    return [WindowStatus(window(i), frozenset() if i in done else ALL) for i in range(count)]
 
 
 def failed(first: int, last: int, *, ago_s: float = 10_000.0) -> Attempt:
@@ -47,7 +39,7 @@ def failed(first: int, last: int, *, ago_s: float = 10_000.0) -> Attempt:
     return Attempt(window(first).key, window(last).key, ended_at_ms, succeeded=False)
 
 
-def ask(windows: Sequence[Closed], *attempts: Attempt) -> BackupRequest:
+def ask(windows: Sequence[WindowStatus], *attempts: Attempt) -> BackupRequest:
     """The request; fails the test when there is none."""
     found = next_request(windows, attempts, now_ms=NOW_MS)
     assert isinstance(found, BackupRequest), found
@@ -162,7 +154,7 @@ class TestFailures:
 class World:
     """Windows that close, runs that succeed or fail, and the sensor that looks every 30 s."""
 
-    windows: list[Closed]
+    windows: list[WindowStatus]
     fails: Callable[[Sequence[int]], bool]
     now_ms: int = NOW_MS
     attempts: list[Attempt] = field(default_factory=list)
@@ -188,7 +180,7 @@ class World:
 
     def close(self) -> None:
         """One more window closes."""
-        self.windows.append(Closed(window(len(self.windows))))
+        self.windows.append(WindowStatus(window(len(self.windows)), ALL))
 
     @property
     def is_done(self) -> bool:

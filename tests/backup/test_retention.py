@@ -53,8 +53,8 @@ def test_edges_are_those_of_closed_windows(tmp_path: Path) -> None:
 
 def test_what_the_ledger_names_and_holds(tmp_path: Path) -> None:
     settings = _settings(tmp_path)
-    retention = retention_of(settings, pinned=["pinned"])
-    assert set(retention.named()) == {"pinned"}
+    retention = retention_of(settings)
+    assert set(retention.named()) == set()
     assert retention.proven() == {}
     whole = replace(result(span(0, 5)), contiguity_known=True)
     thinned = replace(result(span(5, 9, index=1)), contiguity_known=True, first_hole=7)
@@ -67,7 +67,7 @@ def test_what_the_ledger_names_and_holds(tmp_path: Path) -> None:
     ]
     Ledger(settings.warehouse, APPLICATION_ID).record(backups, run_id="run-1")
     hold_records(settings.warehouse, APPLICATION_ID)
-    assert set(retention.named()) == {"pinned", "point-1", "point-2"}
+    assert set(retention.named()) == {"point-1", "point-2"}
     partition = TopicPartitionId("t", 0)
     assert retention.proven() == {partition: [("life-1", 0, 5), ("life-1", 5, 7)]}
 

@@ -10,7 +10,8 @@ import pytest
 
 from kstreams_assets.app.model import AppTopic, TopicRole, TopicRoles
 from kstreams_assets.backup import run as run_points
-from kstreams_assets.backup.run import RunPoints, with_unproven
+from kstreams_assets.backup.run import BackupRun, window_backups
+from kstreams_assets.backup.windows import WindowEdges
 from kstreams_assets.errors import ClusterUnavailableError
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.offsets import TopicPartitionId
@@ -19,10 +20,11 @@ from kstreams_assets.warehouse.layout import Warehouse, WarehouseLockedError
 from kstreams_assets.warehouse.ledger import Ledger
 from kstreams_assets.warehouse.point import RecoveryPoint
 from kstreams_assets.warehouse.points import RecoveryPointTable
-from kstreams_assets.warehouse.spans import Position
+from kstreams_assets.warehouse.spans import Position, Window
 from tests.backup.held_records import hold_records
 from tests.backup.samples import APPLICATION_ID, application, backup, cut, point, result, span
 from tests.backup.samples import window as window_of
+from tests.streams.workbench import NoSpark
 
 CLOSED = window_of(3)
 SETTINGS = RecoveryPointSettings(seal_bytes=1, closing_seal_bytes=77)
@@ -56,15 +58,24 @@ def recorder(monkeypatch: pytest.MonkeyPatch) -> _Recorder:
 
 
 @pytest.fixture
-def points(tmp_path: Path) -> RunPoints:
-    """Of an application with a changelog that is backed up to offset 10."""
+def run(tmp_path: Path) -> BackupRun:
+    """Over an application with a changelog that is backed up to offset 10."""
     warehouse = Warehouse(tmp_path)
     stored = result(span(0, 10, topic="log", continues=False))
     ledger = Ledger(warehouse, APPLICATION_ID)
     ledger.record([backup(stored, topic="log")], run_id="run-1")
     hold_records(warehouse, APPLICATION_ID)
-    made = application(AppTopic("log", TopicRoles({TopicRole.CHANGELOG})))
-    return RunPoints(made, cast(KafkaCluster, None), warehouse, SETTINGS)
+    topic = AppTopic("log", TopicRoles({TopicRole.CHANGELOG}))
+    return BackupRun(
+        application=application(topic),
+        topics=(topic,),
+        cluster=cast("KafkaCluster", None),
+        warehouse=warehouse,
+        spark=NoSpark(),
+        run_id="run-2",
+        begins_ms=0,
+        recovery_points=SETTINGS,
+    )
 
 
 def _wishes(closes_window_end_ms: int | None) -> Mapping[str, Any]:
@@ -76,9 +87,9 @@ def _wishes(closes_window_end_ms: int | None) -> Mapping[str, Any]:
 
 
 def test_the_last_point_saves_only_what_no_backup_holds(
-    points: RunPoints, recorder: _Recorder
+    run: BackupRun, recorder: _Recorder
 ) -> None:
-    taken = points.take_last()
+    taken = run.take_last_point()
     assert taken is not None
     assert taken.id == "point-35"
     assert recorder.asked == [_wishes(None)]
@@ -95,51 +106,47 @@ def test_the_last_point_saves_only_what_no_backup_holds(
     ids=["cluster", "lock"],
 )
 def test_a_last_point_that_cannot_be_taken_is_a_warning(
-    points: RunPoints,
+    run: BackupRun,
     recorder: _Recorder,
     caplog: pytest.LogCaptureFixture,
     error: Exception,
 ) -> None:
     recorder.error = error
     with caplog.at_level(logging.WARNING):
-        assert points.take_last() is None
+        assert run.take_last_point() is None
     assert str(error) in caplog.text
 
 
-def test_other_errors_are_not_hidden(points: RunPoints, recorder: _Recorder) -> None:
+def test_other_errors_are_not_hidden(run: BackupRun, recorder: _Recorder) -> None:
     recorder.error = ZeroDivisionError()
     with pytest.raises(ZeroDivisionError):
-        points.take_last()
+        run.take_last_point()
 
 
-class TestClosing:
-    """The newest closed window gets a point if it has none."""
-
-    def test_it_has_none(self, points: RunPoints, recorder: _Recorder) -> None:
-        RecoveryPointTable(points.warehouse).append(point(29, cut(0, 9)))
-        points.ensure_closing(CLOSED, ["log"])
-        assert recorder.asked == [_wishes(CLOSED.end_ms)]
-
-    def test_it_has_one(self, points: RunPoints, recorder: _Recorder) -> None:
-        RecoveryPointTable(points.warehouse).append(point(30, cut(0, 9)))
-        points.ensure_closing(CLOSED, ["log"])
-        assert recorder.asked == []
-
-    def test_it_is_backed_up_already(self, points: RunPoints, recorder: _Recorder) -> None:
-        points.ensure_closing(window_of(0), ["log"])
-        assert recorder.asked == []
+@pytest.mark.parametrize(
+    ("closed", "taken_at_ms", "asked"),
+    [
+        pytest.param(CLOSED, 29, [CLOSED.end_ms], id="it has no point"),
+        pytest.param(CLOSED, 30, [], id="it has one"),
+        pytest.param(window_of(0), 29, [], id="it is backed up already"),
+    ],
+)
+def test_the_newest_closed_window_gets_a_point_if_it_has_none(
+    run: BackupRun, recorder: _Recorder, closed: Window, taken_at_ms: int, asked: list[int]
+) -> None:
+    RecoveryPointTable(run.warehouse).append(point(taken_at_ms, cut(0, 9)))
+    run.ensure_closing_point(closed)
+    assert recorder.asked == [_wishes(end_ms) for end_ms in asked]
 
 
-class TestUnproven:
-    """Points of windows whose spans had holes are looked up, others are not."""
-
-    def test_with_and_without_holes(self, points: RunPoints) -> None:
-        RecoveryPointTable(points.warehouse).append_many(
-            [point(at, cut(0, end, topic="log")) for at, end in ((2, 4), (4, 9), (15, 9))]
+def test_points_of_windows_whose_spans_had_holes_are_looked_up(run: BackupRun) -> None:
+    RecoveryPointTable(run.warehouse).append_many(
+        [point(at, cut(0, end, topic="log")) for at, end in ((2, 4), (4, 9), (15, 9))]
+    )
+    whole = backup(result(span(0, 10, topic="log")), topic="log")
+    thinned = replace(whole, spans=(replace(whole.spans[0], first_hole=4),))
+    for backups, unproven in (([whole], [()]), ([thinned, whole], [("point-4",), ()])):
+        (window,) = window_backups(
+            run.warehouse, run.application, [whole.window], backups, WindowEdges([])
         )
-        whole = backup(result(span(0, 10, topic="log")), topic="log")
-        thinned = replace(whole, spans=(replace(whole.spans[0], first_hole=4),))
-        where = points.warehouse, points.application.application_id
-        assert with_unproven(*where, [whole]) == [whole]
-        found = with_unproven(*where, [thinned, whole])
-        assert [topic.unproven_points for topic in found] == [("point-4",), ()]
+        assert [topic.unproven_points for topic in window.topics] == unproven

@@ -32,7 +32,7 @@ from kstreams_assets.warehouse.points import RecoveryPointTable
 from kstreams_assets.warehouse.spans import Gap, GapCause, Window
 from tests.backup import requesting
 from tests.backup.requesting import Bench, key
-from tests.backup.samples import APPLICATION_ID, backup, cut, point, result, span
+from tests.backup.samples import APPLICATION_ID, backup, cut, point, result, span, window_backup
 from tests.backup.writing import write
 from tests.cli.application import Program, document
 from tests.cli.conftest import program
@@ -141,7 +141,7 @@ def _stored(key: str, start: datetime, length: timedelta) -> WindowBackup:
         )
         for topic, gaps in (("t", [lost]), ("u", []))
     )
-    return WindowBackup(window, topics, "point-1", {"t": 1, "u": 1})
+    return window_backup(*topics)
 
 
 class TestAfterAKill:

@@ -11,7 +11,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from kstreams_assets.backup.plan import LogState, plan_span
+from kstreams_assets.backup.planner import LogState, plan_span
 from kstreams_assets.backup.windows import Edges, WindowEdges
 from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.warehouse.point import PartitionCut, RecoveryPoint

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from kstreams_assets.backup.result import UnreadTopic, WindowBackup
+from kstreams_assets.backup.result import UnreadTopic
 from kstreams_assets.cli import backup as backup_module
 from kstreams_assets.warehouse.layout import Warehouse
-from tests.backup.samples import backup, result, span, window
+from tests.backup.samples import backup, result, span, window, window_backup
 from tests.cli.application import Program, document, write
 from tests.clock import freeze_time
 
@@ -25,13 +25,8 @@ def _soon_after() -> Iterator[None]:
 def app_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An application whose backup finds a transaction open in the topic `shared`."""
     reason = "An open transaction keeps committed records from being read."
-    made = WindowBackup(
-        window(0),
-        (backup(result(span(0, 9))),),
-        "point-1",
-        {"t": 1},
-        unread=(UnreadTopic(window(0), "shared", reason),),
-    )
+    unread = [UnreadTopic(window(0), "shared", reason)]
+    made = window_backup(backup(result(span(0, 9))), unread=unread)
     monkeypatch.setattr(backup_module, "_run", lambda *_: [made])
     warehouse = Warehouse(tmp_path / "warehouse")
     return write(tmp_path / "defs.yaml", document(warehouse=str(warehouse.root)))

@@ -18,7 +18,7 @@ from kstreams_assets.restore import report
 from kstreams_assets.restore.request import RestoreRequest
 from kstreams_assets.texts import plain
 from kstreams_assets.warehouse.spans import SpanContent, SpanResult, TopicFacts, Window
-from tests.backup.samples import backup, span
+from tests.backup.samples import backup, span, window_backup
 from tests.cli.application import Program, document, write
 from tests.restore.outcomes import TOPICS, plan
 
@@ -71,7 +71,7 @@ def _window(hour: int, records: int) -> WindowBackup:
         facts=compacted,
         previous_facts=None,
     )
-    return WindowBackup(window, (topic,), "p", {topic.topic: 1})
+    return window_backup(topic)
 
 
 @pytest.fixture

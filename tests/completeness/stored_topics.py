@@ -255,8 +255,6 @@ def _backup(
         role="+".join(sorted(ROLES[topic])),
         facts=None,
         previous_facts=None,
-        opened=None,
-        closed=None,
         recovery_point_id=point_id,
         delta_version=0,
         duration_s=0.1,

@@ -155,8 +155,6 @@ class StoredLog:
             role="+".join(sorted(self.roles)),
             facts=None,
             previous_facts=None,
-            opened=None,
-            closed=None,
             recovery_point_id=f"point-{index:04d}" if point_id == "" else point_id,
             delta_version=0,
             duration_s=0.1,

@@ -15,7 +15,7 @@ from kstreams_assets.kafka.raw_log import LoadedBatch, RawLogReader, RawRange
 from kstreams_assets.kafka.wire import WireClient
 from kstreams_assets.offsets import OffsetRange, TopicPartitionId
 from kstreams_assets.recovery import completion
-from kstreams_assets.recovery.completion import Captured, Missing, Stretch, capture
+from kstreams_assets.recovery.completion import Captured, Stretch, capture
 from tests.kafka import fake_leaders
 from tests.kafka.batch_bytes import batch_bytes
 
@@ -91,13 +91,12 @@ def _captured(
     *,
     decided: int = 0,
     excluded: tuple[OffsetRange, ...] = (),
-) -> list[int] | Missing:
-    reader = cast(RawLogReader, log)
+) -> list[int] | str:
+    """The offsets of what was captured, or what is lacking."""
     stretch = Stretch(PARTITION, start, end, decided, excluded)
-    found = capture(reader, [stretch])
-    if isinstance(found, Missing):
-        return found
-    return Missing(found.hole) if found.hole else [r.offset for r in found.records[PARTITION]]
+    found = capture(cast(RawLogReader, log), [stretch])
+    assert not found.unread
+    return found.lacking or [r.offset for r in (found.records or {})[PARTITION]]
 
 
 @pytest.fixture
@@ -112,58 +111,36 @@ def log() -> FakeLog:
     return log
 
 
-def test_only_offsets_of_the_stretch(log: FakeLog) -> None:
+def test_only_what_belongs_to_the_cut_is_captured(log: FakeLog) -> None:
     assert _captured(log, 1, 4) == [1, 2]
     assert _captured(log, 3, 4) == []
-
-
-def test_what_is_excluded_is_left_out(log: FakeLog) -> None:
     assert _captured(log, 0, 7, excluded=(OffsetRange(4, 6),)) == [0, 1, 2, 6]
+    log.asked.clear()
+    assert _captured(log, 7, 7, decided=9) == []
+    assert log.asked == []
 
 
 def test_what_was_aborted_is_left_out_if_its_marker_lies_beyond_the_end(log: FakeLog) -> None:
     log.marker(2, 8, commit=False)
     assert _captured(log, 0, 7, decided=9) == [0, 1, 2, 6]
     assert log.asked == [OffsetRange(0, 9)]
+    assert _captured(log, 5, 7, decided=9) == [6]  # its batch begins before the stretch
 
 
-def test_data_whose_batch_begins_before_the_stretch_is_judged_by_its_marker(log: FakeLog) -> None:
-    log.marker(2, 8, commit=False)
-    assert _captured(log, 5, 7, decided=9) == [6]
-
-
-def test_nothing_is_asked_for_an_empty_stretch(log: FakeLog) -> None:
-    assert _captured(log, 7, 7, decided=9) == []
-    assert log.asked == []
-
-
-def test_a_record_that_compaction_removed_is_missed() -> None:
-    log = FakeLog()
-    log.data(1, 0, 2, last=2)
-    log.marker(1, 3, commit=True)
-    missing = _captured(log, 0, 4)
-    assert isinstance(missing, Missing)
-    assert "app-totals-changelog-0 no longer holds offset 1" in missing.reason
-
-
-def test_a_whole_batch_that_is_gone_is_missed(log: FakeLog) -> None:
+def test_what_compaction_or_a_purge_removed_is_missed(log: FakeLog) -> None:
+    compacted = FakeLog()
+    compacted.data(1, 0, 2, last=2)
+    compacted.marker(1, 3, commit=True)
+    lacking = _captured(compacted, 0, 4)
+    assert "app-totals-changelog-0 no longer holds offset 1" in lacking
     del log.batches[2]
-    missing = _captured(log, 0, 7)
-    assert isinstance(missing, Missing)
-    assert "offset 4" in missing.reason
-
-
-def test_a_batch_gone_below_the_stretch_is_not(log: FakeLog) -> None:
-    del log.batches[0]
-    assert _captured(log, 6, 7) == [6]
-
-
-def test_purged_records_are_missed(log: FakeLog) -> None:
+    assert "offset 4" in _captured(log, 0, 7)
+    assert _captured(log, 6, 7) == [6]  # gone below the stretch
     log.log_start = 2
-    missing = _captured(log, 1, 4)
-    assert isinstance(missing, Missing)
-    assert "holds offsets 2 to 99, not 1" in missing.reason
-    assert not missing.reason.endswith(".")
+    lacking = _captured(log, 1, 4)
+    assert "holds offsets 2 to 99, not 1" in lacking
+    assert isinstance(lacking, str)
+    assert not lacking.endswith(".")
 
 
 @dataclass(slots=True)
@@ -176,7 +153,7 @@ class Brokers:
     def __post_init__(self) -> None:
         self.wire = fake_leaders.FakeWire(self.logs)
 
-    def what_is_left(self, limit_bytes: int) -> Captured | Missing:
+    def what_is_left(self, limit_bytes: int) -> Captured:
         """What a capture holds of all that the logs should have."""
         shared = (
             cast(WireClient, self.wire),
@@ -215,32 +192,29 @@ def test_memory_is_bounded_by_the_limit_however_many_partitions_there_are() -> N
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert found == Missing("there are more than 500000 bytes to save", unread=True)
+    assert found == Captured(None, "there are more than 500000 bytes to save", unread=True)
     assert brokers.wire.answered_bytes < limit + 3 * 5_000
     assert peak < 4 * limit
 
 
 def test_compressed_records_count_with_what_they_take_in_memory() -> None:
     brokers = _brokers(1, batches=10, size=50_000, codec="gzip")  # 2 MB, compressed to some KB
-    assert isinstance(brokers.what_is_left(1_900_000), Missing)
+    assert brokers.what_is_left(1_900_000).unread
     found = brokers.what_is_left(2_100_000)
-    assert isinstance(found, Captured)
-    assert [len(records) for records in found.records.values()] == [40]
+    assert [len(records) for records in (found.records or {}).values()] == [40]
     assert brokers.wire.answered_bytes < 20_000
 
 
 def test_what_the_limit_allows_is_read_whole() -> None:
-    brokers = _brokers(6, batches=10, size=100)
-    found = brokers.what_is_left(6 * 10 * 600)
-    assert isinstance(found, Captured)
-    assert not found.hole
-    assert {len(records) for records in found.records.values()} == {40}
+    found = _brokers(6, batches=10, size=100).what_is_left(6 * 10 * 600)
+    assert (found.lacking, found.unread) == ("", False)
+    assert [len(records) for records in (found.records or {}).values()] == [40] * 6
 
 
 def test_what_takes_too_long_is_missed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(completion, "_READ_S", 0.1)
     brokers = _brokers(2, batches=10, size=10)
     brokers.wire.dead = {1}
-    missing = brokers.what_is_left(1_000_000)
-    assert isinstance(missing, Missing)
-    assert "app-totals-changelog-1 was read up to offset 0 of 40 within 0.1 s" in missing.reason
+    found = brokers.what_is_left(1_000_000)
+    assert found.unread
+    assert "app-totals-changelog-1 was read up to offset 0 of 40 within 0.1 s" in found.lacking

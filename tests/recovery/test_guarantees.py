@@ -11,9 +11,9 @@ from confluent_kafka.admin import AdminClient
 from kstreams_assets.app.model import TopicRole
 from kstreams_assets.local.cluster import LocalCluster
 from kstreams_assets.offsets import TopicPartitionId
-from kstreams_assets.recovery import transactions
-from kstreams_assets.recovery.methods import Positions, QuiescedMethod, Scene, newest_commits
-from kstreams_assets.recovery.standing import Standing
+from kstreams_assets.recovery import completion, recorder, transactions
+from kstreams_assets.recovery.methods import newest_commits, quiesced
+from kstreams_assets.recovery.scene import Positions, Scene
 from kstreams_assets.warehouse.point import Guarantee, Method
 from tests.backup.writing import producer, send
 from tests.recovery.oracle import Check, violations
@@ -97,12 +97,11 @@ def test_stopped_exactly_once_application_is_exact(
         load.stop()
         time.sleep(1)
     time.sleep(7)  # until the session of the closed instance has timed out
-    with trial.recorder() as recorder, recorder.cluster.raw_log() as reader:
-        described = recorder.cluster.metadata().topics
-        here = {topic.name: described[topic.name] for topic in recorder.application.topics}
-        scene = Scene(recorder.cluster, reader, Standing(recorder.application, here, ()))
-        found = QuiescedMethod(scene).take()
-        commits = newest_commits(scene, scene.standing.read)
+    with trial.recorder() as taking, taking.cluster.raw_log() as reader:
+        present = taking.cluster.metadata().topics
+        scene = Scene(taking.application, taking.cluster, reader, present)
+        found = quiesced(scene)
+        commits = newest_commits(scene, scene.read)
     assert isinstance(found, Positions)
     assert (found.guarantee, found.note) == (Guarantee.EXACT, "")
     assert commits
@@ -257,19 +256,17 @@ def test_purged_before_they_could_be_read(
     kafka_cluster: LocalCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A cut whose records in flight are gone is discarded, and taken anew."""
-    from kstreams_assets.recovery import completion
-
     trial = new_trial(kafka_cluster.bootstrap_servers, tmp_path)
     trial.create_topics()
     config = {**QUICK_SESSIONS, "repartition.purge.interval.ms": "200"}
-    complete = completion.Completion.complete
+    complete = recorder.complete
     pauses = [1.0, 1.0]
 
-    def late(self: completion.Completion, positions: completion.Positions) -> object:
+    def late(*arguments: Any) -> object:
         time.sleep(pauses.pop() if pauses else 0.0)
-        return complete(self, positions)
+        return complete(*arguments)
 
-    monkeypatch.setattr(completion.Completion, "complete", late)
+    monkeypatch.setattr(recorder, "complete", late)
     load = trial.load(rate=2_000)
     with running([trial.app("i0", threads=2, config=config)]), load:
         time.sleep(3)
@@ -285,8 +282,6 @@ def test_purged_after_they_were_read(
     kafka_cluster: LocalCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What was saved belongs to the point, also where the log begins behind it a moment later."""
-    from kstreams_assets.recovery import completion
-
     trial = new_trial(kafka_cluster.bootstrap_servers, tmp_path)
     trial.create_topics()
     config = {**QUICK_SESSIONS, "repartition.purge.interval.ms": "200"}

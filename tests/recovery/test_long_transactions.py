@@ -17,8 +17,7 @@ from kstreams_assets.kafka.raw_log import RawLogReader
 from kstreams_assets.kafka.topics import TopicSpec
 from kstreams_assets.local.cluster import LocalCluster
 from kstreams_assets.offsets import TopicPartitionId
-from kstreams_assets.recovery.methods import NotTaken, Positions, Scene
-from kstreams_assets.recovery.standing import Standing
+from kstreams_assets.recovery.scene import NotTaken, Positions, Scene
 from kstreams_assets.recovery.transactions import TransactionsMethod
 from tests.kafka.transacting import TIMEOUT_S, settled_end, transact, transactional_producer
 from tests.streams.cluster import unique_name
@@ -73,9 +72,7 @@ class Application:
         application = StreamsApplication(self.id, topics)
         with self.cluster() as cluster, RawLogReader(self.connection) as reader:
             present = cluster.metadata().topics
-            described = {p.topic: present[p.topic] for p in roles}
-            standing = Standing(application, described, ())
-            scene = Scene(cluster, reader, standing, between=between)
+            scene = Scene(application, cluster, reader, present, between=between)
             return TransactionsMethod(scene).take()
 
     def _noted(self, name: str, ask):

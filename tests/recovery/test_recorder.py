@@ -15,10 +15,9 @@ from kstreams_assets.kafka.coordinator_log import CONSUMER_OFFSETS, coordinator_
 from kstreams_assets.kafka.topics import TopicSpec
 from kstreams_assets.offsets import CommittedOffset, TopicPartitionId
 from kstreams_assets.recovery import completion
-from kstreams_assets.recovery import completion as capture
-from kstreams_assets.recovery.methods import Positions, QuiescedMethod, Scene
+from kstreams_assets.recovery.methods import quiesced
 from kstreams_assets.recovery.recorder import Recorder, TopicChangedWhileReadingError
-from kstreams_assets.recovery.standing import Standing
+from kstreams_assets.recovery.scene import Positions, Scene
 from kstreams_assets.warehouse.point import GroupOffset, Guarantee, Method
 from tests.backup.writing import await_end, open_transaction, producer, send, write
 from tests.kafka.transacting import settled_end, transactional_producer
@@ -42,11 +41,9 @@ def _ends(bench: Workbench) -> dict[tuple[str, int], tuple[int, int]]:
 
 def _quiesced(bench: Workbench) -> Positions:
     """What the method for stopped applications finds, whether a better one works or not."""
-    described = bench.cluster.metadata().topics
-    here = {name: described[name] for name in bench.roles}
+    present = bench.cluster.metadata().topics
     with bench.cluster.raw_log() as reader:
-        scene = Scene(bench.cluster, reader, Standing(bench.application, here, ()))
-        found = QuiescedMethod(scene).take()
+        found = quiesced(Scene(bench.application, bench.cluster, reader, present))
     assert isinstance(found, Positions)
     return found
 
@@ -158,7 +155,7 @@ def test_a_changelog_that_takes_too_long_to_read_leaves_the_point_unsealed(
 ) -> None:
     topic = bench.topic("app-s-changelog", role=TopicRole.CHANGELOG)
     write(bench, topic, 5)
-    monkeypatch.setattr(capture, "_READ_S", 0.0)
+    monkeypatch.setattr(completion, "_READ_S", 0.0)
     point = bench.take_point()
     assert not point.sealed
     assert f"{topic}-0 was read up to offset 0 of 5" in point.unsealed_because

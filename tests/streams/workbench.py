@@ -19,7 +19,7 @@ from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.kafka.topics import TopicSpec
 from kstreams_assets.local.cluster import LocalCluster
 from kstreams_assets.offsets import TopicPartitionId
-from kstreams_assets.recovery.methods import QuiescedMethod
+from kstreams_assets.recovery import methods
 from kstreams_assets.recovery.recorder import Recorder
 from kstreams_assets.settings import BackupSettings
 from kstreams_assets.warehouse.layout import Warehouse
@@ -182,4 +182,4 @@ def closed_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
     They write outside of transactions, so nothing in their logs shows that they could not run
     ahead of their offsets; but the test knows that they stand still and do not.
     """
-    monkeypatch.setattr(QuiescedMethod, "_why_not_exact", lambda *_: "")
+    monkeypatch.setattr(methods, "_why_not_exact", lambda *_: "")

@@ -1,0 +1,285 @@
+"""An application on its cluster while a recovery point is taken, and what every method reads."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from kstreams_assets.app.model import StreamsApplication, TopicRoles
+from kstreams_assets.errors import (
+    AuthorizationFailedError,
+    CoordinatorRecordError,
+    CorruptBatchError,
+    OffsetOutOfRangeError,
+    RawReadLimitError,
+    RawReadTimeoutError,
+)
+from kstreams_assets.kafka.cluster import KafkaCluster
+from kstreams_assets.kafka.coordinator_log import CONSUMER_OFFSETS, coordinator_partition
+from kstreams_assets.kafka.raw_log import RawLogReader
+from kstreams_assets.kafka.topics import TopicIdentity
+from kstreams_assets.offsets import CommittedOffset, OffsetRange, TopicPartitionId
+from kstreams_assets.recovery.cut import Written
+from kstreams_assets.warehouse.point import (
+    Guarantee,
+    Method,
+    PartitionCut,
+    topic_id_of,
+    truncated_incarnation,
+)
+
+Offsets = Mapping[TopicPartitionId, int]
+
+UNREADABLE = (
+    AuthorizationFailedError,
+    CoordinatorRecordError,
+    CorruptBatchError,
+    OffsetOutOfRangeError,
+    RawReadLimitError,
+    RawReadTimeoutError,
+)
+"""Why the raw log of a partition could not be read as a method needs it."""
+NO_INTERNAL = "no internal topic holds a record that shows the processing guarantee"
+READ_S = 15.0
+
+
+@dataclass(frozen=True, slots=True)
+class Incarnations:
+    """The incarnation of each partition's log now, and in words which were truncated."""
+
+    now: Mapping[TopicPartitionId, str] = field(default_factory=dict)
+    truncated: Mapping[TopicPartitionId, str] = field(default_factory=dict)
+
+
+def incarnations(
+    cluster: KafkaCluster, topic_ids: Mapping[str, str], known: Iterable[PartitionCut]
+) -> Incarnations:
+    """The incarnation of each partition that earlier cuts know, of topics that still have their id.
+
+    Only as good as the leaders that answer: `KafkaCluster.leader_doubt` has to find nothing
+    afterwards. A cut without a leader epoch shows a truncation only while the log ends below it.
+    """
+    cuts = {cut.id: cut for cut in known if topic_ids.get(cut.topic) == topic_id_of(cut.topic_id)}
+    if not cuts:
+        return Incarnations()
+    reached = dict(cluster.high_watermarks(cuts))
+    epochs = {p: cut.leader_epoch for p, cut in cuts.items() if cut.leader_epoch is not None}
+    reached |= cluster.epoch_ends(epochs)
+    truncated = {
+        p: f"the log of {p} was truncated: it had reached offset {cut.end}, and of that only what"
+        f" lies below offset {max(reached[p], 0)} is left (unclean leader election)"
+        for p, cut in cuts.items()
+        if reached[p] < cut.end
+    }
+    now = {
+        p: truncated_incarnation(cut.topic_id, cluster.reported_epoch(p) or 0)
+        if p in truncated
+        else cut.topic_id
+        for p, cut in cuts.items()
+    }
+    return Incarnations(now, truncated)
+
+
+@dataclass(frozen=True)
+class Scene:
+    """What a method works on: the application's topics, by what a cut does with them.
+
+    `present` are all topics of the cluster. `between` is called between the steps of a method, with
+    the name of the next one. `exact_ends` are the ends of the logs at an earlier exact point. An
+    intermediate topic, both written and read by the application, counts as an output, also where it
+    serves as the changelog of a table (`topology.optimization`). One that the application does not
+    write is an input.
+    """
+
+    application: StreamsApplication
+    cluster: KafkaCluster
+    reader: RawLogReader
+    present: Mapping[str, TopicIdentity]
+    lookback_s: float = 60.0
+    between: Callable[[str], None] = lambda _step: None
+    logs: Incarnations = field(default_factory=Incarnations)
+    exact_ends: Offsets = field(default_factory=dict)
+
+    @property
+    def group(self) -> str:
+        """The application's consumer group."""
+        return self.application.application_id
+
+    @cached_property
+    def group_log(self) -> TopicPartitionId | None:
+        """The group's partition of `__consumer_offsets`, None where that is not visible."""
+        topic = self.present.get(CONSUMER_OFFSETS)
+        if topic is None:
+            return None
+        number = coordinator_partition(self.group, topic.partitions)
+        return TopicPartitionId(CONSUMER_OFFSETS, number)
+
+    @cached_property
+    def described(self) -> Mapping[str, TopicIdentity]:
+        """The application's topics that are there."""
+        names = (topic.name for topic in self.application.topics)
+        return {name: self.present[name] for name in names if name in self.present}
+
+    @cached_property
+    def absent_topics(self) -> tuple[str, ...]:
+        """Declared topics that are not there."""
+        return tuple(sorted(self._roles.keys() - self.described.keys()))
+
+    @property
+    def needed_but_absent(self) -> Sequence[str]:
+        """Absent topics without which the application could not be restored; outputs are not."""
+        return [topic for topic in self.absent_topics if not self._roles[topic].written_only]
+
+    def roles(self, partition: TopicPartitionId) -> TopicRoles:
+        """The roles of the partition's topic."""
+        return self._roles[partition.topic]
+
+    def incarnation(self, partition: TopicPartitionId) -> str:
+        """The incarnation of the partition's log: the topic's id, unless it was truncated."""
+        return self.logs.now.get(partition) or self.described[partition.topic].topic_id
+
+    @cached_property
+    def partitions(self) -> Sequence[TopicPartitionId]:
+        """Every partition, in order."""
+        return sorted(
+            TopicPartitionId(topic.name, number)
+            for topic in self.described.values()
+            for number in range(topic.partitions)
+        )
+
+    @cached_property
+    def changelogs(self) -> Sequence[TopicPartitionId]:
+        """Changelogs that only the application writes."""
+        return self._with(lambda roles: roles.is_changelog and not roles.is_source)
+
+    @cached_property
+    def repartitions(self) -> Sequence[TopicPartitionId]:
+        """Repartition topics."""
+        return self._with(lambda roles: roles.is_repartition)
+
+    @cached_property
+    def internal(self) -> Sequence[TopicPartitionId]:
+        """Changelogs and repartition topics: nobody but the application writes them."""
+        return sorted({*self.changelogs, *self.repartitions})
+
+    @cached_property
+    def outputs(self) -> Sequence[TopicPartitionId]:
+        """Topics that the application writes for others, or for itself."""
+        internal = {*self.internal}
+        return [p for p in self._with(lambda roles: roles.is_output) if p not in internal]
+
+    @cached_property
+    def written(self) -> Mapping[TopicPartitionId, Written]:
+        """Every partition the application writes."""
+        return {
+            **dict.fromkeys(self.outputs, Written.BY_ANYBODY),
+            **dict.fromkeys(self.internal, Written.BY_APPLICATION),
+        }
+
+    @cached_property
+    def inputs(self) -> Sequence[TopicPartitionId]:
+        """Topics that others alone write: sources and global tables."""
+        return [partition for partition in self.partitions if partition not in self.written]
+
+    @cached_property
+    def read(self) -> Sequence[TopicPartitionId]:
+        """Every partition whose offsets the group commits."""
+        return self._with(lambda roles: roles.is_read_by_group)
+
+    @cached_property
+    def _roles(self) -> Mapping[str, TopicRoles]:
+        return {topic.name: topic.roles for topic in self.application.topics}
+
+    def _with(self, fits: Callable[[TopicRoles], bool]) -> Sequence[TopicPartitionId]:
+        return [one for one in self.partitions if fits(self.roles(one))]
+
+    def committed_offsets(
+        self, before_retry: Callable[[], None] | None = None
+    ) -> Mapping[TopicPartitionId, CommittedOffset]:
+        """What the group has committed, also for topics that nobody declared; named ones last.
+
+        The application's own are asked for by name: a partition whose very first offset is still in
+        an open transaction would otherwise be left out without a word.
+        """
+        if self.group_log is not None:
+            self.cluster.high_watermarks([self.group_log])  # so that its leader's epoch is noted
+        others = self.cluster.group_offsets(self.group, before_retry=before_retry)
+        if not self.read:
+            return others
+        named = self.cluster.group_offsets(
+            self.group, partitions=self.read, before_retry=before_retry
+        )
+        asked = set(self.read)
+        return {**{p: o for p, o in others.items() if p not in asked}, **named}
+
+    def since(
+        self, partitions: Iterable[TopicPartitionId], lookback_s: float
+    ) -> dict[TopicPartitionId, OffsetRange]:
+        """For each partition, the offsets of its newest `lookback_s`.
+
+        Counted back from the newest record: it was written by a broker's clock, as the ones looked
+        for, so that a wrong clock here does no harm.
+        """
+        wanted = list(partitions)
+        starts = self.cluster.log_start_offsets(wanted)
+        ends = self.cluster.high_watermarks(wanted)
+        newest = self.reader.read(
+            {p: OffsetRange(max(starts[p], ends[p] - 1), ends[p]) for p in wanted},
+            deadline_s=READ_S,
+        )
+        times = {
+            p: raw.batches[-1].header.max_timestamp - round(lookback_s * 1000)
+            for p, raw in newest.items()
+            if raw.batches
+        }
+        found = self.cluster.offsets_for_times(times)
+        return {p: OffsetRange(found.get(p) or starts[p], ends[p]) for p in wanted}
+
+    def why_not_exactly_once(self, ends: Offsets) -> str:
+        """Why the newest batches of internal topics do not show an exactly-once application.
+
+        Empty when every one was written in a transaction. An at_least_once application commits
+        offsets long after its changelogs, so that the same offsets twice prove nothing.
+        """
+        starts = self.cluster.log_start_offsets(self.internal)
+        newest = {
+            p: OffsetRange(ends[p] - 1, ends[p]) for p in self.internal if ends[p] > starts[p]
+        }
+        if not newest:
+            return NO_INTERNAL
+        try:
+            raw = self.reader.read(newest, deadline_s=READ_S)
+        except UNREADABLE as error:
+            return error.problem.rstrip(".")
+        batches = {p: one.batches[-1].header for p, one in raw.items() if one.batches}
+        if not batches:
+            return "compaction left no record that shows the processing guarantee"
+        plain = [p for p, batch in batches.items() if not batch.is_transactional]
+        if plain:
+            return (
+                f"{plain[0]} is written without transactions (processing.guarantee at_least_once)"
+            )
+        return ""
+
+
+@dataclass(frozen=True, slots=True)
+class Positions:
+    """What a method found: ends (exclusive) of all that the application writes, and offsets.
+
+    `high_watermarks` bound a raw read in which every record below the ends is decided.
+    """
+
+    method: Method
+    guarantee: Guarantee
+    ends: Offsets
+    committed: Mapping[TopicPartitionId, CommittedOffset]
+    high_watermarks: Offsets
+    excluded: Mapping[TopicPartitionId, tuple[OffsetRange, ...]] = field(default_factory=dict)
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class NotTaken:
+    """Why a method gave no positions, and whether another try may."""
+
+    reason: str
+    again: bool = False
