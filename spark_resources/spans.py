@@ -34,6 +34,9 @@ DEFAULT_OPTIONS: Mapping[str, str] = {
     "kafka.max.poll.records": "50000",
     "kafka.max.partition.fetch.bytes": str(16 * 1024 * 1024),
     "kafka.fetch.max.bytes": str(64 * 1024 * 1024),
+    # Spark asks for the log's ends on the connection on which a fetch waits for further records:
+    # with Kafka's 500 ms each partition of a window costs half a second.
+    "kafka.fetch.max.wait.ms": "10",
     "kafkaConsumer.pollTimeoutMs": "60000",
     # With the defaults, a cluster that dies under the read holds the run for over five minutes.
     # Kafka's client itself tries again until its time is up.
