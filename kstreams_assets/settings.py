@@ -4,12 +4,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from kstreams_assets.app.governance import Governance
 from kstreams_assets.app.model import AppTopic, StreamsApplication
+from kstreams_assets.app.rules import CompletenessRule, Recomputation, TopicFormat
 from kstreams_assets.app.store_format import StoreFormat
-from kstreams_assets.completeness.rule import CompletenessRule, Recomputation, TopicFormat
 from kstreams_assets.drill.settings import DrillSettings
 from kstreams_assets.errors import ConfigurationError
-from kstreams_assets.governance.facts import Governance
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.kafka.registry import RegistryConnection
 from kstreams_assets.warehouse.layout import Warehouse

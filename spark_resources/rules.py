@@ -2,28 +2,19 @@
 
 import threading
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark import StorageLevel
-from pyspark.sql import Column, DataFrame, Row, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from kstreams_assets.app.store_columns import as_text
-from kstreams_assets.completeness.content import (
-    ClusterRows,
-    Content,
-    LoggedRows,
-    LogSource,
-    SnapshotRows,
-    ViewPart,
-)
-from kstreams_assets.completeness.result import Sample
-from kstreams_assets.completeness.view import View, ViewKind, key_parts_of, value_columns
+from kstreams_assets.app.store_columns import as_text, key_parts_of, value_columns
+from kstreams_assets.app.store_format import StoreFormat
 from spark_resources.failures import SPARK_FAILURES, SparkJobError, spark_failures
 from spark_resources.ktable_columns import with_decoded_columns, with_decoded_record
 from spark_resources.ktable_rows import (
@@ -34,7 +25,7 @@ from spark_resources.ktable_rows import (
     numbered,
     rows_inside,
 )
-from spark_resources.work import SnapshotWork
+from spark_resources.work import Content, LoggedRows, LogSource, Sample, SnapshotRows, SnapshotWork
 
 if TYPE_CHECKING:
     from kstreams_assets.warehouse.schemas import RegisteredSchema
@@ -98,30 +89,37 @@ _LATEST_MS: Final = 253_402_300_799_999
 class Views:
     """Temp views in a session of their own, for one evaluation after the other.
 
-    `cluster` are the records that `ClusterRows` are taken from, with a column `topic`.
+    `cluster` are the records that views of a cluster are taken from, with a column `topic`.
     """
 
     def __init__(self, spark: SparkSession, schemas: "Mapping[int, RegisteredSchema]") -> None:
         self.session = new_session(spark)
         self.cluster: DataFrame | None = None
         self._schemas = schemas
-        self._kept: dict[tuple[LogSource, View | None], DataFrame] = {}
-        self._frames: dict[ViewPart, DataFrame] = {}
-        self._named: dict[str, ViewPart] = {}
+        self._kept: dict[tuple[LogSource, StoreFormat | None], DataFrame] = {}
+        self._frames: dict[Hashable, DataFrame] = {}
+        self._named: dict[str, Hashable] = {}
         self._meanwhile: list[DataFrame | Newest] = []
 
-    def define(self, name: str, asked: ViewPart, content: Content, *, is_shared: bool) -> None:
-        """Let SQL find a view under a name; `is_shared`: several rules of this evaluation do."""
-        if self._named.get(name) == asked:
+    def define(self, name: str, view: Hashable, content: Content, *, is_shared: bool) -> None:
+        """Let SQL find rows under a name; `is_shared`: several rules of this evaluation read them.
+
+        `view` tells rows apart within one evaluation.
+
+        Raises:
+            SparkJobError: They cannot be read.
+        """
+        if self._named.get(name) == view:
             return
-        if asked not in self._frames:
-            rows = self._rows(asked.view, content)
-            if is_shared and self._is_worth_keeping(asked.view, content):
-                rows = rows.persist(StorageLevel.MEMORY_AND_DISK)
-                self._meanwhile.append(rows)
-            self._frames[asked] = rows
-        self._frames[asked].createOrReplaceTempView(f"`{name}`")
-        self._named[name] = asked
+        with spark_failures():
+            if view not in self._frames:
+                rows = self._rows(content)
+                if is_shared and _is_worth_keeping(content):
+                    rows = rows.persist(StorageLevel.MEMORY_AND_DISK)
+                    self._meanwhile.append(rows)
+                self._frames[view] = rows
+            self._frames[view].createOrReplaceTempView(f"`{name}`")
+        self._named[name] = view
 
     def end_evaluation(self) -> None:
         """Forget what belongs to one recovery point."""
@@ -145,45 +143,33 @@ class Views:
             rows.unpersist()
         self._kept.clear()
 
-    def _is_worth_keeping(self, view: View, content: Content) -> bool:
+    def _rows(self, content: Content) -> DataFrame:
         if isinstance(content, SnapshotRows):
-            return False
-        if isinstance(content, LoggedRows) and content.source.is_whole:
-            return view.kind is ViewKind.STORE
-        return content.records <= _SHARED_RECORDS
-
-    def _rows(self, view: View, content: Content) -> DataFrame:
-        if isinstance(content, SnapshotRows):
-            return self._snapshot(view, content)
-        if view.kind is ViewKind.STORE:
-            return self._store(view, content)
-        return self._topic(view, content)
-
-    def _topic(self, view: View, content: LoggedRows | ClusterRows) -> DataFrame:
-        if view.format.needs_registry or isinstance(content, ClusterRows):
-            # All records together tell the newest schema, which is that of the column.
-            rows = _shaped(
-                with_decoded_record(self._raw(content), view.format, self._schemas), view
-            )
-        else:
-            rows = self._decoded(view, content)
+            return self._snapshot(content)
+        if content.is_store:
+            return self._store(content)
         in_flight = from_offset(content.in_flight_from, partition="_partition", offset="_offset")
-        return _ordered(rows.withColumn("_in_flight", F.expr(in_flight)), view)
+        return _ordered(self._records(content).withColumn("_in_flight", F.expr(in_flight)))
 
-    def _decoded(self, view: View, content: LoggedRows) -> DataFrame:
-        rows = self._source(content.source, view)
+    def _records(self, content: LoggedRows) -> DataFrame:
+        source = content.source
+        if content.format.needs_registry or isinstance(source, str):
+            # All records together tell the newest schema, which is that of the column.
+            decoded = with_decoded_record(self._raw(content), content.format, self._schemas)
+            return _shaped(decoded, content.format)
+        rows = self._source(source, content.format)
         rows = rows_inside(rows, content.ranges, partition="_partition", offset="_offset")
         if content.saved_file is None:
             return rows
         saved = rows_inside(self._saved(content.saved_file), content.ranges)
-        decoded = with_decoded_record(saved, view.format, self._schemas)
-        return rows.unionByName(_shaped(decoded, view))
+        decoded = with_decoded_record(saved, content.format, self._schemas)
+        return rows.unionByName(_shaped(decoded, content.format))
 
-    def _store(self, view: View, content: LoggedRows | ClusterRows) -> DataFrame:
+    def _store(self, content: LoggedRows) -> DataFrame:
         """The newest row of each key, by what makes KTable snapshots."""
         work = SnapshotWork(
             window="",
-            format=view.format,
+            format=content.format,
             partitions=tuple(content.ranges),
             base_files=(),
             base_ranges=None,
@@ -196,29 +182,26 @@ class Views:
         newest = newest_rows(rows, work)
         self._meanwhile.append(newest)
         chosen = chosen_rows(rows, newest).where(F.col("value").isNotNull())
-        decoded = with_decoded_columns(chosen, view.format, self._schemas)
-        window = content.window if isinstance(content, LoggedRows) else None
-        return _of_store(decoded, view, window)
+        decoded = with_decoded_columns(chosen, content.format, self._schemas)
+        return _of_store(decoded, content)
 
-    def _snapshot(self, view: View, content: SnapshotRows) -> DataFrame:
+    def _snapshot(self, content: SnapshotRows) -> DataFrame:
         if content.files:
             rows = self.session.read.parquet(*content.files).where(F.col("value").isNotNull())
         else:
             nothing = self.session.createDataFrame([], _RECORD)
-            rows = with_decoded_columns(nothing, view.format, self._schemas)
+            rows = with_decoded_columns(nothing, content.format, self._schemas)
             rows = rows.withColumn("valid_to_ms", F.lit(None).cast("bigint"))
-        return _of_store(rows, view, content.window)
+        return _of_store(rows, content)
 
-    def _raw(
-        self, content: LoggedRows | ClusterRows, work: SnapshotWork | None = None
-    ) -> DataFrame:
+    def _raw(self, content: LoggedRows, work: SnapshotWork | None = None) -> DataFrame:
         """Records as they are; for stores numbered, so that a record that comes twice is told."""
-        if isinstance(content, ClusterRows):
+        if isinstance(content.source, str):
             assert self.cluster is not None  # noqa: S101 (who plans such rows has read the cluster)
-            rows = self.cluster.where(F.col("topic") == content.topic).select(*_COLUMNS)
-            rows = rows_inside(rows, content.ranges)
-            return rows if work is None else numbered(rows, work)
-        rows = rows_inside(self._source(content.source, None), content.ranges)
+            rows = self.cluster.where(F.col("topic") == content.source).select(*_COLUMNS)
+        else:
+            rows = self._source(content.source, None)
+        rows = rows_inside(rows, content.ranges)
         if work is not None:
             rows = numbered(rows, work)
         if content.saved_file is None:
@@ -226,9 +209,9 @@ class Views:
         saved = rows_inside(self._saved(content.saved_file), content.ranges)
         return rows.unionByName(saved if work is None else numbered(saved, work, saved=True))
 
-    def _source(self, source: LogSource, view: View | None) -> DataFrame:
-        """The records of span files, decoded as a view shows them where one is given."""
-        known = self._kept.get((source, view))
+    def _source(self, source: LogSource, said: StoreFormat | None) -> DataFrame:
+        """The records of span files, decoded as a view shows them where a format is given."""
+        known = self._kept.get((source, said))
         if known is not None:
             return known
         if source.files:
@@ -238,10 +221,10 @@ class Views:
             rows = self.session.createDataFrame([], _STORED).select(*_COLUMNS)
         if source.is_whole:
             rows = rows.coalesce(self.session.sparkContext.defaultParallelism)
-        if view is not None:
-            rows = _shaped(with_decoded_record(rows, view.format, self._schemas), view)
+        if said is not None:
+            rows = _shaped(with_decoded_record(rows, said, self._schemas), said)
         if source.is_whole:
-            self._kept[source, view] = rows.persist(StorageLevel.MEMORY_AND_DISK)
+            self._kept[source, said] = rows.persist(StorageLevel.MEMORY_AND_DISK)
         return rows
 
     def _saved(self, path: str) -> DataFrame:
@@ -249,15 +232,22 @@ class Views:
         return rows.withColumn("window", F.lit(None).cast("string"))
 
 
-def _of_store(rows: DataFrame, view: View, window: str | None) -> DataFrame:
-    rows = rows.withColumn("window", F.lit(window).cast("string"))
-    rows = _shaped(rows, view).withColumn("_in_flight", F.lit(False))
-    return _ordered(rows, view)
+def _is_worth_keeping(content: Content) -> bool:
+    if isinstance(content, SnapshotRows):
+        return False
+    if isinstance(content.source, LogSource) and content.source.is_whole:
+        return content.is_store
+    return content.records <= _SHARED_RECORDS
 
 
-def _shaped(rows: DataFrame, view: View) -> DataFrame:
+def _of_store(rows: DataFrame, content: Content) -> DataFrame:
+    rows = rows.withColumn("window", F.lit(content.window).cast("string"))
+    return _ordered(_shaped(rows, content.format).withColumn("_in_flight", F.lit(False)))
+
+
+def _shaped(rows: DataFrame, said: StoreFormat) -> DataFrame:
     """The columns of a view but for `_in_flight`, which differs from point to point."""
-    parts = key_parts_of(view.format.kind)
+    parts = key_parts_of(said.kind)
     value = rows.schema["decoded_value"].dataType
     fields = value.names if isinstance(value, StructType) else []
     timestamp = F.when(F.abs("timestamp_ms") <= _LATEST_MS, F.timestamp_millis("timestamp_ms"))
@@ -272,15 +262,11 @@ def _shaped(rows: DataFrame, view: View) -> DataFrame:
         F.col("headers").alias("_headers"),
         F.col("decode_error").alias("_decode_error"),
         *parts,
-        *_fields(value_columns(fields, parts)),
+        *(F.col("decoded_value").getField(n).alias(n) for n in value_columns(fields, parts)),
     )
 
 
-def _fields(names: Iterable[str]) -> list[Column]:
-    return [F.col("decoded_value").getField(name).alias(name) for name in names]
-
-
-def _ordered(rows: DataFrame, view: View) -> DataFrame:
+def _ordered(rows: DataFrame) -> DataFrame:
     """`_in_flight` before `_decode_error`, where `View.columns` has it."""
     columns = [name for name in rows.columns if name != "_in_flight"]
     columns.insert(columns.index("_decode_error"), "_in_flight")
@@ -298,18 +284,6 @@ class ReturnedRows:
 
     count: int
     sample: Sample
-
-
-def define_view(
-    views: Views, name: str, asked: ViewPart, content: Content, *, is_shared: bool
-) -> None:
-    """Let rules find a view under a name, see `Views.define`.
-
-    Raises:
-        SparkJobError: It cannot be read.
-    """
-    with spark_failures():
-        views.define(name, asked, content, is_shared=is_shared)
 
 
 def run_number(session: SparkSession, sql: str, timeout_s: float) -> int:

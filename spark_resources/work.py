@@ -2,9 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from kstreams_assets.app.store_format import StoreFormat
 from kstreams_assets.offsets import OffsetRange, TopicPartitionId
+
+Ranges = Mapping[int, Sequence[OffsetRange]]
+"""Disjoint offset ranges, in order, by partition."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,3 +42,64 @@ class SnapshotWork:
     stream_times: Mapping[int, int] = field(default_factory=dict)
     records: int = 0
     record_bytes: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class LogSource:
+    """Span files below the table of records `root`: equal sources hold the same records.
+
+    `is_whole`: all there is of the topic, and little enough to be kept in memory. `records` is
+    about how many they hold.
+    """
+
+    topic: str
+    root: str
+    files: tuple[str, ...]
+    records: int
+    is_whole: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedRows:
+    """A view of records, or of the newest one per key (`is_store`): those of `source` in `ranges`.
+
+    `source` are files of the backup, or the name of a topic on a cluster. From the offsets in
+    `in_flight_from` on records were not yet processed; partitions that are absent had nothing in
+    flight. `saved_file` has records that were saved with recovery points, of a topic only those
+    that lie in no span file. `records` is their number. `window` is, of a store, the window that
+    ends with this state.
+    """
+
+    format: StoreFormat
+    is_store: bool
+    source: LogSource | str
+    ranges: Ranges
+    in_flight_from: Mapping[int, int]
+    records: int
+    saved_file: str | None = None
+    window: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotRows:
+    """The rows of a KTable snapshot: all `records` of these files of the store's table."""
+
+    format: StoreFormat
+    window: str
+    files: tuple[str, ...]
+    records: int
+
+
+Content = LoggedRows | SnapshotRows
+"""The rows of a view that completeness rules can name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """The first rows that a query returned, as text; null is None."""
+
+    columns: tuple[str, ...] = ()
+    rows: tuple[tuple[str | None, ...], ...] = ()
+
+
+NO_SAMPLE: Final = Sample()

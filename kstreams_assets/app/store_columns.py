@@ -278,3 +278,33 @@ def jsonable(value: object) -> Any:  # noqa: ANN401 - whatever JSON can hold
 
 def _plain(value: object) -> str:
     return f"0x{value.hex()}" if isinstance(value, bytes) else str(value)
+
+
+COMMON_COLUMNS: Final = (
+    "_key",
+    "_value",
+    "_partition",
+    "_offset",
+    "_timestamp",
+    "_timestamp_ms",
+    "_window",
+    "_headers",
+    "_in_flight",
+    "_decode_error",
+)
+"""Columns that every view of completeness rules has."""
+
+
+def value_columns(fields: Iterable[str], key_parts: Iterable[str] = ()) -> tuple[str, ...]:
+    """The fields of a struct value that become columns of their own.
+
+    A field named like a common column or a key part gives way (it is still in `_value`). Names are
+    compared without case, as Spark compares them.
+    """
+    taken = {name.lower() for name in (*COMMON_COLUMNS, *key_parts)}
+    return tuple(field for field in fields if field.lower() not in taken)
+
+
+def key_parts_of(kind: StoreKind) -> tuple[str, ...]:
+    """The columns that only views of this kind of store have, such as `window_start_ms`."""
+    return tuple(name for name, _, _ in KEY_PARTS.get(kind, ()))

@@ -16,8 +16,16 @@ from pydantic import (
 )
 
 from kstreams_assets.app.declarations import Declarations, StoreDeclaration, require_known
+from kstreams_assets.app.governance import Governance, Limits
 from kstreams_assets.app.model import StreamsApplication, TopicRole, TopicRoles
 from kstreams_assets.app.names import internal_topic
+from kstreams_assets.app.rules import (
+    DEFAULT_TIMEOUT_S,
+    Place,
+    Recomputation,
+    Scope,
+    WindowedBy,
+)
 from kstreams_assets.app.store_columns import SchemaTextError, parse_schema
 from kstreams_assets.app.store_format import (
     BYTES,
@@ -29,18 +37,10 @@ from kstreams_assets.app.store_format import (
     kind_by_name,
 )
 from kstreams_assets.checks import Severity
-from kstreams_assets.completeness.rule import (
-    DEFAULT_TIMEOUT_S,
-    Place,
-    Recomputation,
-    Scope,
-    WindowedBy,
-)
 from kstreams_assets.cron import is_cron
 from kstreams_assets.drill.command import check_placeholders
 from kstreams_assets.drill.settings import DrillSettings
 from kstreams_assets.errors import ConfigurationError
-from kstreams_assets.governance.facts import Governance, Limits
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.settings import (
     BackupSettings,

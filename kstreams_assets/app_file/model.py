@@ -28,7 +28,7 @@ from kstreams_assets.app_file.blocks import (
     store_formats,
 )
 from kstreams_assets.app_file.rules import topic_formats, with_rules
-from kstreams_assets.completeness.yaml_lines import yaml_lines
+from kstreams_assets.app_file.yaml_lines import yaml_lines
 from kstreams_assets.errors import ConfigurationError
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.kafka.registry import RegistryConnection

@@ -13,7 +13,7 @@ from yaml.nodes import Node
 from kstreams_assets.app_file.blocks import WrongBlockError
 from kstreams_assets.app_file.model import ApplicationModel
 from kstreams_assets.app_file.problems import leading_place, place, place_of_text, problems_in
-from kstreams_assets.completeness.yaml_lines import attributes_node
+from kstreams_assets.app_file.yaml_lines import attributes_node
 from kstreams_assets.errors import ConfigurationError, RuleSqlError
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.settings import ApplicationSettings

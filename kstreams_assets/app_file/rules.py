@@ -8,13 +8,13 @@ from typing import Final
 
 from kstreams_assets.app.declarations import require_known
 from kstreams_assets.app.model import StreamsApplication, TopicRole
+from kstreams_assets.app.rules import CompletenessRule, Recomputation, TopicFormat
 from kstreams_assets.app_file.blocks import RuleModel, StoreModel, TopicModel, read_format
+from kstreams_assets.app_file.yaml_lines import RuleLines, YamlLines
 from kstreams_assets.completeness.balance import balance_sql
 from kstreams_assets.completeness.recompute import RULE_PREFIX
-from kstreams_assets.completeness.rule import CompletenessRule, Recomputation, TopicFormat
 from kstreams_assets.completeness.sql_check import check_recomputation, check_rule_sql
 from kstreams_assets.completeness.view import KnownViews, RuleTextError
-from kstreams_assets.completeness.yaml_lines import RuleLines, YamlLines
 from kstreams_assets.errors import ConfigurationError, RuleSqlError
 from kstreams_assets.settings import ApplicationSettings
 

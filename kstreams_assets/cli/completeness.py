@@ -2,10 +2,12 @@
 
 import logging
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import click
 
+from kstreams_assets.app.rules import Place
 from kstreams_assets.backup.requests import window_statuses
 from kstreams_assets.cli import exit_codes
 from kstreams_assets.cli.completeness_output import outcome_text, result_document, tell_results
@@ -13,7 +15,7 @@ from kstreams_assets.cli.options import app_options
 from kstreams_assets.cli.output import print_json, print_table
 from kstreams_assets.cli.restore_options import chosen_restore
 from kstreams_assets.cli.spark_run import spark_run
-from kstreams_assets.completeness.evaluate import evaluate_point, evaluate_window
+from kstreams_assets.completeness.evaluate import Evaluator
 from kstreams_assets.completeness.on_restores import evaluate_restore
 from kstreams_assets.completeness.result import (
     AT_WINDOWS,
@@ -23,7 +25,6 @@ from kstreams_assets.completeness.result import (
     is_red,
     rule_checks,
 )
-from kstreams_assets.completeness.rule import Place
 from kstreams_assets.errors import ConfigurationError
 from kstreams_assets.restore.request import RestoreRequest, parse_instant
 from kstreams_assets.restore.selection import choose
@@ -83,10 +84,10 @@ def check(
         click.echo("NOTE No completeness rule is declared for this place.", err=True)
     elif restore_id is not None:
         results = _on_restore(settings, restore_id, rules)
-    elif point_id is not None:
-        results = _at_point(settings, point_id, rules)
-    elif as_of is not None:
-        results = _at_point(settings, _point_as_of(settings, as_of), rules)
+    elif as_of is not None or point_id is not None:
+        chosen = point_id or _point_as_of(settings, as_of or "")
+        with _evaluator(settings) as evaluator:
+            results = evaluator.point(chosen, rules=rules)
     else:
         results = _at_window(settings, key, rules)
     _report(settings, results, as_json=as_json)
@@ -150,24 +151,22 @@ def _at_window(
     if window is None:
         click.echo("NOTE No window is backed up yet: run kstreams-assets backup first.", err=True)
         return []
-    with spark_run() as run:
-        return evaluate_window(
-            settings, window, spark=run.spark, run_id=run.id, rules=rules, log=_log.info
-        )
+    with _evaluator(settings) as evaluator:
+        return evaluator.window(window, rules=rules)
+
+
+@contextmanager
+def _evaluator(settings: ApplicationSettings) -> Iterator[Evaluator]:
+    with (
+        spark_run() as run,
+        Evaluator(settings, spark=run.spark, run_id=run.id, log=_log.info) as evaluator,
+    ):
+        yield evaluator
 
 
 def _newest(settings: ApplicationSettings) -> Window | None:
     done = [status.window for status in window_statuses(settings) if not status.is_due]
     return done[-1] if done else None
-
-
-def _at_point(
-    settings: ApplicationSettings, point_id: str, rules: Sequence[str]
-) -> list[RuleResult]:
-    with spark_run() as run:
-        return evaluate_point(
-            settings, point_id, spark=run.spark, run_id=run.id, rules=rules, log=_log.info
-        )
 
 
 def _point_as_of(settings: ApplicationSettings, as_of: str) -> str:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, NoReturn
 
-from kstreams_assets.completeness.rule import Scope
+from kstreams_assets.app.rules import Scope
 from kstreams_assets.completeness.view import (
     BEFORE,
     FRACTIONS,

@@ -1,12 +1,10 @@
 """What a cluster holds of an application now, as views of rules; asks the cluster for offsets."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from kstreams_assets.app.model import TopicRoles
 from kstreams_assets.completeness.content import (
-    ClusterRows,
-    Content,
     Moment,
     Part,
     ViewPart,
@@ -14,7 +12,7 @@ from kstreams_assets.completeness.content import (
     wanted,
 )
 from kstreams_assets.completeness.planner import MomentPlanner
-from kstreams_assets.completeness.runnable import Runnable, Standing, listed
+from kstreams_assets.completeness.runnable import Standing, listed
 from kstreams_assets.completeness.view import View, ViewKind
 from kstreams_assets.kafka.clients import java_system_properties, spark_options
 from kstreams_assets.kafka.cluster import KafkaCluster
@@ -27,19 +25,14 @@ from kstreams_assets.warehouse.point import (
     PartitionCut,
     RecoveryPoint,
 )
-from spark_resources.work import ReadRange
+from spark_resources.work import LoggedRows, ReadRange
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
-def needed_topics(rules: Iterable[Runnable]) -> Mapping[str, TopicRoles]:
-    """The topics (of the source) that rules look at, with their roles."""
-    return {view.topic: view.roles for rule in rules for view, _ in rule.views.values()}
-
-
 class ClusterContents:
-    """What there is on a cluster; see `evaluation.Contents`.
+    """What there is on a cluster: the rows of views, and what they are worth; as `MomentPlanner`.
 
     `topics` are looked at, `backup` is the recovery point that was restored, where it is known.
     """
@@ -59,12 +52,14 @@ class ClusterContents:
         self._backup = backup
         self.moment = Moment(self._as_point(point_id, committed, topics))
 
-    def content(self, asked: ViewPart) -> Content:
+    def content(self, asked: ViewPart) -> LoggedRows:
         """The rows of a view."""
         view = asked.view
         parts = wanted(view, self.moment, Part.ALL)
-        return ClusterRows(
-            topic=self._names.get(view.topic, view.topic),
+        return LoggedRows(
+            format=view.format,
+            is_store=view.kind is ViewKind.STORE,
+            source=self._names.get(view.topic, view.topic),
             ranges={one.cut.partition: one.ranges for one in parts},
             in_flight_from=in_flight_from(view, self.moment),
             records=sum(len(each) for one in parts for each in one.ranges),

@@ -1,21 +1,18 @@
 """Which rows the views of a rule hold: places in the warehouse or on a cluster. Pure."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from kstreams_assets.completeness.view import BEFORE, View, ViewKind
 from kstreams_assets.ktables.plan import state_cuts
-from kstreams_assets.offsets import OffsetRange, RangeSet
+from kstreams_assets.offsets import RangeSet
 from kstreams_assets.warehouse.point import (
     GroupOffset,
     PartitionCut,
     RecoveryPoint,
     WantedPartition,
 )
-
-Ranges = Mapping[int, Sequence[OffsetRange]]
-"""Disjoint offset ranges, in order, by partition."""
 
 
 class Part(StrEnum):
@@ -40,62 +37,6 @@ class ViewPart:
 
 
 @dataclass(frozen=True, slots=True)
-class LogSource:
-    """Span files below the table of records `root`: equal sources hold the same records.
-
-    `is_whole`: all there is of the topic, and little enough to be kept in memory. `records` is
-    about how many they hold.
-    """
-
-    topic: str
-    root: str
-    files: tuple[str, ...]
-    records: int
-    is_whole: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class LoggedRows:
-    """Records as the backup holds them: those of `source` and of `saved_file` in the ranges.
-
-    From the offsets in `in_flight_from` on they were not yet processed; partitions that are absent
-    had nothing in flight. `saved_file` has records that were saved with recovery points, of a topic
-    only those that lie in no span file. `records` is their number. `window` is, of a store, the
-    window that ends with this state.
-    """
-
-    source: LogSource
-    ranges: Ranges
-    in_flight_from: Mapping[int, int]
-    saved_file: str | None
-    records: int
-    window: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class SnapshotRows:
-    """The rows of a KTable snapshot: all `rows` of these files of the store's table."""
-
-    store: str
-    window: str
-    files: tuple[str, ...]
-    rows: int
-
-
-@dataclass(frozen=True, slots=True)
-class ClusterRows:
-    """Committed records of a topic on a cluster, under its name there; see `LoggedRows`."""
-
-    topic: str
-    ranges: Ranges
-    in_flight_from: Mapping[int, int]
-    records: int
-
-
-Content = LoggedRows | SnapshotRows | ClusterRows
-
-
-@dataclass(frozen=True, slots=True)
 class Moment:
     """What rules are evaluated at: a recovery point, and the point of the window before it."""
 
@@ -106,11 +47,6 @@ class Moment:
     def at(self, part: Part) -> RecoveryPoint | None:
         """The point that a part of a view is taken from."""
         return self.before if part is Part.BEFORE else self.point
-
-
-def plain_name(name: str) -> str:
-    """The name of a view without `@before`."""
-    return name.removesuffix(BEFORE)
 
 
 def part_of(name: str, view: View, *, by_window: bool) -> Part:

@@ -4,9 +4,10 @@ import logging
 from collections.abc import Callable, Collection, Iterable
 from typing import Final
 
-from kstreams_assets.app.model import TopicRole
+from kstreams_assets.app.model import TopicRole, TopicRoles
+from kstreams_assets.app.rules import Place
 from kstreams_assets.backup.run import Spark
-from kstreams_assets.completeness.evaluate import evaluate_cluster
+from kstreams_assets.completeness.evaluate import Evaluator
 from kstreams_assets.completeness.result import (
     ON_RESTORES,
     Outcome,
@@ -15,8 +16,7 @@ from kstreams_assets.completeness.result import (
     explanation_of,
     rule_checks,
 )
-from kstreams_assets.completeness.rule import Place
-from kstreams_assets.completeness.runnable import Judged, Runnable, runnables_of
+from kstreams_assets.completeness.runnable import Runnable, not_verifiable, runnables_of
 from kstreams_assets.completeness.view import ViewKind
 from kstreams_assets.errors import RestoreIncompleteError, RestoreNotVerifiedError
 from kstreams_assets.kafka.cluster import KafkaCluster
@@ -27,12 +27,10 @@ from kstreams_assets.restore.target import require_empty_group, require_own_targ
 from kstreams_assets.settings import ApplicationSettings
 from kstreams_assets.warehouse.restores import RestoreMode, RestoreState, StoredRestore
 
-_INPUT_ONLY: Final = frozenset({TopicRole.INPUT.value})
-
 
 def rules_on_restores(settings: ApplicationSettings) -> list[Runnable]:
     """The rules with place `restore`, and the recomputed stores."""
-    return [rule for rule in runnables_of(settings) if Place.RESTORE in rule.on]
+    return [rule for rule in runnables_of(settings) if Place.RESTORE in rule.rule.on]
 
 
 def why_not_judged(rule: Runnable, restore: StoredRestore) -> str:
@@ -55,13 +53,14 @@ def why_not_judged(rule: Runnable, restore: StoredRestore) -> str:
         )
     asked = restore.asked
     read = {view.topic for view in views if view.kind is ViewKind.TOPIC}
-    inputs = {topic for topic in read if frozenset(restored[topic].roles) == _INPUT_ONLY}
+    roles = {topic: TopicRoles(map(TopicRole, restored[topic].roles)) for topic in read}
+    inputs = {topic for topic in read if roles[topic].input_only}
     if asked.get("inputs") == InputsExtent.TAIL.value and inputs:
         return (
             f"Only the tail of {_join(inputs)} was restored, but the rule reads it. Restore with"
             " inputs: full to have it judged."
         )
-    logs = {topic for topic in read if TopicRole.CHANGELOG.value in restored[topic].roles}
+    logs = {topic for topic in read if roles[topic].is_changelog}
     if asked.get("changelog_source") == ChangelogSource.SNAPSHOT.value and logs:
         return (
             f"{_join(logs)} was written from KTable snapshots, one record of each key, but the rule"
@@ -119,18 +118,14 @@ def evaluate_restore(
     with KafkaCluster(target) as cluster:
         require_own_target(settings, restore, cluster)
         require_empty_group(restore.group, cluster, operation="evaluate completeness rules")
-        found = evaluate_cluster(
-            settings,
-            cluster,
-            names={topic.source: topic.target for topic in restore.topics},
-            committed=_committed(restore, cluster),
-            point_id=restore.point_id,
-            spark=spark,
-            run_id=restore.run_id,
-            rules=judged,
-            place=Place.RESTORE,
-            log=log,
-        )
+        with Evaluator(settings, spark=spark, run_id=restore.run_id, log=log) as evaluator:
+            found = evaluator.cluster(
+                cluster,
+                names={topic.source: topic.target for topic in restore.topics},
+                committed=_committed(restore, cluster),
+                point_id=restore.point_id,
+                rules=judged,
+            )
     return [*found, *skipped]
 
 
@@ -196,9 +191,9 @@ def _committed(restore: StoredRestore, cluster: KafkaCluster) -> dict[TopicParti
 
 def _skipped(rule: Runnable, why: str, restore: StoredRestore) -> RuleResult:
     return rule.result(
-        Judged(Outcome.NOT_VERIFIABLE, why),
+        not_verifiable(why),
         Place.RESTORE,
-        application_id=restore.application_id,
-        run_id=restore.run_id,
+        restore.application_id,
+        restore.run_id,
         point_id=restore.point_id,
     )

@@ -3,25 +3,19 @@
 import shutil
 import time
 import uuid
-from collections.abc import Collection, Iterable, Mapping, Sequence, Set
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Final
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from kstreams_assets.closing import Closing
 from kstreams_assets.completeness.content import (
-    Content,
-    LoggedRows,
-    LogSource,
     Moment,
     Part,
-    SnapshotRows,
     ViewPart,
     in_flight_from,
     wanted,
@@ -32,21 +26,16 @@ from kstreams_assets.errors import RecoveryPointNotFoundError
 from kstreams_assets.ktables.snapshot import Snapshot, TableStore
 from kstreams_assets.ktables.snapshots_table import SnapshotsTable
 from kstreams_assets.ktables.table import open_table, window_files
-from kstreams_assets.offsets import OffsetRange, TopicPartitionId
+from kstreams_assets.offsets import OffsetRange
 from kstreams_assets.settings import ApplicationSettings
 from kstreams_assets.warehouse.contents import Contents
 from kstreams_assets.warehouse.judge import PointStatus, Restores
 from kstreams_assets.warehouse.layout import Warehouse
 from kstreams_assets.warehouse.ledger import Ledger, PartitionLife, rows_with_gap
 from kstreams_assets.warehouse.point import PartitionCut, RecoveryPoint, WantedPartition
-from kstreams_assets.warehouse.points import (
-    RecoveryPointTable,
-    SavedRecordsTable,
-    at_edges,
-    by_partition,
-)
+from kstreams_assets.warehouse.points import RecoveryPointTable, at_edges
 from kstreams_assets.warehouse.spans import GapCause, Window
-from kstreams_assets.warehouse.table import storage_failures
+from spark_resources.work import Content, LoggedRows, LogSource, SnapshotRows
 
 
 class Moments:
@@ -61,10 +50,16 @@ class Moments:
 
     def of_window(self, window: Window) -> Moment | None:
         """The point that ends a window and that of the window before; None if not backed up."""
-        point = self._load(self._closing.get(window))
+        point = self.point(self._closing.get(window))
         if point is None:
             return None
-        return Moment(point, self._before(window), window.key)
+        adjacent = [w for w in self._closing if w.end_ms == window.start_ms]
+        if adjacent:
+            before = self._closing[adjacent[0]]
+        else:
+            earlier = at_edges(self._table.instants(self._application_id), [window.start_ms])
+            before = next(iter(earlier), None)
+        return Moment(point, self.point(before), window.key)
 
     def of_point(self, point_id: str) -> Moment:
         """A point, and the last one before it that ends a window.
@@ -75,22 +70,18 @@ class Moments:
         for window, closing in self._closing.items():
             if closing == point_id and (moment := self.of_window(window)) is not None:
                 return moment
-        point = self._load(point_id)
+        point = self.point(point_id)
         if point is None:
             raise RecoveryPointNotFoundError(application_id=self._application_id, point_id=point_id)
         ended = [w for w in self._closing if w.end_ms <= point.effective_at_ms]
-        before = self._load(self._closing[max(ended)]) if ended else None
-        return Moment(point, before)
+        return Moment(point, self.point(self._closing[max(ended)]) if ended else None)
 
-    def point(self, point_id: str) -> RecoveryPoint | None:
+    def point(self, point_id: str | None) -> RecoveryPoint | None:
         """A point by its id, None where it is not there (any more)."""
-        return self._load(point_id)
-
-    def prefetch(self, point_ids: Iterable[str]) -> None:
-        """Load points at once that will be asked for one by one."""
-        wanted = [point_id for point_id in point_ids if point_id not in self._points]
-        found = self._table.load(self._application_id, wanted) if wanted else []
-        self._points |= {point.id: point for point in found}
+        if point_id is not None and point_id not in self._points:
+            found = self._table.load(self._application_id, [point_id])
+            self._points |= {point.id: point for point in found}
+        return None if point_id is None else self._points.get(point_id)
 
     @cached_property
     def _closing(self) -> dict[Window, str]:
@@ -102,19 +93,6 @@ class Moments:
             for window, point_id in closing.items()
             if point_id is not None
         }
-
-    def _before(self, window: Window) -> RecoveryPoint | None:
-        adjacent = [w for w in self._closing if w.end_ms == window.start_ms]
-        if adjacent:
-            return self._load(self._closing[adjacent[0]])
-        earlier = at_edges(self._table.instants(self._application_id), [window.start_ms])
-        return self._load(next(iter(earlier), None))
-
-    def _load(self, point_id: str | None) -> RecoveryPoint | None:
-        if point_id is None:
-            return None
-        self.prefetch([point_id])
-        return self._points.get(point_id)
 
 
 class Snapshots:
@@ -136,7 +114,7 @@ class Snapshots:
         """Where the rows of a snapshot are; there must be one."""
         snapshot = self._by_point[store.store, point_id]
         files = tuple(str(path) for path, _ in self._files_of(snapshot))
-        return SnapshotRows(store.store, snapshot.window.key, files, snapshot.rows)
+        return SnapshotRows(store.format, snapshot.window.key, files, snapshot.rows)
 
     def doubt(self, store: TableStore, point_id: str) -> str:
         """Why a snapshot is not proved; empty where it is, or where there is none."""
@@ -206,148 +184,6 @@ def _age_of(folder: Path) -> float:
         return time.time()
 
 
-class PointWorth:
-    """Judges one point for rules, each by the topics and stores that it looks at."""
-
-    def __init__(
-        self,
-        moment: Moment,
-        *,
-        contents: Contents,
-        snapshots: Snapshots,
-        backed_up: Set[str],
-    ) -> None:
-        self._moment, self._contents = moment, contents
-        self._snapshots, self._backed_up = snapshots, backed_up
-
-    def standings(self, views: Sequence[Sequence[ViewPart]]) -> list[Standing]:
-        """What stands against judging each of some rules, given the views of each."""
-        logged = [[one for one in of_rule if not one.of_snapshot] for of_rule in views]
-        return [
-            self._standing(of_rule, standing)
-            for of_rule, standing in zip(views, self._judged(logged), strict=True)
-        ]
-
-    def _standing(self, views: Sequence[ViewPart], standing: Standing) -> Standing:
-        missing = {one.view.topic for one in views if not self._is_backed_up(one.view)}
-        if missing:
-            return Standing(not_covered=f"Not in the backup: {listed(sorted(missing))}.")
-        doubts = [self._snapshot_doubt(one) for one in views if one.of_snapshot]
-        return replace(
-            standing,
-            unproven=" ".join(doubt for doubt in (*doubts, standing.unproven) if doubt),
-            incomplete=listed(text for one in views for text in self._incomplete(one)),
-            unknown=self._unknown(views),
-        )
-
-    def standings_of_restored(
-        self, views: Sequence[Sequence[ViewPart]], besides: Sequence[Sequence[str]]
-    ) -> list[Standing]:
-        """The same for a cluster that was restored from the point, with `besides` missing there.
-
-        What the backup does not hold was accepted with the restore.
-        """
-        covered = [
-            [one for one in of_rule if one.view.topic in self._backed_up] for of_rule in views
-        ]
-        return [
-            replace(
-                standing,
-                not_covered="",
-                unproven=standing.unproven or standing.not_covered,
-                incomplete=listed([*self._begun_late(of_rule), *texts]),
-            )
-            for of_rule, standing, texts in zip(views, self._judged(covered), besides, strict=True)
-        ]
-
-    def _judged(self, views: Sequence[Sequence[ViewPart]]) -> list[Standing]:
-        """What the point, and the one before where it is looked at, give of each rule's topics."""
-        points: list[RecoveryPoint] = []
-        slices: list[tuple[int, int]] = []
-        for of_rule in views:
-            first = len(points)
-            now = [one for one in of_rule if one.part is not Part.BEFORE]
-            then = [one for one in of_rule if one.part is Part.BEFORE]
-            points.append(self._narrowed(self._moment.point, now))
-            if self._moment.before is not None and then:
-                points.append(self._narrowed(self._moment.before, then))
-            slices.append((first, len(points)))
-        statuses = self._contents.statuses(points)
-        return [_standing_of(statuses[first:end]) for first, end in slices]
-
-    def _narrowed(self, point: RecoveryPoint, views: Sequence[ViewPart]) -> RecoveryPoint:
-        """The point with only the partitions and offsets that are looked at."""
-        cuts = [
-            _narrowed(one) for each in views for one in wanted(each.view, self._moment, each.part)
-        ]
-        return point.narrowed(cuts)
-
-    def _incomplete(self, asked: ViewPart) -> list[str]:
-        """Partitions of a topic of which records are missing for good."""
-        if not _is_counted(asked):
-            return []
-        found = []
-        for one in wanted(asked.view, self._moment, asked.part):
-            lost = self._contents.missing(one)
-            if lost and lost[0].start == 0:
-                found.append(f"{one.cut.id} begins at offset {lost[0].end} in the backup")
-            elif lost:
-                lacking = f"{lost[0].start} to {lost[0].end - 1}"
-                found.append(f"{one.cut.id} lacks offsets {lacking} in the backup")
-        return found
-
-    def _begun_late(self, views: Sequence[ViewPart]) -> list[str]:
-        """Partitions of which a restore from the point has not all records."""
-        topics = {one.view.topic for one in views if _is_counted(one)}
-        return [
-            f"{cut.id} begins at offset {cut.log_start} in the backup"
-            for cut in self._moment.point.partitions
-            if cut.topic in topics and cut.log_start > 0
-        ]
-
-    def _unknown(self, views: Sequence[ViewPart]) -> str:
-        known = {cut.topic for cut in self._moment.point.partitions}
-        unknown = sorted({one.view.topic for one in views} - known)
-        return f"The recovery point does not know {listed(unknown)}." if unknown else ""
-
-    def _is_backed_up(self, view: View) -> bool:
-        """Records in flight are saved with the point, whatever is backed up."""
-        return view.topic in self._backed_up or view.is_transient
-
-    def _snapshot_doubt(self, asked: ViewPart) -> str:
-        point = self._moment.at(asked.part)
-        if asked.view.store is None or point is None:
-            return ""
-        return self._snapshots.doubt(asked.view.store, point.id)
-
-
-def _standing_of(statuses: Sequence[PointStatus]) -> Standing:
-    by_gift = {status.gives: status for status in statuses}
-    bad = by_gift.get(Restores.NOTHING)
-    if bad is not None:
-        return Standing(not_covered=f"Recovery point {bad.id}: {bad.reason}")
-    repeating = by_gift.get(Restores.AT_LEAST_ONCE)
-    unproven = by_gift.get(Restores.UNPROVEN)
-    return Standing(
-        repeats=repeating.reason.rstrip(".") if repeating else "",
-        unproven=unproven.reason if unproven else "",
-    )
-
-
-def _is_counted(asked: ViewPart) -> bool:
-    """Whether a view shows all records of a topic, or all that are new."""
-    view = asked.view
-    return not (view.kind is ViewKind.STORE or view.is_transient or asked.part is Part.BEFORE)
-
-
-def _narrowed(one: WantedPartition) -> PartitionCut:
-    """The cut with only the offsets that are looked at."""
-    if not one.ranges:
-        return replace(one.cut, end=one.cut.log_start, excluded=())
-    start = max(one.cut.log_start, one.ranges[0].start)
-    return replace(one.cut, log_start=start, end=max(start, one.ranges[-1].end))
-
-
 _KEPT_BYTES: Final = 256 * 1024**2
 """A topic of which not more is backed up is read and decoded once for all that is evaluated."""
 _ALL: Final = (OffsetRange(0, 2**62),)
@@ -360,34 +196,17 @@ class ContentPlanner:
     """
 
     def __init__(self, settings: ApplicationSettings, staging: Staging) -> None:
-        self._settings, self._staging = settings, staging
-        name, topics = settings.application_id, {t.name for t in settings.application.topics}
-        topics |= {topic.name for topic in settings.topics}
+        self.settings, self.staging = settings, staging
         self.backed_up = {topic.name for topic in settings.topics}
+        topics = {topic.name for topic in settings.application.topics} | self.backed_up
         self.moments = Moments(settings, topics)
         self.snapshots = Snapshots(settings)
         self.contents = Contents.of(settings)
-        self._ledger = Ledger(settings.warehouse, name)
-        self._root = str(settings.warehouse.records(name))
-        self._saved = SavedRecordsTable(settings.warehouse)
         self._whole: dict[tuple[PartitionLife, ...], LogSource | None] = {}
 
     def at(self, moment: Moment) -> "MomentPlanner":
         """What is there at one point."""
         return MomentPlanner(self, moment)
-
-    def saved(self, point: RecoveryPoint, topic: str) -> Mapping[TopicPartitionId, pa.Table]:
-        """The records of a topic that were saved with a point, by partition."""
-        cuts = {
-            cut.id: cut
-            for cut in point.partitions
-            if cut.topic == topic and cut.saved_from is not None and cut.saved_from < cut.end
-        }
-        return by_partition(self._saved.of_cuts(point, cuts)) if cuts else {}
-
-    def stage(self, rows: Sequence[pa.Table]) -> str | None:
-        """A file with these records; None without any."""
-        return self._staging.write(pa.concat_tables(rows)) if rows else None
 
     def source(self, topic: str, parts: Sequence[WantedPartition]) -> LogSource:
         """All files of a topic if they are worth keeping, else those that are needed."""
@@ -401,7 +220,8 @@ class ContentPlanner:
     @cached_property
     def compacted_topics(self) -> frozenset[str]:
         """Topics of which compaction had removed records before they were backed up."""
-        rows = self._ledger.span_rows(self.backed_up, columns=["topic", "gaps"])
+        ledger = Ledger(self.settings.warehouse, self.settings.application_id)
+        rows = ledger.span_rows(self.backed_up, columns=["topic", "gaps"])
         return frozenset(
             rows["topic"][index].as_py() for index in rows_with_gap(rows, {GapCause.COMPACTED})
         )
@@ -410,7 +230,7 @@ class ContentPlanner:
         found = [one for part in parts for one in self.contents.files(part)]
         source = LogSource(
             topic=topic,
-            root=self._root,
+            root=str(self.settings.warehouse.records(self.settings.application_id)),
             files=tuple(str(file.path) for file, _ in found),
             records=sum(file.records for file, _ in found),
         )
@@ -418,34 +238,74 @@ class ContentPlanner:
 
 
 class MomentPlanner:
-    """The contents of views at one point, and what they are worth."""
+    """The rows of views at one point, and what they are worth for each rule that reads them."""
 
     def __init__(self, shared: ContentPlanner, moment: Moment) -> None:
         self._shared, self.moment = shared, moment
-        self._worth = PointWorth(
-            moment,
-            contents=shared.contents,
-            snapshots=shared.snapshots,
-            backed_up=shared.backed_up,
-        )
-        self._saved: dict[tuple[str, str], Mapping[TopicPartitionId, pa.Table]] = {}
 
     def content(self, asked: ViewPart) -> Content:
         """The rows of a view."""
-        point = self.moment.at(asked.part)
-        if asked.of_snapshot and asked.view.store is not None and point is not None:
-            return self._shared.snapshots.rows(asked.view.store, point.id)
-        return self._logged(asked.view, asked.part, point)
+        view, point = asked.view, self.moment.at(asked.part)
+        if asked.of_snapshot and view.store is not None and point is not None:
+            return self._shared.snapshots.rows(view.store, point.id)
+        parts = wanted(view, self.moment, asked.part)
+        saved = self._saved(view, point, parts) if point is not None else []
+        source = self._shared.source(view.topic, parts)
+        return LoggedRows(
+            format=view.format,
+            is_store=view.kind is ViewKind.STORE,
+            source=source,
+            ranges={one.cut.partition: one.ranges for one in parts},
+            in_flight_from=in_flight_from(view, self.moment),
+            saved_file=self._shared.staging.write(pa.concat_tables(saved)) if saved else None,
+            records=source.records + sum(rows.num_rows for rows in saved),
+            window=self.moment.window if asked.part is Part.ALL else None,
+        )
+
+    def _saved(
+        self, view: View, point: RecoveryPoint, parts: Sequence[WantedPartition]
+    ) -> list[pa.Table]:
+        """Records that were saved with points: of a topic only those that no file holds."""
+        parts = [
+            one
+            for one in parts
+            if one.cut.saved_from is not None and one.cut.saved_from < one.cut.end
+        ]
+        if not parts:
+            return []
+        if view.kind is ViewKind.STORE:  # the newest of a key counts, whatever comes twice
+            return [*self._shared.contents.saved(point, parts).values()]
+        found = self._shared.contents.at(point, parts)
+        return [rows for one in parts if (rows := found.only_saved(one.cut.id)).num_rows]
 
     def standings(self, views: Sequence[Sequence[ViewPart]]) -> list[Standing]:
         """What stands against judging each of some rules, given the views of each."""
-        return self._worth.standings(views)
+        logged = [[one for one in of_rule if not one.of_snapshot] for of_rule in views]
+        return [
+            self._standing(of_rule, standing)
+            for of_rule, standing in zip(views, self._judged(logged), strict=True)
+        ]
 
     def standings_of_restored(
         self, views: Sequence[Sequence[ViewPart]], besides: Sequence[Sequence[str]]
     ) -> list[Standing]:
-        """The same for a cluster that was restored from the point, with `besides` missing there."""
-        return self._worth.standings_of_restored(views, besides)
+        """The same for a cluster that was restored from the point, with `besides` missing there.
+
+        What the backup does not hold was accepted with the restore.
+        """
+        covered = [
+            [one for one in of_rule if one.view.topic in self._shared.backed_up]
+            for of_rule in views
+        ]
+        return [
+            replace(
+                standing,
+                not_covered="",
+                unproven=standing.unproven or standing.not_covered,
+                incomplete=listed([*self._begun_late(of_rule), *texts]),
+            )
+            for of_rule, standing, texts in zip(views, self._judged(covered), besides, strict=True)
+        ]
 
     def lacking_snapshots(self, views: Sequence[ViewPart]) -> list[str]:
         """Stores among these that are to come from a snapshot, and have none."""
@@ -470,46 +330,95 @@ class MomentPlanner:
         """The text: nothing in a warehouse is secret."""
         return text
 
-    def _logged(self, view: View, part: Part, point: RecoveryPoint | None) -> LoggedRows:
-        parts = wanted(view, self.moment, part)
-        saved = self._saved_of(point, view.topic) if point and parts else {}
-        rows = [
-            found
-            for one in parts
-            if (found := self._only_saved(view, one, saved.get(one.cut.id))) is not None
+    def _standing(self, views: Sequence[ViewPart], standing: Standing) -> Standing:
+        topics = {one.view.topic for one in views}
+        # Records in flight are saved with the point, whatever is backed up.
+        transient = {one.view.topic for one in views if one.view.is_transient}
+        missing = topics - self._shared.backed_up - transient
+        if missing:
+            return Standing(not_covered=f"Not in the backup: {listed(sorted(missing))}.")
+        doubts = [
+            self._shared.snapshots.doubt(one.view.store, point.id)
+            for one in views
+            if one.of_snapshot and one.view.store is not None
+            if (point := self.moment.at(one.part)) is not None
         ]
-        source = self._shared.source(view.topic, parts)
-        return LoggedRows(
-            source=source,
-            ranges={one.cut.partition: one.ranges for one in parts},
-            in_flight_from=in_flight_from(view, self.moment),
-            saved_file=self._shared.stage(rows),
-            records=source.records + sum(found.num_rows for found in rows),
-            window=self.moment.window if part is Part.ALL else None,
+        unknown = topics - {cut.topic for cut in self.moment.point.partitions}
+        return replace(
+            standing,
+            unproven=" ".join(doubt for doubt in (*doubts, standing.unproven) if doubt),
+            incomplete=listed(text for one in views for text in self._incomplete(one)),
+            unknown=f"The recovery point does not know {listed(sorted(unknown))}."
+            if unknown
+            else "",
         )
 
-    def _only_saved(
-        self, view: View, one: WantedPartition, saved: pa.Table | None
-    ) -> pa.Table | None:
-        """Of saved records those that no file holds; of a store all: the newest of a key counts."""
-        if saved is None or saved.num_rows == 0 or view.kind is ViewKind.STORE:
-            return saved
-        low, high = saved["offset"][0].as_py(), saved["offset"][-1].as_py()
-        near = replace(one, ranges=(OffsetRange(low, high + 1),))
-        stored = [_offsets(file.path) for file, _ in self._shared.contents.files(near)]
-        if not stored:
-            return saved
-        rest = saved.filter(pa.array(~np.isin(saved["offset"].to_numpy(), np.concatenate(stored))))
-        return rest if rest.num_rows else None
+    def _judged(self, views: Sequence[Sequence[ViewPart]]) -> list[Standing]:
+        """What the point, and the one before where it is looked at, give of each rule's topics."""
+        points: list[RecoveryPoint] = []
+        slices: list[tuple[int, int]] = []
+        for of_rule in views:
+            first = len(points)
+            now = [one for one in of_rule if one.part is not Part.BEFORE]
+            then = [one for one in of_rule if one.part is Part.BEFORE]
+            points.append(self._narrowed(self.moment.point, now))
+            if self.moment.before is not None and then:
+                points.append(self._narrowed(self.moment.before, then))
+            slices.append((first, len(points)))
+        statuses = self._shared.contents.statuses(points)
+        return [_standing_of(statuses[first:end]) for first, end in slices]
 
-    def _saved_of(self, point: RecoveryPoint, topic: str) -> Mapping[TopicPartitionId, pa.Table]:
-        # Of input topics and outputs nothing is saved; then nothing is read either.
-        if (point.id, topic) not in self._saved:
-            self._saved[point.id, topic] = self._shared.saved(point, topic)
-        return self._saved[point.id, topic]
+    def _narrowed(self, point: RecoveryPoint, views: Sequence[ViewPart]) -> RecoveryPoint:
+        """The point with only the partitions and offsets that are looked at."""
+        cuts = [
+            _narrowed(one) for each in views for one in wanted(each.view, self.moment, each.part)
+        ]
+        return point.narrowed(cuts)
+
+    def _incomplete(self, asked: ViewPart) -> list[str]:
+        """Partitions of a topic of which records are missing for good."""
+        if not _is_counted(asked):
+            return []
+        found = []
+        for one in wanted(asked.view, self.moment, asked.part):
+            lost = self._shared.contents.missing(one)
+            if lost and lost[0].start == 0:
+                found.append(f"{one.cut.id} begins at offset {lost[0].end} in the backup")
+            elif lost:
+                lacking = f"{lost[0].start} to {lost[0].end - 1}"
+                found.append(f"{one.cut.id} lacks offsets {lacking} in the backup")
+        return found
+
+    def _begun_late(self, views: Sequence[ViewPart]) -> list[str]:
+        """Partitions of which a restore from the point has not all records."""
+        topics = {one.view.topic for one in views if _is_counted(one)}
+        return [
+            f"{cut.id} begins at offset {cut.log_start} in the backup"
+            for cut in self.moment.point.partitions
+            if cut.topic in topics and cut.log_start > 0
+        ]
 
 
-def _offsets(file: Path) -> npt.NDArray[np.int64]:
-    with storage_failures(file):
-        parquet = pq.ParquetFile(file, page_checksum_verification=True)
-        return parquet.read(columns=["offset"])["offset"].to_numpy()
+def _standing_of(statuses: Sequence[PointStatus]) -> Standing:
+    reasons = {status.gives: status.reason for status in statuses}
+    for status in statuses:
+        if status.gives is Restores.NOTHING:
+            return Standing(not_covered=f"Recovery point {status.id}: {status.reason}")
+    return Standing(
+        repeats=reasons.get(Restores.AT_LEAST_ONCE, "").rstrip("."),
+        unproven=reasons.get(Restores.UNPROVEN, ""),
+    )
+
+
+def _is_counted(asked: ViewPart) -> bool:
+    """Whether a view shows all records of a topic, or all that are new."""
+    view = asked.view
+    return not (view.kind is ViewKind.STORE or view.is_transient or asked.part is Part.BEFORE)
+
+
+def _narrowed(one: WantedPartition) -> PartitionCut:
+    """The cut with only the offsets that are looked at."""
+    if not one.ranges:
+        return replace(one.cut, end=one.cut.log_start, excluded=())
+    start = max(one.cut.log_start, one.ranges[0].start)
+    return replace(one.cut, log_start=start, end=max(start, one.ranges[-1].end))

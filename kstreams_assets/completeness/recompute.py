@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from kstreams_assets.completeness.rule import Recomputation, WindowedBy
+from kstreams_assets.app.rules import Recomputation, WindowedBy
 from kstreams_assets.completeness.view import (
     FRACTIONS,
     NUMBERS,

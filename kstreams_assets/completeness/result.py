@@ -8,14 +8,15 @@ from typing import Annotated, Final
 import pyarrow.compute as pc
 
 from kstreams_assets.app.names import folded
+from kstreams_assets.app.rules import CompletenessRule, Place, Scope
 from kstreams_assets.checks import Severity
 from kstreams_assets.completeness.recompute import RULE_PREFIX
-from kstreams_assets.completeness.rule import CompletenessRule, Place, Scope
 from kstreams_assets.errors import ConfigurationError
 from kstreams_assets.settings import ApplicationSettings
 from kstreams_assets.warehouse.column import ApplicationId, Column, Columns
 from kstreams_assets.warehouse.layout import Warehouse
 from kstreams_assets.warehouse.table import Table, one_of
+from spark_resources.work import NO_SAMPLE, Sample
 
 
 class Outcome(StrEnum):
@@ -36,14 +37,6 @@ class RuleKind(StrEnum):
 
     RULE = "rule"
     RECOMPUTE = "recompute"
-
-
-@dataclass(frozen=True, slots=True)
-class Sample:
-    """The first rows in violation, as text; null is None."""
-
-    columns: tuple[str, ...] = ()
-    rows: tuple[tuple[str | None, ...], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +65,7 @@ class RuleResult:
             columns=Column("Columns of the first rows in violation.", name="sample_columns"),
             rows=Column("These rows, at most 20, as text; null is null.", name="sample_rows"),
         ),
-    ] = Sample()
+    ] = NO_SAMPLE
     stores_from: Annotated[
         str,
         Column("Where the content of stores came from; empty where no store was looked at."),

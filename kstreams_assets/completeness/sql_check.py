@@ -19,9 +19,9 @@ import sqlglot
 from sqlglot import TokenType, exp, tokenize
 from sqlglot.errors import ParseError, SqlglotError, TokenError
 
+from kstreams_assets.app.rules import Recomputation, Scope, WindowedBy
 from kstreams_assets.app.store_format import StoreKind
 from kstreams_assets.completeness.recompute import store_view, value_path
-from kstreams_assets.completeness.rule import Recomputation, Scope, WindowedBy
 from kstreams_assets.completeness.view import (
     NUMBERS,
     KnownViews,

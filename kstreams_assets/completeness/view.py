@@ -7,7 +7,16 @@ from enum import StrEnum
 from typing import Final
 
 from kstreams_assets.app.model import AppTopic, Store, TopicRole, TopicRoles
-from kstreams_assets.app.store_columns import KEY_PARTS, TYPES, SchemaField, parse_schema
+from kstreams_assets.app.rules import Scope, TopicFormat
+from kstreams_assets.app.store_columns import (
+    COMMON_COLUMNS,
+    KEY_PARTS,
+    TYPES,
+    SchemaField,
+    key_parts_of,
+    parse_schema,
+    value_columns,
+)
 from kstreams_assets.app.store_format import (
     BYTES,
     FRAMED,
@@ -16,23 +25,9 @@ from kstreams_assets.app.store_format import (
     StoreKind,
     format_of,
 )
-from kstreams_assets.completeness.rule import Scope, TopicFormat
 from kstreams_assets.ktables.snapshot import TableStore
 from kstreams_assets.settings import ApplicationSettings
 
-COMMON_COLUMNS: Final = (
-    "_key",
-    "_value",
-    "_partition",
-    "_offset",
-    "_timestamp",
-    "_timestamp_ms",
-    "_window",
-    "_headers",
-    "_in_flight",
-    "_decode_error",
-)
-"""Columns that every view has."""
 BEFORE: Final = "@before"
 """Ends the name of a view that holds what there was at the point of the window before."""
 STORE_PREFIX: Final = "store:"
@@ -113,21 +108,6 @@ def views_of(settings: ApplicationSettings) -> Mapping[str, View]:
         if topic.is_internal and topic.name.startswith(prefix):
             views.setdefault(topic.name.removeprefix(prefix), view)
     return views
-
-
-def value_columns(fields: Iterable[str], key_parts: Iterable[str] = ()) -> tuple[str, ...]:
-    """The fields of a struct value that become columns of their own.
-
-    A field named like a common column or a key part gives way (it is still in `_value`). Names are
-    compared without case, as Spark compares them.
-    """
-    taken = {name.lower() for name in (*COMMON_COLUMNS, *key_parts)}
-    return tuple(field for field in fields if field.lower() not in taken)
-
-
-def key_parts_of(kind: StoreKind) -> tuple[str, ...]:
-    """The columns that only views of this kind of store have, such as `window_start_ms`."""
-    return tuple(name for name, _, _ in KEY_PARTS.get(kind, ()))
 
 
 def _of_topic(topic: AppTopic, formats: Mapping[str, TopicFormat]) -> View:

@@ -245,22 +245,19 @@ def rules_after_catching_up(
     Not by the way of restores, which asks for a group without members: a closed application may
     stay one until its session timeout.
     """
-    from kstreams_assets.completeness.evaluate import evaluate_cluster
+    from kstreams_assets.completeness.evaluate import Evaluator
 
     restored = {topic.target for topic in restore.topics}
     offsets = cluster.group_offsets(restore.group)
-    return tuple(
-        evaluate_cluster(
-            settings,
+    with Evaluator(settings, spark=spark, run_id=restore.run_id) as evaluator:
+        found = evaluator.cluster(
             cluster,
             names={topic.source: topic.target for topic in restore.topics},
             committed={id_: o.offset for id_, o in offsets.items() if id_.topic in restored},
             point_id=restore.point_id,
-            spark=spark,
-            run_id=restore.run_id,
             rules=sorted(rules),
         )
-    )
+    return tuple(found)
 
 
 _SAMPLE: Final = 5

@@ -12,7 +12,6 @@ from kstreams_assets.completeness.result import (
     Outcome,
     RuleCheck,
     RuleResult,
-    Sample,
     counts,
     explanation_of,
     is_red,
@@ -35,6 +34,7 @@ from kstreams_assets.orchestration.partitions import window_partitions
 from kstreams_assets.settings import ApplicationSettings
 from kstreams_assets.warehouse.calendar import WindowCalendar
 from spark_resources.resource import SparkSessionResource
+from spark_resources.work import Sample
 
 Values = dict[str, dg.MetadataValue]
 

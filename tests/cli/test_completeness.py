@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -9,10 +10,10 @@ from typing import Any
 
 import pytest
 
+from kstreams_assets.app.rules import Place
 from kstreams_assets.checks import Severity
 from kstreams_assets.cli import completeness
 from kstreams_assets.completeness.result import Outcome, ResultsTable, RuleResult
-from kstreams_assets.completeness.rule import Place
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.restore.request import RestoreRequest
 from kstreams_assets.warehouse.calendar import WindowCalendar
@@ -44,14 +45,10 @@ class _Evaluation:
     outcomes: dict[str, Outcome] = field(default_factory=dict)
     asked: list[tuple[str, list[str]]] = field(default_factory=list)
 
-    def window(
-        self, settings: object, window: Window, *, rules: Sequence[str], **_: Any
-    ) -> list[RuleResult]:
+    def window(self, window: Window, *, rules: Sequence[str]) -> list[RuleResult]:
         return self._results(window.key, rules, window=window.key)
 
-    def point(
-        self, settings: object, point_id: str, *, rules: Sequence[str], **_: Any
-    ) -> list[RuleResult]:
+    def point(self, point_id: str, *, rules: Sequence[str]) -> list[RuleResult]:
         return self._results(point_id, rules, point_id=point_id)
 
     def restore(
@@ -90,8 +87,7 @@ def _half_past_four() -> Iterator[None]:
 def evaluation(monkeypatch: pytest.MonkeyPatch) -> _Evaluation:
     """What the command calls."""
     made = _Evaluation()
-    monkeypatch.setattr(completeness, "evaluate_window", made.window)
-    monkeypatch.setattr(completeness, "evaluate_point", made.point)
+    monkeypatch.setattr(completeness, "Evaluator", lambda *_, **__: nullcontext(made))
     monkeypatch.setattr(completeness, "evaluate_restore", made.restore)
     return made
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from kstreams_assets.app.rules import Place
 from kstreams_assets.cli import restore as restore_module
 from kstreams_assets.completeness.result import Outcome, RuleResult
-from kstreams_assets.completeness.rule import Place
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.restore.plan import RestorePlan

@@ -2,9 +2,10 @@
 
 from collections.abc import Sequence
 
+from kstreams_assets.app.rules import EVERYWHERE, CompletenessRule, Place, Scope
 from kstreams_assets.checks import Severity
-from kstreams_assets.completeness.result import Outcome, RuleKind, RuleResult, Sample
-from kstreams_assets.completeness.rule import EVERYWHERE, CompletenessRule, Place, Scope
+from kstreams_assets.completeness.result import Outcome, RuleKind, RuleResult
+from spark_resources.work import Sample
 
 SAMPLE = Sample(("customer", "difference"), (("anna", "2"), (None, "-1")))
 

@@ -9,9 +9,9 @@ import pyarrow as pa
 from deltalake import write_deltalake
 
 from kstreams_assets.app.model import AppTopic, Store, StreamsApplication, TopicRole, TopicRoles
+from kstreams_assets.app.rules import CompletenessRule, TopicFormat
 from kstreams_assets.app.store_format import Encoding, Format, StoreFormat
 from kstreams_assets.backup.result import TopicBackup
-from kstreams_assets.completeness.rule import CompletenessRule, TopicFormat
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.kafka.raw_batch import RawRecord
 from kstreams_assets.offsets import OffsetRange, TopicPartitionId

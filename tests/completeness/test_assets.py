@@ -9,9 +9,9 @@ from typing import Any
 import dagster as dg
 import pytest
 
+from kstreams_assets.app.rules import Place, Recomputation
 from kstreams_assets.checks import Severity
 from kstreams_assets.completeness.result import Outcome, RuleResult
-from kstreams_assets.completeness.rule import Place, Recomputation
 from kstreams_assets.errors import KTableWindowError
 from kstreams_assets.orchestration import completeness as assets
 from kstreams_assets.settings import ApplicationSettings

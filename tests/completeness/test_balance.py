@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kstreams_assets.app.rules import Scope
 from kstreams_assets.completeness.balance import (
     Comparison,
     Function,
@@ -16,7 +17,6 @@ from kstreams_assets.completeness.balance import (
     balance_sql,
     parse_balance,
 )
-from kstreams_assets.completeness.rule import Scope
 from kstreams_assets.completeness.sql_check import check_rule_sql
 from kstreams_assets.completeness.view import KnownViews, RuleTextError
 from spark_resources.resource import SparkSessionResource

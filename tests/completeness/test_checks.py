@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from kstreams_assets.app.rules import CompletenessRule, Place, Recomputation, Scope
 from kstreams_assets.checks import Severity
 from kstreams_assets.completeness.result import (
     AT_WINDOWS,
@@ -16,7 +17,6 @@ from kstreams_assets.completeness.result import (
     rule_checks,
     severity_of,
 )
-from kstreams_assets.completeness.rule import CompletenessRule, Place, Recomputation, Scope
 from kstreams_assets.errors import ConfigurationError
 from kstreams_assets.settings import ApplicationSettings
 from tests.completeness.outcomes import result, rule

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from kstreams_assets.app.rules import CompletenessRule, Place, Scope
 from kstreams_assets.checks import Severity
-from kstreams_assets.completeness.evaluate import evaluate_cluster
+from kstreams_assets.completeness.evaluate import Evaluator
 from kstreams_assets.completeness.result import Outcome, ResultsTable, RuleResult
-from kstreams_assets.completeness.rule import CompletenessRule, Place, Scope
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.kafka.topics import TopicSpec
@@ -57,18 +57,16 @@ class Restored:
     ) -> dict[str, RuleResult]:
         """The rules with these committed offsets on the target."""
         settings = replace(self.stored.settings, completeness=rules, recomputed=(RECOMPUTED,))
-        found = evaluate_cluster(
-            settings,
-            self.cluster,
-            names=self.names,
-            committed={
-                TopicPartitionId(self.names[ORDERS], 0): orders,
-                TopicPartitionId(self.names[MOVED], 0): moved,
-            },
-            point_id="point-0",
-            spark=self.spark,
-            run_id="run",
-        )
+        with Evaluator(settings, spark=self.spark, run_id="run") as evaluator:
+            found = evaluator.cluster(
+                self.cluster,
+                names=self.names,
+                committed={
+                    TopicPartitionId(self.names[ORDERS], 0): orders,
+                    TopicPartitionId(self.names[MOVED], 0): moved,
+                },
+                point_id="point-0",
+            )
         return {result.rule: result for result in found}
 
 

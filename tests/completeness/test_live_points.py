@@ -13,8 +13,8 @@ import pytest
 from examples.orders_created.orders import TOPIC as CREATED
 from examples.orders_risk_scoring.application import CANDIDATES
 from examples.orders_risk_scoring.application import STORE as SCORES
+from kstreams_assets.app.rules import Place
 from kstreams_assets.completeness.result import Outcome, RuleResult
-from kstreams_assets.completeness.rule import Place
 from kstreams_assets.ktables.run import make_snapshots
 from spark_resources.resource import SparkSessionResource
 from tests.completeness.live_run import (

@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from kstreams_assets.completeness import planner as planner_module
-from kstreams_assets.completeness.content import LoggedRows, Moment, Part, ViewPart
+from kstreams_assets.completeness.content import Moment, Part, ViewPart
 from kstreams_assets.completeness.planner import ContentPlanner, Staging
 from kstreams_assets.completeness.runnable import Standing
 from kstreams_assets.completeness.view import views_of
@@ -15,6 +15,7 @@ from kstreams_assets.errors import RecoveryPointNotFoundError
 from kstreams_assets.offsets import OffsetRange
 from kstreams_assets.warehouse.layout import Warehouse
 from kstreams_assets.warehouse.point import Guarantee
+from spark_resources.work import LoggedRows, LogSource
 from tests.completeness.stored_topics import (
     CHANGELOG,
     HOUR_MS,
@@ -64,6 +65,11 @@ def logged(planner: ContentPlanner, moment: Moment, asked: ViewPart) -> LoggedRo
     return found
 
 
+def source(rows: LoggedRows) -> LogSource:
+    assert isinstance(rows.source, LogSource)
+    return rows.source
+
+
 def standing(planner: ContentPlanner, moment: Moment, views: Sequence[ViewPart]) -> Standing:
     [found] = planner.at(moment).standings([views])
     return found
@@ -99,8 +105,8 @@ def test_a_small_topic_is_one_source_at_every_point(stored: StoredTopics, stagin
     [asked] = parts(stored, ORDERS)
     found = [logged(planner, planner.moments.of_point(f"point-{n}"), asked) for n in range(2)]
     assert found[0].source == found[1].source
-    assert found[0].source.is_whole
-    assert len(found[0].source.files) == 2
+    assert source(found[0]).is_whole
+    assert len(source(found[0]).files) == 2
     assert [dict(rows.ranges) for rows in found] == [
         {0: (OffsetRange(0, 8),)},
         {0: (OffsetRange(0, 18),)},
@@ -115,10 +121,10 @@ def test_of_a_large_topic_only_files_that_are_needed_are_read(
     early = logged(planner, planner.moments.of_point("point-0"), parts(stored, ORDERS)[0])
     [new] = parts(stored, ORDERS, part=Part.NEW)
     late = logged(planner, planner.moments.of_point("point-1"), new)
-    assert not early.source.is_whole
-    assert len(early.source.files) == 1
+    assert not source(early).is_whole
+    assert len(source(early).files) == 1
     assert dict(late.ranges) == {0: (OffsetRange(8, 18),)}
-    assert len(late.source.files) == 2  # offsets 8 and 9 lie in the first window
+    assert len(source(late).files) == 2  # offsets 8 and 9 lie in the first window
 
 
 def test_saved_records_are_taken_that_no_file_holds(stored: StoredTopics, staging: Staging) -> None:

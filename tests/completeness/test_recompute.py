@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from kstreams_assets.app.rules import Recomputation, Scope, WindowedBy
 from kstreams_assets.completeness.recompute import recompute_sql
-from kstreams_assets.completeness.rule import Recomputation, Scope, WindowedBy
 from kstreams_assets.completeness.sql_check import check_recomputation, check_rule_sql
 from kstreams_assets.completeness.view import KnownViews, RuleTextError
 from spark_resources.resource import SparkSessionResource

@@ -3,11 +3,12 @@
 from dataclasses import replace
 from pathlib import Path
 
+from kstreams_assets.app.rules import Place
 from kstreams_assets.checks import Severity
-from kstreams_assets.completeness.result import Outcome, ResultsTable, RuleKind, RuleResult, Sample
-from kstreams_assets.completeness.rule import Place
+from kstreams_assets.completeness.result import Outcome, ResultsTable, RuleKind, RuleResult
 from kstreams_assets.warehouse.layout import CONTROL_TABLES, Warehouse
 from kstreams_assets.warehouse.table import Table
+from spark_resources.work import Sample
 
 VIOLATED = RuleResult(
     application_id="app",

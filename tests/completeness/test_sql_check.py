@@ -9,12 +9,12 @@ import pytest
 from pyspark.sql import SparkSession
 
 import examples
+from kstreams_assets.app.rules import Scope
+from kstreams_assets.app.store_columns import COMMON_COLUMNS
 from kstreams_assets.app_file.read import load_settings
 from kstreams_assets.completeness.recompute import recompute_sql
-from kstreams_assets.completeness.rule import Scope
 from kstreams_assets.completeness.sql_check import check_rule_sql, spark_functions
 from kstreams_assets.completeness.view import (
-    COMMON_COLUMNS,
     KnownViews,
     RuleTextError,
     View,

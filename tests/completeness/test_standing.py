@@ -1,116 +1,74 @@
 """What a point is worth decides whether a rule passed, is violated, or cannot be judged."""
 
+from dataclasses import replace
+
 import pytest
 
-from kstreams_assets.completeness.result import Outcome
-from kstreams_assets.completeness.rule import Scope
-from kstreams_assets.completeness.runnable import (
-    Judged,
-    Standing,
-    failed,
-    judged,
-    late_records,
-    listed,
-    no_snapshot,
-    not_run,
-    window_not_backed_up,
-    without_windows,
-)
+from kstreams_assets.app.rules import CompletenessRule, Scope
+from kstreams_assets.completeness.result import Outcome, RuleKind
+from kstreams_assets.completeness.runnable import Judged, Runnable, Standing, listed
 
-EXACT = Standing()
 LATE = "orders-0 begins at offset 100 in the backup"
-
-
-def outcome(
-    standing: Standing, violations: int, *, is_balance: bool = True, **more: str
-) -> Outcome:
-    return judged(standing, violations, "point-1", is_balance=is_balance, **more).outcome
-
-
-def test_an_exact_covered_point_decides() -> None:
-    assert outcome(EXACT, 0) is Outcome.PASSED
-    assert outcome(EXACT, 3) is Outcome.VIOLATED
-    assert judged(EXACT, 3, "point-1", is_balance=True).explanation.startswith(
-        "3 rows in violation at recovery point point-1"
-    )
-
-
-def test_where_records_may_repeat_nothing_is_proved() -> None:
-    repeating = Standing(repeats="The application runs at_least_once")
-    assert outcome(repeating, 0) is Outcome.NOT_VERIFIABLE
-    assert outcome(repeating, 1) is Outcome.NOT_VERIFIABLE
-    text = judged(repeating, 0, "point-1", is_balance=False).explanation
-    assert "The application runs at_least_once" in text
+RULE = Runnable(CompletenessRule("plain", "SELECT 1", ()), RuleKind.RULE, {})
+BALANCE = replace(RULE, rule=replace(RULE.rule, balance="a == b"))
+OF_WINDOW = replace(BALANCE, rule=replace(BALANCE.rule, scope=Scope.WINDOW))
+RECOMPUTED = replace(RULE, kind=RuleKind.RECOMPUTE)
+REPEATS = Standing(repeats="The application runs at_least_once")
+UNPROVEN = Standing(unproven="compaction may have taken records.")
+UNKNOWN = Standing(unknown="The recovery point does not know totals.")
+COMPACTED = "compaction removed records of rates before they were backed up."
 
 
 @pytest.mark.parametrize(
-    "standing",
+    ("rule", "standing", "violations", "compacted", "outcome", "told"),
     [
-        Standing(unproven="compaction may have taken records."),
-        Standing(unknown="The recovery point does not know totals."),
+        (BALANCE, Standing(), 0, "", Outcome.PASSED, "Holds at recovery point point-1."),
+        (BALANCE, Standing(), 3, "", Outcome.VIOLATED, "3 rows in violation at recovery point"),
+        (BALANCE, REPEATS, 0, "", Outcome.NOT_VERIFIABLE, REPEATS.repeats),
+        (RULE, REPEATS, 1, "", Outcome.NOT_VERIFIABLE, REPEATS.repeats),
+        # A doubt excuses a violation and takes nothing from a pass.
+        (BALANCE, UNPROVEN, 0, "", Outcome.PASSED, ""),
+        (BALANCE, UNPROVEN, 1, "", Outcome.NOT_VERIFIABLE, UNPROVEN.unproven),
+        (BALANCE, UNKNOWN, 0, "", Outcome.PASSED, ""),
+        (RULE, UNKNOWN, 1, "", Outcome.NOT_VERIFIABLE, UNKNOWN.unknown),
+        # Compaction excuses balances and recomputations only.
+        (BALANCE, Standing(), 1, COMPACTED, Outcome.NOT_VERIFIABLE, COMPACTED),
+        (RECOMPUTED, Standing(), 1, COMPACTED, Outcome.NOT_VERIFIABLE, COMPACTED),
+        (RULE, Standing(), 1, COMPACTED, Outcome.VIOLATED, ""),
+        # Other rules are judged on what is there, and say so.
+        (RULE, Standing(incomplete=LATE), 0, "", Outcome.PASSED, LATE),
+        (RULE, Standing(incomplete=LATE), 2, "", Outcome.VIOLATED, LATE),
     ],
 )
-def test_a_doubt_excuses_a_violation_and_takes_nothing_from_a_pass(standing: Standing) -> None:
-    assert outcome(standing, 0) is Outcome.PASSED
-    assert outcome(standing, 1) is Outcome.NOT_VERIFIABLE
-    doubt = standing.unproven or standing.unknown
-    assert doubt in judged(standing, 1, "point-1", is_balance=True).explanation
-
-
-def test_compaction_excuses_balances_only() -> None:
-    compacted = "compaction removed records of rates before they were backed up."
-    assert outcome(EXACT, 1, compacted=compacted) is Outcome.NOT_VERIFIABLE
-    assert outcome(EXACT, 1, compacted=compacted, is_balance=False) is Outcome.VIOLATED
-
-
-def test_what_is_not_covered_is_not_even_run() -> None:
-    standing = Standing(not_covered="Recovery point point-1: Not covered: orders-0.")
-    assert standing.keeps_from_judging(is_balance=False)
-    found = not_run(standing, Scope.EVERYTHING)
-    assert found.outcome is Outcome.NOT_VERIFIABLE
-    assert "Not covered: orders-0" in found.explanation
-    assert found.explanation.endswith("Back up the windows that are due, then evaluate again.")
-
-
-def test_a_balance_of_what_began_late_says_to_use_windows() -> None:
-    standing = Standing(incomplete=LATE)
-    assert standing.keeps_from_judging(is_balance=True)
-    found = not_run(standing, Scope.EVERYTHING)
-    assert found.outcome is Outcome.NOT_VERIFIABLE
-    assert found.explanation.startswith(LATE)
-    assert found.explanation.endswith("Use scope: window.")
-    assert "balance" in not_run(standing, Scope.EVERYTHING, is_recomputed=True).explanation
-    assert "scope" not in not_run(standing, Scope.WINDOW).explanation
-
-
-def test_other_rules_are_judged_on_what_is_there_and_say_so() -> None:
-    standing = Standing(incomplete=LATE)
-    assert not standing.keeps_from_judging(is_balance=False)
-    for violations, expected in ((0, Outcome.PASSED), (2, Outcome.VIOLATED)):
-        found = judged(standing, violations, "point-1", is_balance=False)
-        assert found.outcome is expected
-        assert LATE in found.explanation
-
-
-@pytest.mark.parametrize(
-    ("found", "told"),
-    [
-        (no_snapshot(["sums"]), "sums"),
-        (late_records(1_200, 0), "1,200 records"),
-        (late_records(1, 3), "3 differences"),
-        (without_windows(), "leave restore out"),
-        (window_not_backed_up("w7"), "Window w7"),
-    ],
-)
-def test_what_cannot_be_verified_says_why(found: Judged, told: str) -> None:
-    assert found.outcome is Outcome.NOT_VERIFIABLE
+def test_a_rule_that_was_run(
+    rule: Runnable,
+    standing: Standing,
+    violations: int,
+    compacted: str,
+    outcome: Outcome,
+    told: str,
+) -> None:
+    assert rule.why_not_run(standing) is None
+    found = rule.judged(standing, violations, "point-1", compacted=compacted)
+    assert found.outcome is outcome
     assert told in found.explanation
 
 
-def test_a_rule_that_fails_says_what_spark_said() -> None:
-    found = failed("[UNRESOLVED_COLUMN] no column amout.")
-    assert found.outcome is Outcome.FAILED
-    assert "no column amout." in found.explanation
+@pytest.mark.parametrize(
+    ("rule", "standing", "remedy"),
+    [
+        (RULE, Standing(not_covered="Not covered: x."), "Back up the windows that are due, then"),
+        (BALANCE, Standing(incomplete=LATE), "a balance of everything cannot be judged. Use scope"),
+        (OF_WINDOW, Standing(incomplete=LATE), "Back up more often than retention removes records"),
+        (RECOMPUTED, Standing(incomplete=LATE), "Check it with a balance of scope: window."),
+    ],
+)
+def test_a_rule_that_need_not_be_run(rule: Runnable, standing: Standing, remedy: str) -> None:
+    found = rule.why_not_run(standing)
+    assert isinstance(found, Judged)
+    assert found.outcome is Outcome.NOT_VERIFIABLE
+    assert found.explanation.startswith(standing.not_covered or LATE)
+    assert remedy in found.explanation
 
 
 def test_only_the_first_few_are_listed() -> None:

@@ -3,10 +3,10 @@
 import pytest
 
 from kstreams_assets.app.model import TopicRole
+from kstreams_assets.app.rules import Scope
+from kstreams_assets.app.store_columns import COMMON_COLUMNS
 from kstreams_assets.app.store_format import BYTES, Encoding
-from kstreams_assets.completeness.rule import Scope
 from kstreams_assets.completeness.view import (
-    COMMON_COLUMNS,
     KnownViews,
     MissingColumnError,
     RuleTextError,

@@ -8,9 +8,7 @@ import pytest
 import yaml
 
 import examples
-from kstreams_assets.app_file.read import load_settings
-from kstreams_assets.checks import Severity
-from kstreams_assets.completeness.rule import (
+from kstreams_assets.app.rules import (
     EVERYWHERE,
     CompletenessRule,
     Place,
@@ -18,6 +16,8 @@ from kstreams_assets.completeness.rule import (
     Scope,
     WindowedBy,
 )
+from kstreams_assets.app_file.read import load_settings
+from kstreams_assets.checks import Severity
 from kstreams_assets.completeness.view import KnownViews, views_of
 from kstreams_assets.errors import RuleSqlError
 from tests.cli.application import TYPE

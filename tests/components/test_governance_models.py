@@ -6,10 +6,10 @@ from typing import Any
 import dagster as dg
 import pytest
 
+from kstreams_assets.app.governance import Governance, Limits
 from kstreams_assets.app_file.read import application_model
 from kstreams_assets.checks import Outcome
 from kstreams_assets.errors import ConfigurationError
-from kstreams_assets.governance.facts import Governance, Limits
 from kstreams_assets.governance.findings import GovernanceReport
 from kstreams_assets.governance.judge import CHECKS, judge
 from kstreams_assets.orchestration import governance as assets_module

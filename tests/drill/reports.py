@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
+from kstreams_assets.app.rules import Place
 from kstreams_assets.checks import Severity
 from kstreams_assets.completeness.result import Outcome, RuleKind, RuleResult
-from kstreams_assets.completeness.rule import Place
 from kstreams_assets.drill.report import (
     ApplicationMeasure,
     DrillReport,

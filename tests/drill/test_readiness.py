@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from kstreams_assets.app.rules import CompletenessRule, Place
 from kstreams_assets.checks import Finding, Severity
 from kstreams_assets.completeness.result import Outcome, ResultsTable
-from kstreams_assets.completeness.rule import CompletenessRule, Place
 from kstreams_assets.drill.readiness import Facts, judge_readiness, readiness
 from kstreams_assets.drill.report import DrillsTable, Failure, Phase, stored_drill
 from kstreams_assets.kafka.connection import KafkaConnection

@@ -7,7 +7,7 @@ from kstreams_assets.backup.result import WindowBackup
 from kstreams_assets.backup.run import Spark
 from kstreams_assets.backup.verdicts import judge
 from kstreams_assets.checks import Severity
-from kstreams_assets.completeness.evaluate import evaluate_point
+from kstreams_assets.completeness.evaluate import Evaluator
 from kstreams_assets.completeness.result import Outcome
 from kstreams_assets.errors import RestoreIncompleteError
 from kstreams_assets.governance.run import check_governance
@@ -53,7 +53,8 @@ def _colours(failed: Mapping[str, set[str]]) -> str:
 
 def rules_of(stage: Stage, point: RecoveryPoint, spark: Spark) -> dict[str, str]:
     """How the completeness rules and recomputations came out at a point that is backed up."""
-    results = evaluate_point(stage.settings, point.id, spark=spark, run_id=unique_name("rules"))
+    with Evaluator(stage.settings, spark=spark, run_id=unique_name("rules")) as evaluator:
+        results = evaluator.point(point.id)
     return {result.rule: _OUTCOMES[result.outcome] for result in results}
 
 

@@ -11,8 +11,8 @@ import dagster as dg
 import pytest
 
 from kstreams_assets.app.model import TopicRole
+from kstreams_assets.app.rules import CompletenessRule, Place
 from kstreams_assets.completeness.result import Outcome, ResultsTable
-from kstreams_assets.completeness.rule import CompletenessRule, Place
 from kstreams_assets.offsets import CommittedOffset, TopicPartitionId
 from kstreams_assets.orchestration.keys import (
     backup_key,

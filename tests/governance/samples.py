@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import examples
+from kstreams_assets.app.governance import Governance
 from kstreams_assets.app.model import AppTopic, TopicRole
 from kstreams_assets.app.roles import application_from_topology
 from kstreams_assets.app.store_format import StoreFormat, StoreKind, format_of
@@ -13,7 +14,6 @@ from kstreams_assets.app.topology import parse_topology
 from kstreams_assets.checks import Evaluation
 from kstreams_assets.governance.facts import (
     Declared,
-    Governance,
     GovernanceFacts,
     PartitionState,
     TopicState,

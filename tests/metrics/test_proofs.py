@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from kstreams_assets.app.rules import CompletenessRule, Place, Recomputation
 from kstreams_assets.checks import Finding, Severity
 from kstreams_assets.completeness.result import Outcome, ResultsTable, RuleKind, RuleResult
-from kstreams_assets.completeness.rule import CompletenessRule, Place, Recomputation
 from kstreams_assets.drill.readiness import Readiness
 from kstreams_assets.drill.report import (
     ApplicationMeasure,

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from kstreams_assets.app.rules import Place, Recomputation
 from kstreams_assets.checks import Severity
 from kstreams_assets.completeness.on_restores import (
     evaluate_restore,
@@ -16,7 +17,6 @@ from kstreams_assets.completeness.on_restores import (
     results_of_restore,
 )
 from kstreams_assets.completeness.result import Outcome, ResultsTable, RuleKind, RuleResult
-from kstreams_assets.completeness.rule import Place, Recomputation
 from kstreams_assets.errors import RestoreIncompleteError, RestoreNotVerifiedError
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.restore.group_offsets import commit_group_offsets

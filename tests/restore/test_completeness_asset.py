@@ -9,9 +9,9 @@ import dagster as dg
 import pytest
 
 from kstreams_assets.app.model import AppTopic, TopicRole, TopicRoles
+from kstreams_assets.app.rules import Place
 from kstreams_assets.completeness.on_restores import SKIPPED
 from kstreams_assets.completeness.result import Outcome, ResultsTable, RuleResult
-from kstreams_assets.completeness.rule import Place
 from kstreams_assets.errors import GroupNotEmptyError
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.offsets import TopicPartitionId

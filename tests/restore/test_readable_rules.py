@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from kstreams_assets.app.model import AppTopic, Store
+from kstreams_assets.app.rules import Place, Recomputation
 from kstreams_assets.completeness.on_restores import rules_on_restores, why_not_judged
-from kstreams_assets.completeness.rule import Place, Recomputation
 from kstreams_assets.restore.request import RestoreRequest
 from kstreams_assets.settings import ApplicationSettings
 from kstreams_assets.warehouse.restores import RestoreMode, RestoreState, StoredRestore

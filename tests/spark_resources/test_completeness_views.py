@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,22 +11,15 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import Row
 
+from kstreams_assets.app.store_columns import COMMON_COLUMNS
 from kstreams_assets.app.store_format import Encoding, Format, StoreFormat
-from kstreams_assets.completeness.content import (
-    ClusterRows,
-    Content,
-    LoggedRows,
-    LogSource,
-    Part,
-    SnapshotRows,
-    ViewPart,
-)
-from kstreams_assets.completeness.view import COMMON_COLUMNS, View, views_of
+from kstreams_assets.completeness.view import View, ViewKind, views_of
 from kstreams_assets.offsets import OffsetRange
 from kstreams_assets.warehouse.layout import Warehouse
 from spark_resources.failures import SparkJobError
 from spark_resources.resource import SparkSessionResource
-from spark_resources.rules import Views, define_view, run_rule
+from spark_resources.rules import Views, run_rule
+from spark_resources.work import Content, LoggedRows, LogSource, SnapshotRows
 from tests.completeness.stored_topics import ORDERS, TOTALS, StoredTopics
 
 pytestmark = pytest.mark.spark
@@ -78,13 +72,16 @@ def source(root: Path, topic: str, *records: dict[str, Any], window: str = "w000
 
 
 def logged(of: LogSource, *ranges: tuple[int, int], partition: int = 0, **more: Any) -> LoggedRows:
-    about: dict[str, Any] = {"in_flight_from": {}, "saved_file": None, "records": of.records}
+    about: dict[str, Any] = {"in_flight_from": {}, "records": of.records}
     found = {partition: tuple(OffsetRange(*one) for one in ranges)}
-    return LoggedRows(source=of, ranges=found, **{**about, **more})
+    return LoggedRows(StoreFormat(), False, source=of, ranges=found, **{**about, **more})
 
 
 def rows(views: Views, view: View, content: Content, sql: str = "SELECT * FROM v") -> list[Row]:
-    define_view(views, "v", ViewPart(view, Part.ALL), content, is_shared=False)
+    content = replace(content, format=view.format)
+    if isinstance(content, LoggedRows):
+        content = replace(content, is_store=view.kind is ViewKind.STORE)
+    views.define("v", view, content, is_shared=False)
     found = views.session.sql(sql).collect()
     views.end_evaluation()
     return found
@@ -111,13 +108,8 @@ def test_only_rows_of_the_ranges_are_there(
 ) -> None:
     made = [record(n, b"k", b"{}", partition) for partition in (0, 1, 2) for n in range(10)]
     of = source(tmp_path, ORDERS, *made)
-    content = LoggedRows(
-        source=of,
-        ranges={0: (OffsetRange(0, 3), OffsetRange(6, 8)), 2: (OffsetRange(9, 10),)},
-        in_flight_from={0: 7},
-        saved_file=None,
-        records=30,
-    )
+    ranges = {0: (OffsetRange(0, 3), OffsetRange(6, 8)), 2: (OffsetRange(9, 10),)}
+    content = LoggedRows(StoreFormat(), False, of, ranges, in_flight_from={0: 7}, records=30)
     found = rows(views, names[ORDERS], content)
     assert sorted((r._partition, r._offset, r._in_flight) for r in found) == [
         (0, 0, False),
@@ -209,10 +201,10 @@ def test_a_snapshot_shows_what_its_table_holds(
     )
     made.coalesce(1).write.parquet(str(path))
     files = tuple(str(file) for file in path.glob("*.parquet"))
-    [row] = rows(views, names["sums"], SnapshotRows("sums", "w0007", files, 1))
+    [row] = rows(views, names["sums"], SnapshotRows(StoreFormat(), "w0007", files, 1))
     assert (row._key, row["count"], row.total, row._window) == ("a", 2, 9, "w0007")
     assert tuple(row.asDict()) == names["sums"].columns
-    nothing = rows(views, names["sums"], SnapshotRows("sums", "w0007", (), 0))
+    nothing = rows(views, names["sums"], SnapshotRows(StoreFormat(), "w0007", (), 0))
     assert nothing == []
 
 
@@ -225,7 +217,8 @@ def test_records_of_a_cluster_are_told_by_their_topic(views: Views, names: dict[
         for offset in range(4)
     ]
     views.cluster = views.session.createDataFrame(made, columns)
-    content = ClusterRows("restored.orders", {0: (OffsetRange(1, 3),)}, {}, 2)
+    ranges = {0: (OffsetRange(1, 3),)}
+    content = LoggedRows(StoreFormat(), False, "restored.orders", ranges, {}, 2)
     found = rows(views, names[ORDERS], content)
     views.forget_cluster()
     assert sorted((r._offset, r.amount, r._window) for r in found) == [(1, 1, None), (2, 1, None)]

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from kstreams_assets.completeness.yaml_lines import NO_LINES, RuleLines, yaml_lines
+from kstreams_assets.app_file.yaml_lines import NO_LINES, RuleLines, yaml_lines
 
 YAML = """\
 # A comment.
