@@ -18,7 +18,7 @@ from bench import backup
 from bench.machine import write_result
 from bench.setting import setting
 from kstreams_assets.kafka.topics import TopicSpec
-from kstreams_assets.warehouse.layout import Warehouse
+from kstreams_assets.layout import Warehouse
 
 _TOPICS = ("orders", "by-customer-repartition", "totals-changelog", "rejected", "totals")
 _PARTITIONS = 4

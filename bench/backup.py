@@ -12,7 +12,7 @@ from confluent_kafka import Producer
 from bench.machine import write_result
 from bench.setting import Setting, setting
 from kstreams_assets.kafka.topics import TopicSpec
-from kstreams_assets.warehouse.layout import Warehouse
+from kstreams_assets.layout import Warehouse
 from kstreams_assets.warehouse.ledger import Ledger
 from kstreams_assets.warehouse.spans import Window
 from spark_resources.jars import class_path

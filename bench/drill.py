@@ -17,8 +17,7 @@ from examples.order_processor.orders import CustomerTotal, OrderGenerator, custo
 from kstreams_assets.app_file.read import load_settings
 from kstreams_assets.backup.run import Spark, back_up
 from kstreams_assets.drill.report import DrillReport, bottleneck, objective_verdict
-from kstreams_assets.drill.run import DrillRun
-from kstreams_assets.drill.settings import DrillRequest
+from kstreams_assets.drill.run import DrillRequest, DrillRun
 from kstreams_assets.kafka.clients import librdkafka_config
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection

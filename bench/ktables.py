@@ -13,7 +13,7 @@ from kstreams_assets.app.store_format import Encoding, Format, StoreFormat
 from kstreams_assets.kafka.topics import TopicSpec
 from kstreams_assets.ktables.run import KTableRun
 from kstreams_assets.ktables.snapshot import Snapshot, TableStore
-from kstreams_assets.warehouse.layout import Warehouse
+from kstreams_assets.layout import Warehouse
 from kstreams_assets.warehouse.spans import Window
 
 _TOPIC = "bench-totals-changelog"

@@ -15,9 +15,9 @@ from deltalake import DeltaTable
 
 from bench.machine import write_result
 from kstreams_assets.backup.result import TopicBackup
+from kstreams_assets.layout import Warehouse
 from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.warehouse import table as tables
-from kstreams_assets.warehouse.layout import Warehouse
 from kstreams_assets.warehouse.ledger import Ledger, TopicFactsTable
 from kstreams_assets.warehouse.spans import SpanContent, SpanPlan, SpanResult, TopicFacts, Window
 from kstreams_assets.warehouse.table import Table

@@ -12,9 +12,9 @@ from deltalake import DeltaTable
 from bench.machine import write_result
 from kstreams_assets.app.model import TopicRole, TopicRoles
 from kstreams_assets.kafka.raw_batch import RawRecord
+from kstreams_assets.layout import Warehouse
 from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.recovery.maintenance import Retention, maintain
-from kstreams_assets.warehouse.layout import Warehouse
 from kstreams_assets.warehouse.point import (
     GroupOffset,
     Guarantee,

@@ -15,11 +15,11 @@ from bench.machine import write_result
 from bench.memory import peak_memory
 from bench.setting import Setting, setting
 from kstreams_assets.kafka.topics import TopicSpec
+from kstreams_assets.layout import Warehouse
 from kstreams_assets.offsets import OffsetRange, TopicPartitionId
 from kstreams_assets.restore.produce import produce
 from kstreams_assets.restore.verify import verify
 from kstreams_assets.settings import RestoreSettings, VerifyExtent
-from kstreams_assets.warehouse.layout import Warehouse
 from kstreams_assets.warehouse.records import SpanId, span_files
 from kstreams_assets.warehouse.restores import PartitionProduced
 from kstreams_assets.warehouse.spans import Window

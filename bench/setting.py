@@ -11,9 +11,9 @@ from kstreams_assets.app.model import AppTopic, StreamsApplication, TopicRole, T
 from kstreams_assets.backup.run import BackupRun
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
+from kstreams_assets.layout import Warehouse
 from kstreams_assets.local.cluster import LocalCluster
 from kstreams_assets.recovery.recorder import Recorder
-from kstreams_assets.warehouse.layout import Warehouse
 from kstreams_assets.warehouse.points import RecoveryPointTable
 from kstreams_assets.warehouse.spans import Window
 from spark_resources.session import LazySession, SparkSettings

@@ -7,7 +7,7 @@ from confluent_kafka import Producer
 from bench.machine import write_result
 from bench.setting import Setting, setting
 from kstreams_assets.kafka.topics import TopicSpec
-from kstreams_assets.warehouse.layout import Warehouse
+from kstreams_assets.layout import Warehouse
 
 _TOPICS = tuple(f"topic-{number}" for number in range(5))
 _PARTITIONS = 4

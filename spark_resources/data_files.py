@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from kstreams_assets.warehouse.layout import file_digest
+from kstreams_assets.layout import file_digest
 
 FILE: Final = pa.schema(
     [

@@ -11,8 +11,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from kstreams_assets.errors import RestoreRecordsError
+from kstreams_assets.layout import file_digest
 from kstreams_assets.offsets import OffsetRange, RangeSet, TopicPartitionId
-from kstreams_assets.warehouse.layout import file_digest
 from kstreams_assets.warehouse.records import SpanFile
 from kstreams_assets.warehouse.restores import OriginalHeaders
 

@@ -17,7 +17,7 @@ from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from kstreams_assets.errors import ConfigurationError
-from kstreams_assets.warehouse.layout import keep_private
+from kstreams_assets.layout import keep_private
 from spark_resources.jars import class_path
 from spark_resources.java import find_java
 

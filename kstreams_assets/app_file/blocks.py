@@ -39,11 +39,11 @@ from kstreams_assets.app.store_format import (
 from kstreams_assets.checks import Severity
 from kstreams_assets.cron import is_cron
 from kstreams_assets.drill.command import check_placeholders
-from kstreams_assets.drill.settings import DrillSettings
 from kstreams_assets.errors import ConfigurationError
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.settings import (
     BackupSettings,
+    DrillSettings,
     RecoveryPointSettings,
     RestoreSettings,
     VerifyExtent,

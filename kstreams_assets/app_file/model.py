@@ -32,8 +32,8 @@ from kstreams_assets.app_file.yaml_lines import yaml_lines
 from kstreams_assets.errors import ConfigurationError
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.kafka.registry import RegistryConnection
+from kstreams_assets.layout import Warehouse
 from kstreams_assets.settings import ApplicationSettings
-from kstreams_assets.warehouse.layout import Warehouse
 
 
 class ApplicationModel(Block):

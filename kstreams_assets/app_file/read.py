@@ -16,8 +16,8 @@ from kstreams_assets.app_file.problems import leading_place, place, place_of_tex
 from kstreams_assets.app_file.yaml_lines import attributes_node
 from kstreams_assets.errors import ConfigurationError, RuleSqlError
 from kstreams_assets.kafka.connection import KafkaConnection
+from kstreams_assets.layout import Warehouse
 from kstreams_assets.settings import ApplicationSettings
-from kstreams_assets.warehouse.layout import Warehouse
 
 FILE: Final = "defs.yaml"
 _NAMED: Final = re.compile(r"The (declared [^']*|(in|ex)clude pattern) '(?P<name>[^']*)'")

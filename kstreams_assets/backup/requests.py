@@ -9,9 +9,9 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Final
 
+from kstreams_assets.layout import Warehouse
 from kstreams_assets.settings import ApplicationSettings
 from kstreams_assets.warehouse.calendar import WindowCalendar
-from kstreams_assets.warehouse.layout import Warehouse
 from kstreams_assets.warehouse.ledger import Ledger
 from kstreams_assets.warehouse.points import RecoveryPointTable
 from kstreams_assets.warehouse.spans import Window

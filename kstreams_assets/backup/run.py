@@ -25,16 +25,16 @@ from kstreams_assets.errors import KafkaError
 from kstreams_assets.kafka.clients import java_system_properties, spark_options
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.topics import TopicDescription
-from kstreams_assets.recovery.recorder import Recorder
-from kstreams_assets.settings import ApplicationSettings, BackupSettings, RecoveryPointSettings
-from kstreams_assets.warehouse.calendar import WindowCalendar
-from kstreams_assets.warehouse.committer import NewFile, commit, sweep, uncommitted
-from kstreams_assets.warehouse.layout import (
+from kstreams_assets.layout import (
     LockHandle,
     Warehouse,
     WarehouseLockedError,
     warehouse_lock,
 )
+from kstreams_assets.recovery.recorder import Recorder
+from kstreams_assets.settings import ApplicationSettings, BackupSettings, RecoveryPointSettings
+from kstreams_assets.warehouse.calendar import WindowCalendar
+from kstreams_assets.warehouse.committer import NewFile, commit, sweep, uncommitted
 from kstreams_assets.warehouse.ledger import (
     Ledger,
     TopicFactsTable,

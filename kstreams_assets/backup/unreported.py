@@ -21,9 +21,9 @@ from typing import IO, Final
 from kstreams_assets.backup.planner import load_edges
 from kstreams_assets.backup.result import TopicBackup, WindowBackup
 from kstreams_assets.backup.run import window_backups
+from kstreams_assets.layout import Warehouse
 from kstreams_assets.settings import ApplicationSettings
 from kstreams_assets.warehouse.calendar import WindowCalendar
-from kstreams_assets.warehouse.layout import Warehouse
 from kstreams_assets.warehouse.ledger import Ledger, TopicFactsTable
 from kstreams_assets.warehouse.points import RecoveryPointTable
 from kstreams_assets.warehouse.table import WindowTopic, make_warehouse

@@ -26,11 +26,11 @@ from kstreams_assets.errors import RecoveryPointNotFoundError
 from kstreams_assets.ktables.snapshot import Snapshot, TableStore
 from kstreams_assets.ktables.snapshots_table import SnapshotsTable
 from kstreams_assets.ktables.table import open_table, window_files
+from kstreams_assets.layout import Warehouse
 from kstreams_assets.offsets import OffsetRange
 from kstreams_assets.settings import ApplicationSettings
 from kstreams_assets.warehouse.contents import Contents
 from kstreams_assets.warehouse.judge import PointStatus, Restores
-from kstreams_assets.warehouse.layout import Warehouse
 from kstreams_assets.warehouse.ledger import Ledger, PartitionLife, rows_with_gap
 from kstreams_assets.warehouse.point import PartitionCut, RecoveryPoint, WantedPartition
 from kstreams_assets.warehouse.points import RecoveryPointTable, at_edges

@@ -12,9 +12,9 @@ from kstreams_assets.app.rules import CompletenessRule, Place, Scope
 from kstreams_assets.checks import Severity
 from kstreams_assets.completeness.recompute import RULE_PREFIX
 from kstreams_assets.errors import ConfigurationError
+from kstreams_assets.layout import Warehouse
 from kstreams_assets.settings import ApplicationSettings
 from kstreams_assets.warehouse.column import ApplicationId, Column, Columns
-from kstreams_assets.warehouse.layout import Warehouse
 from kstreams_assets.warehouse.table import Table, one_of
 from spark_resources.work import NO_SAMPLE, Sample
 

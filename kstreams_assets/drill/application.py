@@ -16,11 +16,10 @@ import psutil
 from kstreams_assets.checks import Severity
 from kstreams_assets.drill.command import DrillCommand
 from kstreams_assets.drill.report import Failure, LagSample, Phase
-from kstreams_assets.drill.settings import DrillSettings
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.local.process import GuardedProcess
 from kstreams_assets.restore.watch import Assessment, Health, Limits, follow
-from kstreams_assets.settings import ApplicationSettings
+from kstreams_assets.settings import ApplicationSettings, DrillSettings
 from kstreams_assets.warehouse.restores import StoredRestore
 
 _ASSIGNED: Final = re.compile(r"State transition from \w+ to PARTITIONS_ASSIGNED")

@@ -9,13 +9,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from kstreams_assets.drill.settings import DrillSettings
 from kstreams_assets.errors import (
     ConfigurationError,
 )
 from kstreams_assets.kafka.clients import java_config
 from kstreams_assets.kafka.connection import KafkaConnection
-from kstreams_assets.settings import ApplicationSettings
+from kstreams_assets.settings import ApplicationSettings, DrillSettings
 from spark_resources.jars import verify_jars
 from spark_resources.java import find_java
 

@@ -22,6 +22,7 @@ from kstreams_assets.governance.findings import FindingsTable, GovernanceReport
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.ktables.snapshot import Snapshot
 from kstreams_assets.ktables.snapshots_table import SnapshotsTable
+from kstreams_assets.layout import open_to_others
 from kstreams_assets.settings import ApplicationSettings
 from kstreams_assets.texts import iso_time
 from kstreams_assets.warehouse.contents import Contents
@@ -31,7 +32,6 @@ from kstreams_assets.warehouse.coverage import (
     newest_restorable,
     recovery_point_is_recent,
 )
-from kstreams_assets.warehouse.layout import open_to_others
 from kstreams_assets.warehouse.ledger import Ledger
 from kstreams_assets.warehouse.records import DamagedSpans, SpanDamage
 

@@ -10,10 +10,10 @@ import yaml
 
 from kstreams_assets.checks import Severity
 from kstreams_assets.completeness.result import Outcome, RuleResult
+from kstreams_assets.layout import Warehouse
 from kstreams_assets.texts import iso_time
 from kstreams_assets.warehouse.column import ApplicationId, Column
 from kstreams_assets.warehouse.judge import Restores
-from kstreams_assets.warehouse.layout import Warehouse
 from kstreams_assets.warehouse.table import Table
 
 

@@ -33,7 +33,6 @@ from kstreams_assets.drill.report import (
     state_problems,
     with_own_times,
 )
-from kstreams_assets.drill.settings import DrillRequest
 from kstreams_assets.errors import (
     JarsMissingError,
     JavaNotFoundError,
@@ -43,6 +42,7 @@ from kstreams_assets.errors import (
 from kstreams_assets.kafka.clients import spark_options
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
+from kstreams_assets.layout import warehouse_lock
 from kstreams_assets.local.target import (
     local_target,
     local_targets,
@@ -58,7 +58,6 @@ from kstreams_assets.restore.request import RestoreRequest
 from kstreams_assets.restore.run import RestoreResult, run_restore
 from kstreams_assets.restore.target import partitions_of, roles_of
 from kstreams_assets.settings import ApplicationSettings, VerifyExtent
-from kstreams_assets.warehouse.layout import warehouse_lock
 from kstreams_assets.warehouse.restores import (
     RestoresTable,
     RestoreState,
@@ -76,6 +75,20 @@ _KEPT: Final = "kept-drill-"
 _APPLICATION: Final = "application"
 
 _log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class DrillRequest:
+    """Which recovery point is restored, and whether everything stays there afterwards.
+
+    The newest exact point unless `point_id`, or `as_of_ms` (epoch milliseconds; the newest point
+    that was complete then) says otherwise. With `keep` the local cluster, the state directory and
+    the application's log stay.
+    """
+
+    point_id: str | None = None
+    as_of_ms: int | None = None
+    keep: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Annotated, Final
 
 from kstreams_assets.checks import Evaluation, Finding, Outcome, Severity, worst
+from kstreams_assets.layout import Warehouse
 from kstreams_assets.warehouse.column import ApplicationId, Column, RunId
-from kstreams_assets.warehouse.layout import Warehouse
 from kstreams_assets.warehouse.table import Table
 
 NOTHING_COMPARED: Final = "Nothing was compared."

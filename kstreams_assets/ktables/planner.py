@@ -16,10 +16,10 @@ from kstreams_assets.ktables.plan import (
 from kstreams_assets.ktables.snapshot import Snapshot, TableStore
 from kstreams_assets.ktables.snapshots_table import SnapshotsTable
 from kstreams_assets.ktables.table import open_table, window_files
+from kstreams_assets.layout import Warehouse
 from kstreams_assets.offsets import OffsetRange, RangeSet
 from kstreams_assets.warehouse.contents import Contents
 from kstreams_assets.warehouse.judge import PointJudge, Restores
-from kstreams_assets.warehouse.layout import Warehouse
 from kstreams_assets.warehouse.ledger import (
     DELETE_RETENTION_MS,
     Chain,

@@ -25,6 +25,7 @@ from kstreams_assets.ktables.planner import SnapshotPlanner
 from kstreams_assets.ktables.snapshot import RowProblem, Snapshot, SnapshotPartition, TableStore
 from kstreams_assets.ktables.snapshots_table import SnapshotsTable, require_snapshot
 from kstreams_assets.ktables.table import open_table, prepare_table, window_files
+from kstreams_assets.layout import LockHandle, Warehouse, first_changed, warehouse_lock
 from kstreams_assets.settings import ApplicationSettings, BackupSettings
 from kstreams_assets.warehouse.committer import (
     NewFile,
@@ -33,7 +34,6 @@ from kstreams_assets.warehouse.committer import (
     sweep,
     uncommitted,
 )
-from kstreams_assets.warehouse.layout import LockHandle, Warehouse, first_changed, warehouse_lock
 from kstreams_assets.warehouse.points import SavedRecordsTable
 from kstreams_assets.warehouse.records import open_records
 from kstreams_assets.warehouse.schemas import RegisteredSchema, schemas_of, try_to_save_schemas

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from typing import Annotated
 
 from kstreams_assets.app.store_format import StoreFormat
+from kstreams_assets.layout import WrittenFile
 from kstreams_assets.offsets import OffsetRange
 from kstreams_assets.warehouse.column import (
     ApplicationId,
@@ -13,7 +14,7 @@ from kstreams_assets.warehouse.column import (
     TopicName,
     WindowColumns,
 )
-from kstreams_assets.warehouse.spans import Window, WrittenFile
+from kstreams_assets.warehouse.spans import Window
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,7 @@ import pyarrow.compute as pc
 from kstreams_assets.errors import StoredDataError
 from kstreams_assets.ktables.snapshot import Snapshot
 from kstreams_assets.ktables.table import WindowFiles, open_table, window_files
-from kstreams_assets.warehouse.layout import Warehouse, file_digest, file_problem, written_files
-from kstreams_assets.warehouse.spans import WrittenFile
+from kstreams_assets.layout import Warehouse, WrittenFile, file_digest, file_problem, written_files
 from kstreams_assets.warehouse.table import Table, one_of, sql_string
 
 

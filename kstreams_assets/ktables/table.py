@@ -10,7 +10,7 @@ import pyarrow as pa
 from deltalake import DeltaTable, Schema, TableFeatures, write_deltalake
 
 from kstreams_assets.errors import KTableError
-from kstreams_assets.warehouse.layout import LAYOUT_PROPERTY, LAYOUT_VERSION
+from kstreams_assets.layout import LAYOUT_PROPERTY, LAYOUT_VERSION
 from kstreams_assets.warehouse.table import open_delta, storage_failures
 
 _WINDOW: Final = {"name": "window", "type": "string", "nullable": True, "metadata": {}}

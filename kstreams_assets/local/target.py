@@ -14,9 +14,9 @@ from typing import Final
 
 from kstreams_assets.errors import ConfigurationError, LocalClusterError, RestoreError
 from kstreams_assets.kafka.connection import KafkaConnection
+from kstreams_assets.layout import warehouse_lock
 from kstreams_assets.local.cluster import CLIENT_PROPERTIES, LocalCluster
 from kstreams_assets.settings import ApplicationSettings
-from kstreams_assets.warehouse.layout import warehouse_lock
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _MADE_BY_LOCAL_CLUSTER: Final = "cluster.id"

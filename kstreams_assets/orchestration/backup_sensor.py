@@ -20,11 +20,11 @@ from kstreams_assets.backup.requests import (
     write_claim,
 )
 from kstreams_assets.errors import KStreamsAssetsError
+from kstreams_assets.layout import warehouse_lock
 from kstreams_assets.orchestration.backup import BackupRuns, report_left_behind
 from kstreams_assets.orchestration.keys import backup_key, backups_sensor
 from kstreams_assets.settings import ApplicationSettings
 from kstreams_assets.warehouse.calendar import WindowCalendar
-from kstreams_assets.warehouse.layout import warehouse_lock
 
 EVERY_S: Final = 30
 _LOCK_WAIT_S: Final = 10.0

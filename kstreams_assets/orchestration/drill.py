@@ -15,8 +15,7 @@ from kstreams_assets.drill.report import (
     production_risks,
     report_yaml,
 )
-from kstreams_assets.drill.run import DrillRun, report_file
-from kstreams_assets.drill.settings import DrillRequest
+from kstreams_assets.drill.run import DrillRequest, DrillRun, report_file
 from kstreams_assets.errors import ConfigurationError
 from kstreams_assets.orchestration.failure import told_as_failure
 from kstreams_assets.orchestration.keys import (

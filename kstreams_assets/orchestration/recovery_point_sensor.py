@@ -9,12 +9,12 @@ import dagster as dg
 
 from kstreams_assets.errors import KStreamsAssetsError
 from kstreams_assets.kafka.cluster import KafkaCluster
+from kstreams_assets.layout import warehouse_lock
 from kstreams_assets.orchestration.keys import recovery_points_key, recovery_points_sensor
 from kstreams_assets.orchestration.recovery_points import point_metadata, restorable_metadata
 from kstreams_assets.recovery.recorder import recorder_of
 from kstreams_assets.settings import ApplicationSettings
 from kstreams_assets.warehouse.coverage import Recency, recovery_point_is_recent
-from kstreams_assets.warehouse.layout import warehouse_lock
 from kstreams_assets.warehouse.point import RecoveryPoint
 from kstreams_assets.warehouse.points import RecoveryPointTable
 from kstreams_assets.warehouse.table import STORAGE_FAILURES

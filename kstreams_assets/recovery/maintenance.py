@@ -16,10 +16,10 @@ import pyarrow as pa
 from deltalake.exceptions import DeltaError
 
 from kstreams_assets.errors import KStreamsAssetsError
+from kstreams_assets.layout import Warehouse
 from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.settings import ApplicationSettings
 from kstreams_assets.warehouse.calendar import WindowCalendar
-from kstreams_assets.warehouse.layout import Warehouse
 from kstreams_assets.warehouse.ledger import Ledger
 from kstreams_assets.warehouse.point import in_force, in_order
 from kstreams_assets.warehouse.points import (

@@ -10,6 +10,10 @@ from kstreams_assets.app.model import StreamsApplication
 from kstreams_assets.errors import KafkaError, TopicNotFoundError
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.raw_log import RawLogReader
+from kstreams_assets.layout import (
+    Warehouse,
+    warehouse_lock,
+)
 from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.recovery.completion import Completed, Safe, complete
 from kstreams_assets.recovery.maintenance import Retention, maintain_if_due, retention_of
@@ -18,10 +22,6 @@ from kstreams_assets.recovery.scene import NotTaken, Positions, Scene, incarnati
 from kstreams_assets.recovery.transactions import TransactionsMethod
 from kstreams_assets.settings import ApplicationSettings, RecoveryPointSettings
 from kstreams_assets.texts import iso_time
-from kstreams_assets.warehouse.layout import (
-    Warehouse,
-    warehouse_lock,
-)
 from kstreams_assets.warehouse.point import (
     CLOCK_STEP_MS,
     Guarantee,

@@ -9,11 +9,11 @@ from typing import Final
 from kstreams_assets.errors import NotCaughtUpError, RestoreError
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.topics import TopicDescription
+from kstreams_assets.layout import Warehouse
 from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.restore.target import partitions_of, require_own_target
 from kstreams_assets.restore.watch import Assessment, Health, Limits, follow
 from kstreams_assets.settings import ApplicationSettings
-from kstreams_assets.warehouse.layout import Warehouse
 from kstreams_assets.warehouse.restores import (
     OffsetMapsTable,
     RestoresTable,

@@ -17,6 +17,7 @@ from kstreams_assets.errors import (
 )
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
+from kstreams_assets.layout import Warehouse
 from kstreams_assets.offsets import CommittedOffset, TopicPartitionId
 from kstreams_assets.restore.target import (
     inspect_target,
@@ -28,7 +29,6 @@ from kstreams_assets.restore.target import (
 )
 from kstreams_assets.restore.target_topics import differing_positions, excluded_topic, placed
 from kstreams_assets.settings import ApplicationSettings
-from kstreams_assets.warehouse.layout import Warehouse
 from kstreams_assets.warehouse.point import GroupOffset, RecoveryPoint
 from kstreams_assets.warehouse.points import RecoveryPointTable
 from kstreams_assets.warehouse.restores import (

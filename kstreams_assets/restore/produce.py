@@ -18,10 +18,10 @@ from kstreams_assets.kafka.clients import LibrdkafkaConfig, librdkafka_config
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.ktables.snapshots_table import SnapshotsTable, require_snapshot, snapshot_error
+from kstreams_assets.layout import Warehouse
 from kstreams_assets.offsets import OffsetRuns, TopicPartitionId
 from kstreams_assets.restore.plan import RestorePlan, TopicPlan
 from kstreams_assets.settings import RestoreSettings
-from kstreams_assets.warehouse.layout import Warehouse
 from kstreams_assets.warehouse.point import RecoveryPoint
 from kstreams_assets.warehouse.points import SavedRecordsTable, by_partition
 from kstreams_assets.warehouse.restores import PartitionProduced

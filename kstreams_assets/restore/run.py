@@ -14,6 +14,7 @@ from kstreams_assets.errors import AuthorizationFailedError, KafkaRequestError, 
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.kafka.topics import TopicDescription, TopicSpec
+from kstreams_assets.layout import warehouse_lock
 from kstreams_assets.offsets import OffsetMap, TopicPartitionId, offsets_of_topic
 from kstreams_assets.restore.plan import SOMEBODY_ELSE, RestorePlan, TopicPlan, identity
 from kstreams_assets.restore.planner import plan_again
@@ -22,7 +23,6 @@ from kstreams_assets.restore.produce import produce, stage_snapshots, staged_sav
 from kstreams_assets.restore.target import restore_lock
 from kstreams_assets.restore.verify import verify
 from kstreams_assets.settings import ApplicationSettings
-from kstreams_assets.warehouse.layout import warehouse_lock
 from kstreams_assets.warehouse.point import GroupOffset, RecoveryPoint
 from kstreams_assets.warehouse.points import RecoveryPointTable
 from kstreams_assets.warehouse.restores import (

@@ -10,11 +10,11 @@ from kstreams_assets.app.model import TopicRole
 from kstreams_assets.app.names import internal_topic, name_problem
 from kstreams_assets.checks import Finding
 from kstreams_assets.kafka.cluster import KafkaCluster
+from kstreams_assets.layout import Warehouse
 from kstreams_assets.offsets import TopicPartitionId, offsets_of_topic
 from kstreams_assets.restore.request import InputsExtent, RestoreRequest
 from kstreams_assets.restore.selection import Roles
 from kstreams_assets.restore.target import TargetTopic
-from kstreams_assets.warehouse.layout import Warehouse
 from kstreams_assets.warehouse.point import GroupOffset, PartitionCut, RecoveryPoint
 from kstreams_assets.warehouse.points import RecoveryPointTable
 from kstreams_assets.warehouse.restores import (

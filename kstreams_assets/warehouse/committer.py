@@ -21,8 +21,7 @@ from deltalake import CommitProperties, DeltaTable
 from deltalake.transaction import AddAction, RemoveAction
 
 from kstreams_assets.errors import WarehouseError
-from kstreams_assets.warehouse.layout import file_problem
-from kstreams_assets.warehouse.spans import WrittenFile
+from kstreams_assets.layout import WrittenFile, file_problem
 from kstreams_assets.warehouse.table import storage_failures
 
 _UNCOMMITTED: Final = "_uncommitted"

@@ -18,10 +18,10 @@ import pyarrow.parquet as pq
 
 from kstreams_assets.app.model import StreamsApplication, TopicRole
 from kstreams_assets.errors import StoredDataError
+from kstreams_assets.layout import Warehouse, WrittenFile
 from kstreams_assets.offsets import OffsetRange, RangeSet, TopicPartitionId
 from kstreams_assets.settings import ApplicationSettings
 from kstreams_assets.warehouse.judge import PointJudge, PointStatus
-from kstreams_assets.warehouse.layout import Warehouse
 from kstreams_assets.warehouse.ledger import (
     Chain,
     Ledger,
@@ -49,7 +49,7 @@ from kstreams_assets.warehouse.records import (
     file_actions,
     payload_bytes,
 )
-from kstreams_assets.warehouse.spans import TopicFacts, Window, WrittenFile
+from kstreams_assets.warehouse.spans import TopicFacts, Window
 from kstreams_assets.warehouse.table import storage_failures
 
 LOOK_S = 1.0

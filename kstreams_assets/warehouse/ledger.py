@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
 from kstreams_assets.app.model import StreamsApplication, TopicRole
+from kstreams_assets.layout import Warehouse
 from kstreams_assets.offsets import OffsetRange, RangeSet, TopicPartitionId
 from kstreams_assets.warehouse.column import (
     WINDOW_END,
@@ -27,7 +28,6 @@ from kstreams_assets.warehouse.column import (
     RunId,
     TopicName,
 )
-from kstreams_assets.warehouse.layout import Warehouse
 from kstreams_assets.warehouse.point import PartitionLife, taken_at_of
 from kstreams_assets.warehouse.records import COLUMNS as DAMAGE_COLUMNS
 from kstreams_assets.warehouse.records import (

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from kstreams_assets.app.model import TopicRole
 from kstreams_assets.errors import StoredDataError
 from kstreams_assets.kafka.raw_batch import RawRecord
+from kstreams_assets.layout import Warehouse, value_digest
 from kstreams_assets.offsets import OffsetRange, RangeSet, TopicPartitionId
 from kstreams_assets.warehouse.column import (
     HEADERS,
@@ -29,7 +30,6 @@ from kstreams_assets.warehouse.column import (
     TopicId,
     TopicName,
 )
-from kstreams_assets.warehouse.layout import Warehouse, value_digest
 from kstreams_assets.warehouse.point import (
     Guarantee,
     PartitionCut,

@@ -17,10 +17,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
+from kstreams_assets.layout import LAYOUT_PROPERTY, LAYOUT_VERSION, WrittenFile, file_problem
 from kstreams_assets.offsets import OffsetRange, RangeSet, TopicPartitionId
 from kstreams_assets.warehouse.committer import NewFile, require_written
-from kstreams_assets.warehouse.layout import LAYOUT_PROPERTY, LAYOUT_VERSION, file_problem
-from kstreams_assets.warehouse.spans import SpanContent, WrittenFile
+from kstreams_assets.warehouse.spans import SpanContent
 from kstreams_assets.warehouse.table import one_of, open_delta, storage_failures
 
 RECORDS: Final = pa.schema(

@@ -13,9 +13,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from kstreams_assets.errors import StoredDataError
+from kstreams_assets.layout import Warehouse
 from kstreams_assets.offsets import OffsetMap, OffsetRun, OffsetRuns, TopicPartitionId, merge_runs
 from kstreams_assets.warehouse.column import ApplicationId, Column, RunId
-from kstreams_assets.warehouse.layout import Warehouse
 from kstreams_assets.warehouse.point import GroupOffset
 from kstreams_assets.warehouse.rows import rows_of
 from kstreams_assets.warehouse.table import Table, one_of

@@ -9,9 +9,9 @@ from typing import Annotated
 from kstreams_assets.app.store_format import Encoding
 from kstreams_assets.errors import KStreamsAssetsError, SchemaNotFoundError
 from kstreams_assets.kafka.registry import RegistryClient, RegistryEntry
+from kstreams_assets.layout import Warehouse
 from kstreams_assets.settings import ApplicationSettings
 from kstreams_assets.warehouse.column import ApplicationId, Column
-from kstreams_assets.warehouse.layout import Warehouse
 from kstreams_assets.warehouse.table import Table
 
 _KINDS = {"AVRO": Encoding.AVRO, "PROTOBUF": Encoding.PROTOBUF}

@@ -4,22 +4,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated
 
+from kstreams_assets.layout import WrittenFile
 from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.warehouse.column import Column, Columns, TopicId, WindowColumns
-
-
-@dataclass(frozen=True, slots=True)
-class WrittenFile:
-    """A data file as it was when it was written.
-
-    `path` is as in Delta's log (relative to the table, URL-encoded), `size` in bytes, `digest` the
-    SHA-256 of the whole file in hex, as `sha256sum` prints it.
-    """
-
-    path: str
-    size: int
-    records: int
-    digest: str
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -21,7 +21,7 @@ from deltalake import CommitProperties, DeltaTable, WriterProperties, write_delt
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
 from kstreams_assets.errors import WarehouseError
-from kstreams_assets.warehouse.layout import (
+from kstreams_assets.layout import (
     CONTROL_TABLES,
     LAYOUT_PROPERTY,
     LAYOUT_VERSION,

@@ -11,13 +11,13 @@ from kstreams_assets.completeness.result import RuleResult
 from kstreams_assets.drill.report import StoredDrill
 from kstreams_assets.governance.findings import StoredVerdict
 from kstreams_assets.ktables.snapshot import Snapshot
-from kstreams_assets.warehouse import column
-from kstreams_assets.warehouse.layout import (
+from kstreams_assets.layout import (
     CONTROL_TABLES,
     LAYOUT_PROPERTY,
     LAYOUT_VERSION,
     Warehouse,
 )
+from kstreams_assets.warehouse import column
 from kstreams_assets.warehouse.ledger import LedgerEntry, NotedTopic
 from kstreams_assets.warehouse.point import RecoveryPoint
 from kstreams_assets.warehouse.points import SavedRecord

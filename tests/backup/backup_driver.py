@@ -16,7 +16,7 @@ from kstreams_assets.backup.planner import Planner
 from kstreams_assets.backup.run import BackupRun
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
-from kstreams_assets.warehouse.layout import Warehouse
+from kstreams_assets.layout import Warehouse
 from kstreams_assets.warehouse.ledger import Ledger, TopicFactsTable
 from kstreams_assets.warehouse.spans import Window
 from spark_resources.resource import SparkSessionResource

@@ -7,7 +7,7 @@ from typing import Any
 
 from deltalake import DeltaTable
 
-from kstreams_assets.warehouse.layout import Warehouse
+from kstreams_assets.layout import Warehouse
 
 _FILE_BYTES = 1000
 _COLUMNS = ("window", "topic", "partition", "offset", "timestamp_ms")

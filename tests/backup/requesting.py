@@ -25,11 +25,11 @@ from dagster._core.test_utils import create_run_for_test
 
 from kstreams_assets.app.model import AppTopic, TopicRole, TopicRoles
 from kstreams_assets.kafka.connection import KafkaConnection
+from kstreams_assets.layout import Warehouse
 from kstreams_assets.orchestration import backup_sensor as sensor
 from kstreams_assets.orchestration.keys import backup_key, backups_sensor
 from kstreams_assets.settings import ApplicationSettings, WindowSchedule
 from kstreams_assets.warehouse.calendar import WindowCalendar
-from kstreams_assets.warehouse.layout import Warehouse
 from kstreams_assets.warehouse.ledger import Ledger
 from kstreams_assets.warehouse.points import RecoveryPointTable
 from tests.backup.samples import APPLICATION_ID, application, backup, cut, point, result, span

@@ -13,9 +13,9 @@ from kstreams_assets.backup.result import TopicBackup, UnreadTopic, WindowBackup
 from kstreams_assets.backup.verdicts import CHANGELOG_CHECKS, CHECKS
 from kstreams_assets.errors import TopicNotFoundError
 from kstreams_assets.kafka.connection import KafkaConnection
+from kstreams_assets.layout import Warehouse
 from kstreams_assets.orchestration import backup as assets
 from kstreams_assets.settings import ApplicationSettings, WindowSchedule
-from kstreams_assets.warehouse.layout import Warehouse
 from kstreams_assets.warehouse.spans import Gap, GapCause, Window
 from spark_resources.resource import SparkSessionResource
 from tests.backup.samples import application, backup, result, span, window_backup

@@ -10,9 +10,9 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from kstreams_assets.errors import WarehouseError
+from kstreams_assets.layout import LAYOUT_PROPERTY, NewerLayoutError, file_digest
 from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.warehouse.committer import NewFile, commit, sweep, uncommitted
-from kstreams_assets.warehouse.layout import LAYOUT_PROPERTY, NewerLayoutError, file_digest
 from kstreams_assets.warehouse.records import (
     SpanId,
     contents_of,

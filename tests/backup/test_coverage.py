@@ -11,6 +11,7 @@ import pytest
 
 from kstreams_assets.app.model import AppTopic, TopicRole, TopicRoles
 from kstreams_assets.kafka.connection import KafkaConnection
+from kstreams_assets.layout import Warehouse
 from kstreams_assets.settings import ApplicationSettings, RecoveryPointSettings, WindowSchedule
 from kstreams_assets.warehouse.calendar import WindowCalendar
 from kstreams_assets.warehouse.coverage import (
@@ -22,7 +23,6 @@ from kstreams_assets.warehouse.coverage import (
     recovery_point_is_recent,
 )
 from kstreams_assets.warehouse.judge import Restores
-from kstreams_assets.warehouse.layout import Warehouse
 from kstreams_assets.warehouse.ledger import Ledger
 from kstreams_assets.warehouse.point import Guarantee, PartitionCut, RecoveryPoint
 from kstreams_assets.warehouse.points import RecoveryPointTable

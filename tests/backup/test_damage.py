@@ -15,6 +15,7 @@ from deltalake import DeltaTable, write_deltalake
 from kstreams_assets.app.model import AppTopic, TopicRole, TopicRoles
 from kstreams_assets.errors import StoredDataError, WarehouseError
 from kstreams_assets.kafka.connection import KafkaConnection
+from kstreams_assets.layout import Warehouse, written_files
 from kstreams_assets.offsets import OffsetRange, TopicPartitionId
 from kstreams_assets.restore.request import RestoreRequest
 from kstreams_assets.restore.selection import choose
@@ -24,7 +25,6 @@ from kstreams_assets.warehouse import records as damage_module
 from kstreams_assets.warehouse.contents import Contents
 from kstreams_assets.warehouse.coverage import recovery_point_is_recent
 from kstreams_assets.warehouse.judge import PointStatus, Restores
-from kstreams_assets.warehouse.layout import Warehouse, written_files
 from kstreams_assets.warehouse.ledger import Ledger
 from kstreams_assets.warehouse.point import Guarantee, RecoveryPoint, WantedPartition
 from kstreams_assets.warehouse.points import RecoveryPointTable

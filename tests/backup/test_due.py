@@ -7,9 +7,9 @@ from pathlib import Path
 from kstreams_assets.app.model import AppTopic, TopicRole, TopicRoles
 from kstreams_assets.backup.requests import WindowStatus, window_statuses
 from kstreams_assets.kafka.connection import KafkaConnection
+from kstreams_assets.layout import Warehouse
 from kstreams_assets.settings import ApplicationSettings, WindowSchedule
 from kstreams_assets.warehouse.calendar import WindowCalendar
-from kstreams_assets.warehouse.layout import Warehouse
 from kstreams_assets.warehouse.ledger import Ledger
 from kstreams_assets.warehouse.points import RecoveryPointTable
 from tests.backup.samples import APPLICATION_ID, application, backup, cut, point, result, span

@@ -31,15 +31,15 @@ from kstreams_assets.errors import (
 )
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
-from kstreams_assets.local.cluster import LocalCluster
-from kstreams_assets.settings import BackupSettings
-from kstreams_assets.warehouse.layout import (
+from kstreams_assets.layout import (
     LAYOUT_PROPERTY,
     LAYOUT_VERSION,
     NewerLayoutError,
     Warehouse,
     WarehouseLockedError,
 )
+from kstreams_assets.local.cluster import LocalCluster
+from kstreams_assets.settings import BackupSettings
 from kstreams_assets.warehouse.point import Guarantee
 from kstreams_assets.warehouse.spans import Window
 from spark_resources.jars import JARS_VARIABLE
@@ -326,7 +326,7 @@ class TestWarehouse:
         lock = workbench.warehouse.lock_file(f"recorder/{name}" if recorder else name)
         program = (
             "import sys, pathlib\n"
-            "from kstreams_assets.warehouse.layout import warehouse_lock\n"
+            "from kstreams_assets.layout import warehouse_lock\n"
             "with warehouse_lock(pathlib.Path(sys.argv[1]), purpose='test', wait_s=5):\n"
             "    print('held', flush=True)\n"
             "    sys.stdin.read()\n"

@@ -7,7 +7,7 @@ import pytest
 
 from kstreams_assets.backup.run import facts_of
 from kstreams_assets.kafka.topics import TopicDescription
-from kstreams_assets.warehouse.layout import Warehouse
+from kstreams_assets.layout import Warehouse
 from kstreams_assets.warehouse.ledger import TopicFactsTable
 from kstreams_assets.warehouse.spans import TopicFacts
 from tests.backup.samples import FACTS, backup, window

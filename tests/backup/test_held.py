@@ -10,8 +10,8 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from kstreams_assets.app.model import AppTopic, TopicRole, TopicRoles
+from kstreams_assets.layout import Warehouse
 from kstreams_assets.offsets import TopicPartitionId
-from kstreams_assets.warehouse.layout import Warehouse
 from kstreams_assets.warehouse.ledger import BackedUpTopic, Ledger, LedgerEntry
 from kstreams_assets.warehouse.rows import rows_of
 from kstreams_assets.warehouse.spans import Gap, GapCause, Position, SpanResult

@@ -9,7 +9,7 @@ import pytest
 from deltalake import DeltaTable
 
 from kstreams_assets.backup.result import TopicBackup
-from kstreams_assets.warehouse.layout import Warehouse
+from kstreams_assets.layout import Warehouse
 from kstreams_assets.warehouse.ledger import Ledger
 from kstreams_assets.warehouse.spans import Gap, GapCause, RecordedSpan, SpanContent, SpanResult
 from tests.backup.samples import APPLICATION_ID, backup, result, span, window

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from kstreams_assets.app.model import AppTopic, TopicRole, TopicRoles
 from kstreams_assets.kafka.connection import KafkaConnection
+from kstreams_assets.layout import Warehouse
 from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.recovery.maintenance import maintain, retention_of
 from kstreams_assets.settings import (
@@ -14,7 +15,6 @@ from kstreams_assets.settings import (
     RecoveryPointSettings,
     WindowSchedule,
 )
-from kstreams_assets.warehouse.layout import Warehouse
 from kstreams_assets.warehouse.ledger import Ledger
 from kstreams_assets.warehouse.points import RecoveryPointTable
 from kstreams_assets.warehouse.restores import (

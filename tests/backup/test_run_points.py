@@ -14,9 +14,9 @@ from kstreams_assets.backup.run import BackupRun, window_backups
 from kstreams_assets.backup.windows import WindowEdges
 from kstreams_assets.errors import ClusterUnavailableError
 from kstreams_assets.kafka.cluster import KafkaCluster
+from kstreams_assets.layout import Warehouse, WarehouseLockedError
 from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.settings import RecoveryPointSettings
-from kstreams_assets.warehouse.layout import Warehouse, WarehouseLockedError
 from kstreams_assets.warehouse.ledger import Ledger
 from kstreams_assets.warehouse.point import RecoveryPoint
 from kstreams_assets.warehouse.points import RecoveryPointTable

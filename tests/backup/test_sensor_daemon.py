@@ -16,8 +16,8 @@ from dagster._core.storage.tags import (
 )
 
 from kstreams_assets.backup.requests import RequestClaim, claim_file, read_claim, write_claim
+from kstreams_assets.layout import Warehouse
 from kstreams_assets.orchestration.keys import backups_sensor, pool, recovery_points_sensor
-from kstreams_assets.warehouse.layout import Warehouse
 from kstreams_assets.warehouse.points import RecoveryPointTable
 from tests.backup.requesting import ROOT, backup_keys, instance_at
 from tests.backup.samples import APPLICATION_ID, cut, point

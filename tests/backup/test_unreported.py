@@ -21,12 +21,12 @@ from kstreams_assets.backup.result import TopicBackup, WindowBackup
 from kstreams_assets.backup.run import back_up
 from kstreams_assets.backup.unreported import ReportMarks, windows_of_run
 from kstreams_assets.backup.verdicts import CHECKS, judge
+from kstreams_assets.layout import Warehouse
 from kstreams_assets.orchestration.backup import report_left_behind
 from kstreams_assets.orchestration.backup_sensor import build_backup_sensor
 from kstreams_assets.orchestration.keys import backup_key
 from kstreams_assets.settings import ApplicationSettings, BackupSettings, WindowSchedule
 from kstreams_assets.warehouse.calendar import WindowCalendar
-from kstreams_assets.warehouse.layout import Warehouse
 from kstreams_assets.warehouse.ledger import Ledger
 from kstreams_assets.warehouse.points import RecoveryPointTable
 from kstreams_assets.warehouse.spans import Gap, GapCause, Window
@@ -101,7 +101,7 @@ _HOLDS_A_MARK = """
 import sys, time
 from pathlib import Path
 from kstreams_assets.backup.unreported import ReportMarks
-from kstreams_assets.warehouse.layout import Warehouse
+from kstreams_assets.layout import Warehouse
 
 with ReportMarks(Warehouse(Path(sys.argv[1])), "shop").of_run(sys.argv[2]):
     print("marked", flush=True)

@@ -9,7 +9,7 @@ import pytest
 
 from kstreams_assets.backup.result import UnreadTopic
 from kstreams_assets.cli import backup as backup_module
-from kstreams_assets.warehouse.layout import Warehouse
+from kstreams_assets.layout import Warehouse
 from tests.backup.samples import backup, result, span, window, window_backup
 from tests.cli.application import Program, document, write
 from tests.clock import freeze_time

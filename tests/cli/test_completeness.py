@@ -15,9 +15,9 @@ from kstreams_assets.checks import Severity
 from kstreams_assets.cli import completeness
 from kstreams_assets.completeness.result import Outcome, ResultsTable, RuleResult
 from kstreams_assets.kafka.connection import KafkaConnection
+from kstreams_assets.layout import Warehouse
 from kstreams_assets.restore.request import RestoreRequest
 from kstreams_assets.warehouse.calendar import WindowCalendar
-from kstreams_assets.warehouse.layout import Warehouse
 from kstreams_assets.warehouse.ledger import Ledger
 from kstreams_assets.warehouse.points import RecoveryPointTable
 from kstreams_assets.warehouse.restores import RestoresTable, RestoreState, StoredRestore

@@ -13,7 +13,7 @@ from kstreams_assets.cli import drill as drill_module
 from kstreams_assets.cli import ready as ready_module
 from kstreams_assets.drill.readiness import Readiness
 from kstreams_assets.drill.report import DrillReport, Failure, Phase
-from kstreams_assets.drill.settings import DrillRequest
+from kstreams_assets.drill.run import DrillRequest
 from tests.cli.application import Program, document, nothing_written, write
 from tests.drill.reports import REPORT
 

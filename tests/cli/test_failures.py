@@ -12,7 +12,7 @@ import pytest
 
 from kstreams_assets.cli import main as main_module
 from kstreams_assets.errors import WarehouseError
-from kstreams_assets.warehouse.layout import CONTROL_TABLES, Warehouse
+from kstreams_assets.layout import CONTROL_TABLES, Warehouse
 from kstreams_assets.warehouse.points import RecoveryPointTable
 from tests.backup.samples import cut, point
 from tests.cli.application import Program, Result, document, nothing_written, write
@@ -180,7 +180,7 @@ import sys
 from pathlib import Path
 from kstreams_assets.errors import KStreamsAssetsError
 from kstreams_assets.warehouse.points import RecoveryPointTable
-from kstreams_assets.warehouse.layout import CONTROL_TABLES, Warehouse
+from kstreams_assets.layout import CONTROL_TABLES, Warehouse
 from tests.backup.samples import cut, point
 try:
     RecoveryPointTable(Warehouse(Path(sys.argv[1]))).append(point(1, cut(0, 10), point_id="x"))

@@ -13,8 +13,8 @@ from kstreams_assets.app_file.read import load_settings
 from kstreams_assets.cli import ktables
 from kstreams_assets.ktables.snapshot import RowProblem, Snapshot
 from kstreams_assets.ktables.snapshots_table import SnapshotsTable
+from kstreams_assets.layout import Warehouse
 from kstreams_assets.warehouse.calendar import WindowCalendar
-from kstreams_assets.warehouse.layout import Warehouse
 from kstreams_assets.warehouse.ledger import Ledger
 from kstreams_assets.warehouse.points import RecoveryPointTable
 from kstreams_assets.warehouse.spans import SpanContent, SpanResult, Window

@@ -13,13 +13,13 @@ from kstreams_assets.checks import Finding
 from kstreams_assets.cli import restore as restore_module
 from kstreams_assets.drill.report import DrillsTable
 from kstreams_assets.kafka.connection import KafkaConnection
+from kstreams_assets.layout import Warehouse
 from kstreams_assets.offsets import OffsetRun, TopicPartitionId
 from kstreams_assets.restore.plan import RestorePlan
 from kstreams_assets.restore.request import ChangelogSource, InputsExtent, RestoreRequest
 from kstreams_assets.restore.run import RestoreResult
 from kstreams_assets.settings import ApplicationSettings, VerifyExtent
 from kstreams_assets.warehouse.judge import Restores
-from kstreams_assets.warehouse.layout import Warehouse
 from kstreams_assets.warehouse.point import GroupOffset
 from kstreams_assets.warehouse.restores import (
     OffsetMapsTable,

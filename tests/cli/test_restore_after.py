@@ -15,6 +15,7 @@ from kstreams_assets.cli.restore_options import chosen_restore
 from kstreams_assets.drill.report import DrillsTable
 from kstreams_assets.errors import ConfigurationError
 from kstreams_assets.kafka.connection import KafkaConnection
+from kstreams_assets.layout import Warehouse
 from kstreams_assets.offsets import CommittedOffset, OffsetRun, TopicPartitionId
 from kstreams_assets.restore.finish import Finished, RetentionEffect
 from kstreams_assets.restore.group_offsets import MappedGroup, RolledBack
@@ -28,7 +29,6 @@ from kstreams_assets.restore.watch import (
     diagnosis,
 )
 from kstreams_assets.settings import ApplicationSettings
-from kstreams_assets.warehouse.layout import Warehouse
 from kstreams_assets.warehouse.point import GroupOffset
 from kstreams_assets.warehouse.restores import (
     OffsetMapsTable,

@@ -12,11 +12,11 @@ from kstreams_assets.app.rules import Place
 from kstreams_assets.cli import restore as restore_module
 from kstreams_assets.completeness.result import Outcome, RuleResult
 from kstreams_assets.kafka.connection import KafkaConnection
+from kstreams_assets.layout import Warehouse
 from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.restore.plan import RestorePlan
 from kstreams_assets.restore.request import RestoreRequest
 from kstreams_assets.settings import ApplicationSettings
-from kstreams_assets.warehouse.layout import Warehouse
 from kstreams_assets.warehouse.restores import RestoresTable, RestoreState, StoredRestore
 from spark_resources.partition_records import Difference
 from tests.cli.application import Program, document, write

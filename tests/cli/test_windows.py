@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from kstreams_assets.layout import Warehouse
 from kstreams_assets.settings import WindowSchedule
 from kstreams_assets.warehouse.calendar import WindowCalendar
-from kstreams_assets.warehouse.layout import Warehouse
 from kstreams_assets.warehouse.ledger import Ledger
 from kstreams_assets.warehouse.point import GroupOffset
 from kstreams_assets.warehouse.points import RecoveryPointTable

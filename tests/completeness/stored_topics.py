@@ -14,9 +14,9 @@ from kstreams_assets.app.store_format import Encoding, Format, StoreFormat
 from kstreams_assets.backup.result import TopicBackup
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.kafka.raw_batch import RawRecord
+from kstreams_assets.layout import Warehouse
 from kstreams_assets.offsets import OffsetRange, TopicPartitionId
 from kstreams_assets.settings import ApplicationSettings, WindowSchedule
-from kstreams_assets.warehouse.layout import Warehouse
 from kstreams_assets.warehouse.ledger import Ledger
 from kstreams_assets.warehouse.point import (
     GroupOffset,

@@ -12,8 +12,8 @@ from kstreams_assets.completeness.content import (
     wanted,
 )
 from kstreams_assets.completeness.view import View, views_of
+from kstreams_assets.layout import Warehouse
 from kstreams_assets.offsets import OffsetRange
-from kstreams_assets.warehouse.layout import Warehouse
 from kstreams_assets.warehouse.point import RecoveryPoint
 from tests.completeness.stored_topics import (
     CHANGELOG,

@@ -20,8 +20,8 @@ from kstreams_assets.completeness.evaluate import Evaluator
 from kstreams_assets.completeness.result import Outcome, ResultsTable, RuleKind, RuleResult
 from kstreams_assets.errors import ConfigurationError, RecoveryPointNotFoundError
 from kstreams_assets.ktables.run import make_snapshots
+from kstreams_assets.layout import Warehouse
 from kstreams_assets.settings import ApplicationSettings
-from kstreams_assets.warehouse.layout import Warehouse
 from kstreams_assets.warehouse.spans import Window
 from spark_resources.resource import SparkSessionResource
 from tests.completeness.stored_topics import (

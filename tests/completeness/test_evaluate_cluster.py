@@ -14,9 +14,9 @@ from kstreams_assets.completeness.result import Outcome, ResultsTable, RuleResul
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.kafka.topics import TopicSpec
+from kstreams_assets.layout import Warehouse
 from kstreams_assets.local.cluster import LocalCluster
 from kstreams_assets.offsets import TopicPartitionId
-from kstreams_assets.warehouse.layout import Warehouse
 from spark_resources.resource import SparkSessionResource
 from tests.completeness.stored_topics import (
     CHANGELOG,

@@ -12,8 +12,8 @@ from kstreams_assets.completeness.planner import ContentPlanner, Staging
 from kstreams_assets.completeness.runnable import Standing
 from kstreams_assets.completeness.view import views_of
 from kstreams_assets.errors import RecoveryPointNotFoundError
+from kstreams_assets.layout import Warehouse
 from kstreams_assets.offsets import OffsetRange
-from kstreams_assets.warehouse.layout import Warehouse
 from kstreams_assets.warehouse.point import Guarantee
 from spark_resources.work import LoggedRows, LogSource
 from tests.completeness.stored_topics import (

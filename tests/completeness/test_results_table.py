@@ -6,7 +6,7 @@ from pathlib import Path
 from kstreams_assets.app.rules import Place
 from kstreams_assets.checks import Severity
 from kstreams_assets.completeness.result import Outcome, ResultsTable, RuleKind, RuleResult
-from kstreams_assets.warehouse.layout import CONTROL_TABLES, Warehouse
+from kstreams_assets.layout import CONTROL_TABLES, Warehouse
 from kstreams_assets.warehouse.table import Table
 from spark_resources.work import Sample
 

@@ -7,10 +7,9 @@ import dagster as dg
 import pytest
 
 from kstreams_assets.app_file.read import application_model
-from kstreams_assets.drill.settings import DrillSettings
 from kstreams_assets.errors import ConfigurationError
 from kstreams_assets.orchestration.component import build_application_definitions
-from kstreams_assets.settings import ApplicationSettings
+from kstreams_assets.settings import ApplicationSettings, DrillSettings
 from tests.components.project import attributes, specs_of
 
 COMMAND = ["run", "{client_properties}", "{state_dir}"]

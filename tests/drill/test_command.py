@@ -14,13 +14,12 @@ from kstreams_assets.drill.command import (
     drill_command,
     require_command,
 )
-from kstreams_assets.drill.settings import DrillSettings
 from kstreams_assets.errors import (
     ConfigurationError,
 )
 from kstreams_assets.kafka.connection import KafkaConnection, PasswordSasl, SecurityProtocol
 from kstreams_assets.kafka.secret import Secret
-from kstreams_assets.settings import ApplicationSettings
+from kstreams_assets.settings import ApplicationSettings, DrillSettings
 from tests.restore.after_commit import settings_of
 
 

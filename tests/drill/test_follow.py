@@ -11,7 +11,6 @@ import pytest
 from kstreams_assets.drill import application as follow_module
 from kstreams_assets.drill.application import DrilledApplication, Follower
 from kstreams_assets.drill.report import Phase
-from kstreams_assets.drill.settings import DrillSettings
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.restore.watch import (
@@ -21,6 +20,7 @@ from kstreams_assets.restore.watch import (
     Sign,
     diagnosis,
 )
+from kstreams_assets.settings import DrillSettings
 from kstreams_assets.warehouse.restores import StoredRestore
 from tests.restore.after_commit import settings_of
 

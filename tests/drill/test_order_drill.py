@@ -17,8 +17,7 @@ from kstreams_assets.drill.report import (
     RateFrom,
     objective_verdict,
 )
-from kstreams_assets.drill.run import DrillRun, report_file
-from kstreams_assets.drill.settings import DrillRequest
+from kstreams_assets.drill.run import DrillRequest, DrillRun, report_file
 from kstreams_assets.errors import ConfigurationError
 from kstreams_assets.local.target import (
     local_target,

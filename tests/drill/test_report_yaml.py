@@ -14,7 +14,7 @@ from kstreams_assets.drill.report import (
     report_document,
     report_yaml,
 )
-from kstreams_assets.warehouse.layout import Warehouse
+from kstreams_assets.layout import Warehouse
 from tests.drill.reports import REPORT
 
 

@@ -1,7 +1,7 @@
 """What is taken from the lines that Kafka Streams writes."""
 
 from kstreams_assets.drill.application import StreamsLog
-from kstreams_assets.drill.settings import DrillSettings
+from kstreams_assets.settings import DrillSettings
 
 _THREAD = "INFO org.apache.kafka.streams - stream-thread [shop-1-StreamThread-1]"
 

@@ -9,9 +9,9 @@ import dagster as dg
 from kstreams_assets.app.model import AppTopic, StreamsApplication, TopicRole, TopicRoles
 from kstreams_assets.app.rules import CompletenessRule
 from kstreams_assets.kafka.connection import KafkaConnection
+from kstreams_assets.layout import Warehouse
 from kstreams_assets.orchestration.component import build_application_definitions
 from kstreams_assets.settings import ApplicationSettings, RestoreSettings, WindowSchedule
-from kstreams_assets.warehouse.layout import Warehouse
 from spark_resources.resource import SparkSessionResource
 
 

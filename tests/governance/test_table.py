@@ -12,7 +12,7 @@ from kstreams_assets.governance.findings import (
     GovernanceReport,
     evaluation_of,
 )
-from kstreams_assets.warehouse.layout import CONTROL_TABLES, Warehouse
+from kstreams_assets.layout import CONTROL_TABLES, Warehouse
 
 BAD = Finding("t", "a", "b", "Do c.", Severity.WARN)
 WORSE = Finding("u", "d", "e", "Do f.")

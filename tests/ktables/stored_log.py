@@ -16,8 +16,8 @@ from kstreams_assets.backup.run import Spark
 from kstreams_assets.kafka.raw_batch import RawRecord
 from kstreams_assets.ktables.run import KTableRun
 from kstreams_assets.ktables.snapshot import Snapshot, TableStore
+from kstreams_assets.layout import Warehouse
 from kstreams_assets.offsets import OffsetRange, TopicPartitionId
-from kstreams_assets.warehouse.layout import Warehouse
 from kstreams_assets.warehouse.ledger import Ledger
 from kstreams_assets.warehouse.point import Guarantee, Method, PartitionCut, RecoveryPoint
 from kstreams_assets.warehouse.points import RecoveryPointTable, SavedRecordsTable, SavedTail

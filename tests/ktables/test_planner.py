@@ -7,8 +7,8 @@ import pytest
 from kstreams_assets.errors import KTableWindowError
 from kstreams_assets.ktables.plan import SnapshotPlan
 from kstreams_assets.ktables.planner import SnapshotPlanner
+from kstreams_assets.layout import Warehouse
 from kstreams_assets.offsets import OffsetRange
-from kstreams_assets.warehouse.layout import Warehouse
 from tests.ktables.stored_log import Change, StoredLog, window_of
 from tests.streams.workbench import NoSpark
 

@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from kstreams_assets.app.store_format import Encoding, Format, StoreFormat, StoreKind
+from kstreams_assets.layout import Warehouse
 from kstreams_assets.offsets import OffsetRange
-from kstreams_assets.warehouse.layout import Warehouse
 from spark_resources.resource import SparkSessionResource
 from tests.ktables.replayed import Included, Row, replay
 from tests.ktables.stored_log import Change, StoredLog

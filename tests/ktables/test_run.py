@@ -13,14 +13,14 @@ from kstreams_assets.backup.run import Spark
 from kstreams_assets.errors import KTableError
 from kstreams_assets.ktables.run import KTableRun
 from kstreams_assets.ktables.snapshots_table import SnapshotsTable
-from kstreams_assets.settings import BackupSettings
-from kstreams_assets.warehouse.layout import (
+from kstreams_assets.layout import (
     LAYOUT_PROPERTY,
     NewerLayoutError,
     Warehouse,
     WarehouseLockedError,
     warehouse_lock,
 )
+from kstreams_assets.settings import BackupSettings
 from spark_resources.resource import SparkSessionResource
 from tests.ktables.stored_log import APPLICATION_ID, STORE, Change, StoredLog, window_of
 from tests.streams.workbench import NoSpark

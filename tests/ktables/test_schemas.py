@@ -21,8 +21,8 @@ from kstreams_assets.backup.run import back_up
 from kstreams_assets.errors import RegistryError
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.kafka.registry import RegistryConnection
+from kstreams_assets.layout import Warehouse
 from kstreams_assets.settings import ApplicationSettings, WindowSchedule
-from kstreams_assets.warehouse.layout import Warehouse
 from kstreams_assets.warehouse.schemas import (
     ReferencedSchema,
     RegisteredSchema,

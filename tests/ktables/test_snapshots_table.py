@@ -7,8 +7,8 @@ import pytest
 
 from kstreams_assets.ktables.snapshot import RowProblem, Snapshot, SnapshotPartition
 from kstreams_assets.ktables.snapshots_table import SnapshotsTable
+from kstreams_assets.layout import CONTROL_TABLES, Warehouse
 from kstreams_assets.offsets import OffsetRange
-from kstreams_assets.warehouse.layout import CONTROL_TABLES, Warehouse
 from kstreams_assets.warehouse.spans import Window
 from tests.backup.samples import window
 

@@ -19,6 +19,7 @@ from kstreams_assets.app.roles import application_from_topology
 from kstreams_assets.app.topology import parse_topology
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
+from kstreams_assets.layout import Warehouse
 from kstreams_assets.local.cluster import LocalCluster
 from kstreams_assets.metrics.catalogue import METRICS, Source
 from kstreams_assets.metrics.collect import Scrape
@@ -26,7 +27,6 @@ from kstreams_assets.metrics.exposition import Address, MetricsServer
 from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.recovery.recorder import Recorder
 from kstreams_assets.settings import ApplicationSettings, WindowSchedule
-from kstreams_assets.warehouse.layout import Warehouse
 from scripts.reference.jmx_texts import JMX
 from spark_resources.jars import class_path
 from spark_resources.java import find_java

@@ -17,7 +17,6 @@ from kstreams_assets.drill.report import (
     Phase,
     PhaseMeasure,
 )
-from kstreams_assets.drill.settings import DrillSettings
 from kstreams_assets.governance.findings import (
     FindingsTable,
     GovernanceReport,
@@ -25,7 +24,7 @@ from kstreams_assets.governance.findings import (
 )
 from kstreams_assets.metrics import collect as proofs
 from kstreams_assets.metrics.collect import read_warehouse
-from kstreams_assets.settings import ApplicationSettings
+from kstreams_assets.settings import ApplicationSettings, DrillSettings
 from kstreams_assets.warehouse.restores import (
     RestoreMode,
     RestoresTable,

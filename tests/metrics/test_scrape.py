@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from kstreams_assets.kafka.connection import KafkaConnection
+from kstreams_assets.layout import Warehouse
 from kstreams_assets.metrics.collect import Scrape
-from kstreams_assets.warehouse.layout import Warehouse
 from kstreams_assets.warehouse.points import RecoveryPointTable
 from tests.backup.requesting import settings_of
 from tests.backup.samples import cut, point

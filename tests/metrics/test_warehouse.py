@@ -11,11 +11,11 @@ from kstreams_assets.app.model import AppTopic, TopicRole, TopicRoles
 from kstreams_assets.errors import ConfigurationError
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.ktables.snapshots_table import SnapshotsTable
+from kstreams_assets.layout import Warehouse
 from kstreams_assets.metrics.collect import read_warehouse
 from kstreams_assets.settings import ApplicationSettings, RecoveryPointSettings, WindowSchedule
 from kstreams_assets.warehouse import ledger as ledger_module
 from kstreams_assets.warehouse.calendar import WindowCalendar
-from kstreams_assets.warehouse.layout import Warehouse
 from kstreams_assets.warehouse.ledger import Ledger
 from kstreams_assets.warehouse.point import Guarantee, PartitionCut, RecoveryPoint
 from kstreams_assets.warehouse.points import RecoveryPointTable

@@ -14,10 +14,10 @@ from deltalake import DeltaTable
 
 from kstreams_assets.app.model import TopicRole, TopicRoles
 from kstreams_assets.kafka.raw_batch import RawRecord
+from kstreams_assets.layout import Warehouse, warehouse_lock
 from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.recovery import maintenance
 from kstreams_assets.recovery.maintenance import Retention, maintain, maintain_if_due
-from kstreams_assets.warehouse.layout import Warehouse, warehouse_lock
 from kstreams_assets.warehouse.point import RecoveryPoint
 from kstreams_assets.warehouse.points import (
     PointInstant,
@@ -273,7 +273,7 @@ _ROUNDS = """
 import sys
 from pathlib import Path
 from kstreams_assets.recovery.maintenance import Retention, maintain
-from kstreams_assets.warehouse.layout import Warehouse
+from kstreams_assets.layout import Warehouse
 from tests.recovery.test_maintenance import APPLICATION_ID, START_MS, hours
 print("ready", flush=True)
 for number in range(1000):
@@ -285,7 +285,7 @@ _OTHER = """
 import sys
 from pathlib import Path
 from kstreams_assets.warehouse.points import RecoveryPointTable
-from kstreams_assets.warehouse.layout import Warehouse
+from kstreams_assets.layout import Warehouse
 from tests.backup.samples import cut, point
 table = RecoveryPointTable(Warehouse(Path(sys.argv[1])))
 for number in range(25):

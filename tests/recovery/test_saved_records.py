@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from kstreams_assets.kafka.raw_batch import RawRecord
+from kstreams_assets.layout import Warehouse
 from kstreams_assets.offsets import OffsetRange, TopicPartitionId
-from kstreams_assets.warehouse.layout import Warehouse
 from kstreams_assets.warehouse.point import PartitionCut
 from kstreams_assets.warehouse.points import SCHEMA, OffsetRanges, SavedRecordsTable, SavedTail
 from tests.backup.samples import APPLICATION_ID, cut, point

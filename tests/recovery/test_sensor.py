@@ -13,6 +13,7 @@ from dagster._core.definitions.sensor_definition import SensorExecutionData
 
 from kstreams_assets.app.model import TopicRole, TopicRoles
 from kstreams_assets.errors import ClusterUnavailableError
+from kstreams_assets.layout import Warehouse, WarehouseLockedError, warehouse_lock
 from kstreams_assets.orchestration import recovery_point_sensor as recorder_sensor
 from kstreams_assets.orchestration.keys import recovery_points_key
 from kstreams_assets.orchestration.recovery_point_sensor import (
@@ -22,7 +23,6 @@ from kstreams_assets.orchestration.recovery_point_sensor import (
 from kstreams_assets.orchestration.recovery_points import input_lags, point_metadata
 from kstreams_assets.recovery.recorder import Recorder
 from kstreams_assets.settings import RecoveryPointSettings
-from kstreams_assets.warehouse.layout import Warehouse, WarehouseLockedError, warehouse_lock
 from kstreams_assets.warehouse.ledger import Ledger
 from kstreams_assets.warehouse.point import GroupOffset, Guarantee, PartitionCut, RecoveryPoint
 from kstreams_assets.warehouse.points import RecoveryPointTable

@@ -11,10 +11,10 @@ import pytest
 from kstreams_assets.app.model import TopicRole, TopicRoles
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
+from kstreams_assets.layout import Warehouse
 from kstreams_assets.local.cluster import LocalCluster
 from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.recovery.recorder import Recorder
-from kstreams_assets.warehouse.layout import Warehouse
 from kstreams_assets.warehouse.point import Guarantee, Method, RecoveryPoint
 from tests.restore.control import read
 from tests.streams.cluster import unique_name

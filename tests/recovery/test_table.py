@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from kstreams_assets.warehouse.layout import Warehouse
+from kstreams_assets.layout import Warehouse
 from kstreams_assets.warehouse.point import GroupOffset, Guarantee, RecoveryPoint, in_force
 from kstreams_assets.warehouse.points import (
     PointInstant,

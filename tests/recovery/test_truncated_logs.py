@@ -10,8 +10,8 @@ from kstreams_assets.backup.planner import Planner
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.kafka.topics import TopicSpec
+from kstreams_assets.layout import Warehouse
 from kstreams_assets.local.cluster import LocalCluster
-from kstreams_assets.warehouse.layout import Warehouse
 from kstreams_assets.warehouse.point import PartitionCut, RecoveryPoint, topic_id_of
 from kstreams_assets.warehouse.points import RecoveryPointTable
 from kstreams_assets.warehouse.spans import GapCause, SpanPlan, Window

@@ -14,10 +14,10 @@ from pathlib import Path
 from kstreams_assets.app.model import AppTopic, StreamsApplication, TopicRole, TopicRoles
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
+from kstreams_assets.layout import Warehouse
 from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.recovery.recorder import Recorder
 from kstreams_assets.settings import RecoveryPointSettings
-from kstreams_assets.warehouse.layout import Warehouse
 from kstreams_assets.warehouse.point import Guarantee, Method, RecoveryPoint
 from kstreams_assets.warehouse.points import RecoveryPointTable, SavedRecord
 from kstreams_assets.warehouse.table import Table

@@ -12,9 +12,9 @@ from kstreams_assets.app.model import AppTopic, StreamsApplication, TopicRole
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.kafka.topics import TopicSpec
+from kstreams_assets.layout import Warehouse
 from kstreams_assets.offsets import CommittedOffset, TopicPartitionId, offsets_of_topic
 from kstreams_assets.settings import ApplicationSettings, WindowSchedule
-from kstreams_assets.warehouse.layout import Warehouse
 from kstreams_assets.warehouse.point import GroupOffset
 from kstreams_assets.warehouse.restores import (
     RestoreMode,

@@ -8,13 +8,13 @@ from pathlib import Path
 from kstreams_assets.app.model import AppTopic, TopicRole, TopicRoles
 from kstreams_assets.checks import Finding
 from kstreams_assets.kafka.connection import KafkaConnection
+from kstreams_assets.layout import Warehouse
 from kstreams_assets.offsets import OffsetRange, OffsetRun, TopicPartitionId
 from kstreams_assets.restore.plan import PartitionPlan, RestorePlan, SnapshotSource, TopicPlan
 from kstreams_assets.restore.request import ChangelogSource, RestoreRequest
 from kstreams_assets.restore.run import RestoreResult
 from kstreams_assets.settings import ApplicationSettings, RestoreSettings, WindowSchedule
 from kstreams_assets.warehouse.judge import Restores
-from kstreams_assets.warehouse.layout import Warehouse
 from kstreams_assets.warehouse.point import GroupOffset
 from kstreams_assets.warehouse.restores import (
     PartitionProduced,

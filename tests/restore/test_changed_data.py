@@ -18,9 +18,9 @@ from kstreams_assets.ktables.snapshots_table import (
     snapshot_problem,
     snapshot_written,
 )
+from kstreams_assets.layout import Warehouse, written_files
 from kstreams_assets.offsets import TopicPartitionId, runs_of
 from kstreams_assets.warehouse.judge import PointJudge, Restores
-from kstreams_assets.warehouse.layout import Warehouse, written_files
 from kstreams_assets.warehouse.point import GroupOffset, PartitionCut, RecoveryPoint
 from kstreams_assets.warehouse.points import RecoveryPointTable, SavedRecordsTable, SavedTail
 from kstreams_assets.warehouse.records import SpanFile

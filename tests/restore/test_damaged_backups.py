@@ -13,12 +13,12 @@ from confluent_kafka import Producer
 from kstreams_assets.app.model import Store, TopicRole
 from kstreams_assets.errors import KStreamsAssetsError, StoredDataError
 from kstreams_assets.ktables.run import make_snapshots
+from kstreams_assets.layout import Warehouse
 from kstreams_assets.offsets import CommittedOffset, TopicPartitionId
 from kstreams_assets.restore.planner import plan_restore
 from kstreams_assets.restore.request import ChangelogSource, RestoreRequest
 from kstreams_assets.restore.run import run_restore
 from kstreams_assets.settings import ApplicationSettings, WindowSchedule
-from kstreams_assets.warehouse.layout import Warehouse
 from kstreams_assets.warehouse.restores import RestoreState
 from tests.backup.reading import newest_files
 from tests.restore.trial import own_names

@@ -19,6 +19,7 @@ from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection, PasswordSasl
 from kstreams_assets.kafka.secret import Secret
 from kstreams_assets.kafka.topics import TopicSpec
+from kstreams_assets.layout import WarehouseLockedError
 from kstreams_assets.local.target import (
     local_target,
     local_targets,
@@ -27,7 +28,6 @@ from kstreams_assets.local.target import (
 )
 from kstreams_assets.offsets import CommittedOffset, TopicPartitionId
 from kstreams_assets.settings import ApplicationSettings
-from kstreams_assets.warehouse.layout import WarehouseLockedError
 from tests.restore.after_commit import settings_of
 
 SOURCE = KafkaConnection(bootstrap_servers="127.0.0.1:1")

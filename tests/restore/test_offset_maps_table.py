@@ -8,8 +8,8 @@ import pytest
 from deltalake import DeltaTable
 
 from kstreams_assets.errors import OffsetMapError, StoredDataError
+from kstreams_assets.layout import CONTROL_TABLES, Warehouse
 from kstreams_assets.offsets import OffsetMap, OffsetRun, TopicPartitionId, runs_of
-from kstreams_assets.warehouse.layout import CONTROL_TABLES, Warehouse
 from kstreams_assets.warehouse.restores import OffsetMapsTable, PartitionProduced, StoredMap
 
 APPLICATION_ID = "shop"

@@ -15,6 +15,7 @@ from confluent_kafka.admin import (
 from examples.order_processor.application import OrderProcessor, create_topics
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
+from kstreams_assets.layout import Warehouse
 from kstreams_assets.local.cluster import LocalCluster
 from kstreams_assets.offsets import CommittedOffset, OffsetRange, TopicPartitionId
 from kstreams_assets.restore.plan import PartitionPlan, RestorePlan, TopicPlan
@@ -22,7 +23,6 @@ from kstreams_assets.restore.planner import plan_restore
 from kstreams_assets.restore.report import document, markdown
 from kstreams_assets.restore.request import InputsExtent, RestoreRequest
 from kstreams_assets.warehouse.judge import Restores
-from kstreams_assets.warehouse.layout import Warehouse
 from kstreams_assets.warehouse.restores import (
     RestoreMode,
     RestoresTable,

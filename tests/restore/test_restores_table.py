@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from kstreams_assets.warehouse.layout import CONTROL_TABLES, Warehouse
+from kstreams_assets.layout import CONTROL_TABLES, Warehouse
 from kstreams_assets.warehouse.point import GroupOffset
 from kstreams_assets.warehouse.restores import (
     RestoreMode,

@@ -9,6 +9,7 @@ from kstreams_assets.app.model import TopicRole, TopicRoles
 from kstreams_assets.completeness.on_restores import require_complete
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
+from kstreams_assets.layout import Warehouse
 from kstreams_assets.local.cluster import LocalCluster
 from kstreams_assets.offsets import CommittedOffset, TopicPartitionId
 from kstreams_assets.restore.group_offsets import commit_group_offsets
@@ -18,7 +19,6 @@ from kstreams_assets.restore.request import RestoreRequest
 from kstreams_assets.restore.run import run_restore
 from kstreams_assets.settings import ApplicationSettings, WindowSchedule
 from kstreams_assets.warehouse.judge import Restores
-from kstreams_assets.warehouse.layout import Warehouse
 from kstreams_assets.warehouse.point import RecoveryPoint
 from kstreams_assets.warehouse.restores import InputsAt, StoredRestore
 from spark_resources.resource import SparkSessionResource

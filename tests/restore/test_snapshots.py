@@ -13,6 +13,7 @@ from kstreams_assets.checks import Finding
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.ktables.snapshot import Snapshot, SnapshotPartition, TableStore
 from kstreams_assets.ktables.snapshots_table import SnapshotsTable
+from kstreams_assets.layout import Warehouse
 from kstreams_assets.offsets import OffsetRange
 from kstreams_assets.restore.plan import SnapshotSource
 from kstreams_assets.restore.planner import plan_topics
@@ -34,7 +35,6 @@ from kstreams_assets.restore.snapshots import (
 )
 from kstreams_assets.settings import ApplicationSettings, WindowSchedule
 from kstreams_assets.warehouse.contents import Holding
-from kstreams_assets.warehouse.layout import Warehouse
 from kstreams_assets.warehouse.ledger import Ledger
 from kstreams_assets.warehouse.records import largest_batch
 from kstreams_assets.warehouse.spans import Window

@@ -9,11 +9,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from kstreams_assets.errors import RestoreRecordsError, StoredDataError
+from kstreams_assets.layout import Warehouse
 from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.restore.plan import RestorePlan, SnapshotSource
 from kstreams_assets.restore.produce import stage_snapshots, staged_saved_records
 from kstreams_assets.restore.request import ChangelogSource, RestoreRequest
-from kstreams_assets.warehouse.layout import Warehouse
 from spark_resources.partition_records import work_records
 from spark_resources.resource import SparkSessionResource
 from tests.restore.outcomes import TOPICS, TOTALS, plan

@@ -15,9 +15,9 @@ from confluent_kafka import Consumer
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.kafka.topics import TopicSpec
+from kstreams_assets.layout import Warehouse
 from kstreams_assets.local.cluster import LocalCluster
 from kstreams_assets.restore.target import restore_lock
-from kstreams_assets.warehouse.layout import Warehouse
 from kstreams_assets.warehouse.restores import RestoresTable, RestoreState, StoredRestore
 from spark_resources.resource import SparkSessionResource
 from tests.cli.application import document, write

@@ -16,6 +16,7 @@ from kstreams_assets.completeness.on_restores import (
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.ktables.run import make_snapshots
+from kstreams_assets.layout import Warehouse
 from kstreams_assets.offsets import CommittedOffset, TopicPartitionId
 from kstreams_assets.recovery.recorder import recorder_of
 from kstreams_assets.restore.group_offsets import commit_group_offsets
@@ -24,7 +25,6 @@ from kstreams_assets.restore.planner import plan_again, plan_restore
 from kstreams_assets.restore.request import RestoreRequest
 from kstreams_assets.restore.run import run_restore
 from kstreams_assets.settings import ApplicationSettings, WindowSchedule
-from kstreams_assets.warehouse.layout import Warehouse
 from kstreams_assets.warehouse.ledger import Ledger
 from kstreams_assets.warehouse.point import GroupOffset, Guarantee, RecoveryPoint
 from kstreams_assets.warehouse.restores import RestoreState, StoredRestore

@@ -14,8 +14,8 @@ from pyspark.sql import Row
 from kstreams_assets.app.store_columns import COMMON_COLUMNS
 from kstreams_assets.app.store_format import Encoding, Format, StoreFormat
 from kstreams_assets.completeness.view import View, ViewKind, views_of
+from kstreams_assets.layout import Warehouse
 from kstreams_assets.offsets import OffsetRange
-from kstreams_assets.warehouse.layout import Warehouse
 from spark_resources.failures import SparkJobError
 from spark_resources.resource import SparkSessionResource
 from spark_resources.rules import Views, run_rule

@@ -13,9 +13,9 @@ from pyspark.sql import functions as F
 
 from kstreams_assets.app.store_format import Encoding, Format, StoreFormat, StoreKind
 from kstreams_assets.ktables.table import open_table, prepare_table, window_files
+from kstreams_assets.layout import LAYOUT_PROPERTY
 from kstreams_assets.offsets import OffsetRange
 from kstreams_assets.warehouse.committer import NewFile, commit, uncommitted
-from kstreams_assets.warehouse.layout import LAYOUT_PROPERTY
 from spark_resources import ktable_rows as ktable_newest
 from spark_resources.data_files import NewFolder, SnapshotFile
 from spark_resources.failures import SparkJobError

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from kstreams_assets.errors import ConfigurationError
-from kstreams_assets.warehouse.layout import (
+from kstreams_assets.layout import (
     LAYOUT_PROPERTY,
     LAYOUT_VERSION,
     NewerLayoutError,

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from kstreams_assets.errors import WarehouseError
-from kstreams_assets.warehouse.layout import (
+from kstreams_assets.layout import (
     NewerLayoutError,
     Warehouse,
     open_to_others,

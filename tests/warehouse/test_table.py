@@ -20,15 +20,15 @@ from kstreams_assets.completeness.result import ResultsTable
 from kstreams_assets.drill.report import DrillsTable
 from kstreams_assets.governance.findings import FindingsTable
 from kstreams_assets.ktables.snapshots_table import SnapshotsTable
-from kstreams_assets.warehouse import table as tables
-from kstreams_assets.warehouse.column import ApplicationId, Column, Int32
-from kstreams_assets.warehouse.layout import (
+from kstreams_assets.layout import (
     CONTROL_TABLES,
     LAYOUT_PROPERTY,
     NewerLayoutError,
     Warehouse,
     warehouse_lock,
 )
+from kstreams_assets.warehouse import table as tables
+from kstreams_assets.warehouse.column import ApplicationId, Column, Int32
 from kstreams_assets.warehouse.ledger import Ledger, TopicFactsTable
 from kstreams_assets.warehouse.points import RecoveryPointTable, SavedRecordsTable
 from kstreams_assets.warehouse.restores import OffsetMapsTable, RestoresTable

@@ -18,7 +18,6 @@ from typing import IO, Final
 from urllib.parse import unquote
 
 from kstreams_assets.errors import ConfigurationError, KStreamsAssetsError, WarehouseError
-from kstreams_assets.warehouse.spans import WrittenFile
 
 LAYOUT_VERSION = 1
 LAYOUT_PROPERTY = "kstreams_assets.layout"
@@ -269,6 +268,20 @@ def _holder(path: Path) -> str:
 
 _THREADS: Final = 4
 """Files that are read at a time: hashing leaves the interpreter to others."""
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenFile:
+    """A data file as it was when it was written.
+
+    `path` is as in Delta's log (relative to the table, URL-encoded), `size` in bytes, `digest` the
+    SHA-256 of the whole file in hex, as `sha256sum` prints it.
+    """
+
+    path: str
+    size: int
+    records: int
+    digest: str
 
 
 def written_files(table: Path, files: Sequence[tuple[str, int]]) -> list[WrittenFile]:
