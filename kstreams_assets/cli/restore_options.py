@@ -62,7 +62,7 @@ def _option(name: str, field: FieldInfo, spelling: Spelling) -> Callable[[Any], 
         type=click.Choice(choices)
         if choices
         else click.IntRange(min=1)
-        if name == "replication_factor"
+        if kind == int | None and not spelling.name
         else None,
         default=default,
         show_default=bool(default),
