@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 from examples.streams.application import ExampleApplication
@@ -48,10 +48,8 @@ def restored_under_own_names(
 
     Raises RestoreIncompleteError when a completeness rule does not hold on what was restored.
     """
-    request = replace(
-        own_names("restored", control.points[label]),
-        changelog_source=changelogs,
-        skip_completeness=not with_rules,
+    request = own_names("restored", control.points[label]).model_copy(
+        update={"changelog_source": changelogs, "skip_completeness": not with_rules}
     )
     restored = restore(control, target, spark, request)
     if with_rules:
