@@ -71,7 +71,7 @@ class Backup:
     def alter_row(self, store: str, field: str) -> Seeded:
         """Add one to a number in a row of a store's newest snapshot."""
         path = self.settings.warehouse.ktable(self._id, store)
-        file = sorted(path.glob("window=*/*.parquet"))[-1]
+        file = sorted(path.glob("[0-9]*/*.parquet"))[-1]
         table = pq.ParquetFile(file).read()
         rows = table.to_pylist()
         rows[-1]["decoded_value"][field] += 1
