@@ -71,8 +71,8 @@ def run(settings: ApplicationSettings, as_json: bool, request: RestoreRequest) -
     """Restore, verify, evaluate completeness rules, and commit the group offsets.
 
     The same command again continues a restore that was interrupted. Exits 1 when it is refused,
-    the target is not as the backup, or a blocking rule is violated there; then no group offset is
-    committed.
+    the target differs from the backup, or a blocking rule is violated there; then no group offset
+    is committed.
     """
     with open_target(settings, request) as target:
         planned = plan_restore(settings, request, target)

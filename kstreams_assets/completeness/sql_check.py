@@ -640,8 +640,8 @@ def _check_values(values: Mapping[str, str], view: View) -> None:
         if not _is_aggregate(aggregate):
             raise RuleTextError(
                 f"{name} is {aggregate!r}",
-                remedy="Give count(*), count(...) or sum(...): of others what is in flight cannot"
-                " be taken away.",
+                remedy="Give count(*), count(...) or sum(...): records in flight can be subtracted"
+                " from these alone.",
             )
         try:
             found = column_type(view, value_path(path))

@@ -170,9 +170,9 @@ def outcome(plan: RestorePlan, result: RestoreResult) -> str:
         age = f"{age_s(plan) or 0:,.0f} s before the end of the restore"
         rows.insert(1, ("Recovery point", f"`{plan.point.id}`, {at}, {age}; gives `{plan.gives}`"))
     verdict = (
-        "The target is as the backup."
+        "The target matches the backup."
         if result.passed
-        else "**The target is not as the backup; no group offsets are committed.** Delete the"
+        else "**The target differs from the backup; no group offsets are committed.** Delete the"
         " topics of this restore on the target, see who else writes there, restore again."
     )
     sections = [verdict, _table(rows), listed(result.problems)]

@@ -302,7 +302,7 @@ def _progress(
                 try:
                     now = cluster.high_watermarks(first)
                 except KStreamsAssetsError as error:
-                    log(f"How far the restore is cannot be seen: {error.problem}")
+                    log(f"The progress of the restore is unknown: {error.problem}")
                     continue
                 there = sum(now[work.target] - work.base_offset for work in works)
                 written = sum(now[target] - end for target, end in first.items())

@@ -283,7 +283,7 @@ def _explained(problems: Sequence[Difference], differing: int) -> str:
     more = f"; {len(problems) - 10} more are in the log" if len(problems) > 10 else ""
     counted = f" ({differing} records differ)" if differing else ""
     return (
-        f"The target is not as the backup{counted}: {shown}{more}. No group offsets are committed."
-        " Find out what else writes to or deletes from the topic, delete the restored topics and"
-        " run the restore again."
+        f"The target differs from the backup{counted}: {shown}{more}. No group offsets are"
+        " committed. Find out what else writes to or deletes from the topic, delete the restored"
+        " topics and run the restore again."
     )

@@ -271,7 +271,7 @@ class TestRun:
         result = program("restore", "run", "--app", app_file)
         assert result.exit_code == 1
         assert fake.committed == []
-        assert "The target is not as the backup; no group offsets are committed." in result.out
+        assert "The target differs from the backup; no group offsets are committed." in result.out
         assert f"new-{TOTALS}-0 offset 4: the value differs" in result.out
         assert "After the restore" not in result.out
         result = program("restore", "run", "--app", app_file, "--json")

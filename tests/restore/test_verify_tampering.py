@@ -161,7 +161,7 @@ def test_what_was_tampered_with_is_named_and_nothing_else(tampered: Tampered, na
 def test_the_verdict_names_the_first_problems_and_what_to_do(tampered: Tampered) -> None:
     text = tampered.result.explanation()
 
-    assert text.startswith("The target is not as the backup (")
+    assert text.startswith("The target differs from the backup (")
     assert "more are in the log. No group offsets are committed." in text
     assert text.endswith("delete the restored topics and run the restore again.")
     assert "other" not in text.replace("another", "")
