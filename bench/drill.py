@@ -28,7 +28,8 @@ from kstreams_assets.recovery.recorder import recorder_of
 from kstreams_assets.settings import ApplicationSettings
 from kstreams_assets.warehouse.point import Guarantee, RecoveryPoint
 from kstreams_assets.warehouse.spans import Window
-from spark_resources.session import LazySession, SparkSettings
+from spark_resources.session import LazySession
+from spark_resources.settings import SparkSettings
 
 ORDERS: Final = 1_000_000
 CUSTOMERS: Final = 20_000

@@ -16,7 +16,8 @@ from kstreams_assets.local.cluster import LocalCluster
 from kstreams_assets.recovery.recorder import Recorder
 from kstreams_assets.warehouse.points import RecoveryPointTable
 from kstreams_assets.warehouse.spans import Window
-from spark_resources.session import LazySession, SparkSettings
+from spark_resources.session import LazySession
+from spark_resources.settings import SparkSettings
 
 _MINUTE_MS = 60_000
 

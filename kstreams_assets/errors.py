@@ -93,6 +93,17 @@ class JarsMissingError(KStreamsAssetsError):
         )
 
 
+class EngineError(KStreamsAssetsError):
+    """The engine of this host did not start, or did not end; `log` is what it prints."""
+
+    def __init__(self, reason: str, log: Path) -> None:
+        super().__init__(
+            f"{reason}.",
+            remedy=f"Read {log}; `kstreams-assets engine status` shows what runs. With another"
+            " Spark Connect server instead, set `remote` (KSTREAMS_ASSETS_SPARK_REMOTE).",
+        )
+
+
 class WarehouseError(KStreamsAssetsError):
     """A folder or table of the warehouse cannot be read or written.
 

@@ -160,12 +160,14 @@ class LockHandle:
 
     _file: IO[str]
     _purpose: str
+    tasks: Path
+    """A file that tasks of the holder lock, shared, while they write: they may outlive a killed
+    holder by some seconds, and the next one waits for them."""
 
     def note_writer(self, pid: int | None) -> None:
-        """Name a child process that writes under the lock.
+        """Name a JVM that the holder has started.
 
-        Such a child (Spark's JVM) may outlive its killed owner by a moment; the next holder
-        waits until it is gone.
+        It may outlive its killed owner by a moment; the next holder waits until it is gone.
         """
         facts = {
             "pid": os.getpid(),
@@ -195,8 +197,10 @@ def warehouse_lock(path: Path, *, purpose: str, wait_s: float) -> Iterator[LockH
     with path.open("a+", encoding="utf-8") as file:
         deadline = time.monotonic() + wait_s
         _acquire(file.fileno(), path, deadline, wait_s)
+        tasks = path.with_suffix(".tasks")
         _await_orphan(path, deadline, wait_s)
-        handle = LockHandle(file, purpose)
+        _await_tasks(tasks, deadline, wait_s)
+        handle = LockHandle(file, purpose, tasks)
         handle.note_writer(None)
         try:
             yield handle
@@ -233,6 +237,23 @@ def _await_orphan(path: Path, deadline: float, wait_s: float) -> None:
                 path=path, holder=f"{_holder(path)}, whose JVM {pid} still runs", waited_s=wait_s
             )
         time.sleep(_POLL_S)
+
+
+def _await_tasks(path: Path, deadline: float, wait_s: float) -> None:
+    """Wait until the tasks that a killed holder left behind have ended."""
+    if not path.exists():
+        return
+    with path.open("ab") as file:
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() >= deadline:
+                    holder = "tasks that a run which was killed has left behind"
+                    raise WarehouseLockedError(path=path, holder=holder, waited_s=wait_s) from None
+                time.sleep(_POLL_S)
+            else:
+                return
 
 
 def _is_alive(pid: int) -> bool:

@@ -28,8 +28,10 @@ class VerifyExtent(StrEnum):
 class BackupSettings:
     """Bounds of a run and how files are compressed; sizes in bytes, times in seconds.
 
-    `scan_stall_s` is how long the look at a partition's log after the read may go without progress,
-    `scan_connections` how many partitions are looked at side by side (connections to each broker).
+    Up to `few_offsets` are read in the process itself, sooner than a Spark job begins.
+    `read_stall_s` is how long a partition may give nothing while it is read, `scan_stall_s` how
+    long the look at its log after that may go without progress; `scan_connections` partitions are
+    looked at side by side (connections to each broker).
     """
 
     compression: str = "zstd"
@@ -38,6 +40,8 @@ class BackupSettings:
     windows_per_commit: int = 200
     lock_wait_s: float = 60.0
     stable_wait_s: float = 60.0
+    few_offsets: int = 100_000
+    read_stall_s: float = 30.0
     scan_stall_s: float = 120.0
     scan_connections: int = 4
 

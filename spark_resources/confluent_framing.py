@@ -14,7 +14,6 @@ from uuid import UUID
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.pandas.functions import ArrowUDFType
 from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import StringType, StructField, StructType
 
@@ -94,7 +93,8 @@ def framed(
     def decode(payloads: pa.Array) -> pa.Array:
         return _decode(plan, payloads)
 
-    read = F.arrow_udf(decode, result, ArrowUDFType.SCALAR)
+    # The stubs of pyspark have no form for a struct; it is in the documentation.
+    read = F.arrow_udf(decode, result)  # pyright: ignore[reportCallIssue, reportArgumentType]
     both = read(column)
     decoded, error = both["decoded"], both["error"]
     if headers is None:

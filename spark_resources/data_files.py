@@ -1,10 +1,10 @@
-"""Writes rows as Parquet files, in Spark tasks; nothing refers to them yet."""
+"""Writes rows as Parquet files; nothing refers to them yet."""
 
 import itertools
 import json
 import uuid
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -14,6 +14,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from kstreams_assets.layout import file_digest
+from kstreams_assets.offsets import TopicPartitionId
+
+RECORD_COLUMNS: Final = (
+    "window STRING NOT NULL, topic STRING NOT NULL, partition INT NOT NULL, "
+    "offset BIGINT NOT NULL, timestamp_ms BIGINT, timestamp_type INT, "
+    "headers ARRAY<STRUCT<key: STRING, value: BINARY>>, key BINARY, value BINARY"
+)
+"""A record of a backup; `timestamp_ms` is epoch milliseconds exactly as Kafka stored it."""
 
 FILE: Final = pa.schema(
     [
@@ -94,20 +102,22 @@ class SpanFiles:
     folder: NewFolder
     spans: Mapping[tuple[str, int], SpanEdges]
 
-    def write(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """For `mapInArrow`: columns of `FILE` and `topic`, in order, to rows of `WRITTEN`.
+    def write(
+        self, batches: Iterable[tuple[TopicPartitionId, pa.RecordBatch]]
+    ) -> Iterator[pa.RecordBatch]:
+        """Batches of `FILE` of one partition each, in order of offsets, to rows of `WRITTEN`.
 
         Raises ValueError for a record that was not asked for, or comes out of order.
         """
         file: _SpanFile | None = None
-        for batch in batches:
-            for topic, partition, records in _by_partition(batch):
-                for window, rows in self._by_window(topic, partition, records):
-                    if file is None or file.span != (window, topic, partition):
-                        if file is not None:
-                            yield file.close()
-                        file = _SpanFile(self.folder, (window, topic, partition))
-                    file.add(rows)
+        for partition, records in batches:
+            for window, rows in self._by_window(partition.topic, partition.partition, records):
+                span = (window, partition.topic, partition.partition)
+                if file is None or file.span != span:
+                    if file is not None:
+                        yield file.close()
+                    file = _SpanFile(self.folder, span)
+                file.add(rows)
         if file is not None:
             yield file.close()
 
@@ -261,20 +271,6 @@ def _leaves(schema: pa.Schema) -> list[str]:
     pq.write_table(schema.empty_table(), sink)
     columns = pq.read_metadata(pa.BufferReader(sink.getvalue())).schema
     return [columns.column(index).path for index in range(len(columns))]
-
-
-def _by_partition(batch: pa.RecordBatch) -> Iterator[tuple[str, int, pa.RecordBatch]]:
-    """The records of each partition, with the columns of `FILE`."""
-    if batch.num_rows == 0:
-        return
-    topics = batch["topic"].dictionary_encode()
-    numbers = batch["partition"].to_numpy().astype(np.int64) * len(topics.dictionary)
-    records = pa.RecordBatch.from_arrays(
-        [batch[name].cast(FILE.field(name).type) for name in FILE.names], schema=FILE
-    )
-    for start, end in _runs(numbers + topics.indices.to_numpy()):
-        topic, partition = topics[start].as_py(), batch["partition"][start].as_py()
-        yield topic, partition, records.slice(start, end - start)
 
 
 def _runs(values: "np.ndarray[Any, Any]") -> Sequence[tuple[int, int]]:

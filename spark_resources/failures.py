@@ -2,8 +2,8 @@
 
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Final
+from contextlib import contextmanager, suppress
+from typing import Final, Protocol
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
@@ -34,13 +34,23 @@ def spark_failures() -> Iterator[None]:
         raise SparkJobError(innermost_cause(str(error))) from error
 
 
+class _Kept(Protocol):
+    def unpersist(self) -> object: ...
+
+
+def free(rows: _Kept) -> None:
+    """Drop what was kept of these rows; if Spark cannot, it has nothing of them or is gone."""
+    with suppress(*SPARK_FAILURES):
+        rows.unpersist()
+
+
 def innermost_cause(text: str) -> str:
     """The innermost cause that Kafka, Spark's Kafka source or Delta names, else the innermost.
 
     Below those lie Java's own (`ArithmeticException: long overflow`), which say less.
     """
     causes = [*_FIRST.findall(text), *_CAUSE.findall(text)] or _EXCEPTION.findall(text)
-    if causes and causes[-1].endswith(_PYTHON):
+    if _PYTHON in (causes[-1] if causes else text):
         causes = _PYTHON_ERROR.findall(text) or causes
     if not causes:
         return text.strip().splitlines()[0]

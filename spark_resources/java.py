@@ -14,6 +14,11 @@ from typing import Final
 from kstreams_assets.errors import JavaNotFoundError, ProcessError
 from spark_resources.jars import JarSet, class_path, jars_home
 
+PASSED_ON: Final = (
+    *("PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "TZ", "TMPDIR"),
+    "JAVA_HOME",
+)
+"""What of this process's environment a program gets that it starts: nothing secret."""
 SUPPORTED_VERSIONS: Final = (17, 21)
 _VERSION_TIMEOUT_S: Final = 20.0
 

@@ -4,22 +4,23 @@ Two narrow passes in place of a shuffle of payloads: first the newest record of 
 from keys and offsets alone, then the records are read again and those chosen are kept.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from kstreams_assets.app.store_columns import KEY_PARTS
 from kstreams_assets.warehouse.committer import NewFile
-from spark_resources.data_files import NewFolder, SnapshotFile
+from spark_resources.data_files import WRITTEN_DDL, NewFolder, SnapshotFile
 from spark_resources.failures import spark_failures
 from spark_resources.ktable_columns import with_decoded_columns
 from spark_resources.ktable_rows import Newest, chosen_rows, newest_rows, read_source
-from spark_resources.spans import write_files
+from spark_resources.session import cores_of
 from spark_resources.work import SnapshotWork
 
 if TYPE_CHECKING:
@@ -28,6 +29,10 @@ if TYPE_CHECKING:
 _FILE_BYTES: Final = 128 * 1024 * 1024
 _TASK_BYTES: Final = 32 * 1024 * 1024
 """Below so many bytes for each core, fewer files are written than there are cores."""
+_BATCH_RECORDS: Final = 2_000
+_BATCH_SETTING: Final = "spark.sql.execution.arrow.maxRecordsPerBatch"
+
+ArrowTask = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +45,12 @@ class SnapshotRows:
 
     @property
     def schema_json(self) -> str:
-        """The columns but for `window`, as JSON in the form of Delta."""
-        return self.rows.schema.json()
+        """The columns but for `window`, as JSON in the form of Delta.
+
+        Raises SparkJobError when Spark cannot tell them.
+        """
+        with spark_failures():
+            return self.rows.schema.json()
 
     @property
     def stream_times(self) -> Mapping[int, int]:
@@ -65,10 +74,36 @@ class SnapshotRows:
     def _laid_out(self) -> DataFrame:
         """As many tasks as files are to be written; no fewer than cores where that is worth it."""
         size = self.newest.count * max(self.work.record_bytes, 1.0)
-        cores = self.rows.sparkSession.sparkContext.defaultParallelism
+        cores = cores_of(self.rows.sparkSession)
         files = max(1, ceil(size / _FILE_BYTES), min(cores, ceil(size / _TASK_BYTES)))
         # Fewer tasks than cores must not read the records: only what was chosen moves then.
         return self.rows.coalesce(files) if files >= cores else self.rows.repartition(files)
+
+
+def write_files(rows: DataFrame, write: ArrowTask, folder: Path) -> list[NewFile]:
+    """Let tasks write rows as files into a folder; what Spark did twice is removed.
+
+    The driver and the tasks must see the same folder.
+    """
+    with _batches_of(rows.sparkSession, _BATCH_RECORDS):
+        told = rows.mapInArrow(write, WRITTEN_DDL).collect()
+    files = [NewFile.told(folder, row.asDict()) for row in told]
+    wanted = {file.path for file in files}
+    for file in folder.glob("*.parquet"):
+        if f"{folder.name}/{file.name}" not in wanted:
+            file.unlink()
+    return files
+
+
+@contextmanager
+def _batches_of(spark: SparkSession, records: int) -> Iterator[None]:
+    """Hand rows to Python in batches of so many: larger ones are slower [measured]."""
+    before = spark.conf.get(_BATCH_SETTING)
+    spark.conf.set(_BATCH_SETTING, str(records))
+    try:
+        yield
+    finally:
+        spark.conf.set(_BATCH_SETTING, str(before))
 
 
 @contextmanager

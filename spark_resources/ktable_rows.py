@@ -9,9 +9,11 @@ import pyarrow as pa
 from pyspark import StorageLevel
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from kstreams_assets.app.store_format import StoreKind
 from kstreams_assets.offsets import OffsetRange
+from spark_resources.failures import free
 from spark_resources.ktable_columns import with_key_parts
 from spark_resources.work import SnapshotWork
 
@@ -76,7 +78,7 @@ def _joined(rows: DataFrame, ranges: Ranges, partition: str, offset: str) -> Dat
             "end": pa.array([end for _, _, end in flat], pa.int64()),
         }
     )
-    wanted = F.broadcast(rows.sparkSession.createDataFrame(table)).alias("wanted")
+    wanted = F.broadcast(_small(rows.sparkSession, table)).alias("wanted")
     within = F.expr(
         f"rows.{partition} = wanted.partition"
         f" AND rows.{offset} >= wanted.start AND rows.{offset} < wanted.end"
@@ -117,6 +119,11 @@ def read_source(spark: SparkSession, work: SnapshotWork) -> DataFrame:
     return reduce(DataFrame.unionByName, there)
 
 
+def _small(spark: SparkSession, table: pa.Table) -> DataFrame:
+    """A frame of a few rows, or of none, whose types Spark could then not tell."""
+    return spark.createDataFrame(table, from_arrow_schema(table.schema))
+
+
 def by_partition(spark: SparkSession, values: Mapping[int, int], name: str) -> DataFrame:
     """A small frame `partition, <name>` to join with."""
     table = pa.table(
@@ -125,7 +132,7 @@ def by_partition(spark: SparkSession, values: Mapping[int, int], name: str) -> D
             name: pa.array(values.values(), pa.int64()),
         }
     )
-    return F.broadcast(spark.createDataFrame(table))
+    return F.broadcast(_small(spark, table))
 
 
 def _base(spark: SparkSession, work: SnapshotWork) -> DataFrame:
@@ -179,7 +186,7 @@ class Newest:
 
     def unpersist(self) -> None:
         """Free the memory."""
-        self.rows.unpersist()
+        free(self.rows)
 
 
 def newest_rows(source: DataFrame, work: SnapshotWork) -> Newest:
@@ -218,7 +225,7 @@ def _not_expired(newest: DataFrame, work: SnapshotWork, time: str, retention_ms:
         )
         return _kept(alive.select("row"), times)
     finally:
-        timed.unpersist()
+        free(timed)
 
 
 def _versions(source: DataFrame, work: SnapshotWork) -> Newest:

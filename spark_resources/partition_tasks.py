@@ -33,7 +33,7 @@ _WORKER_DIED = "Python worker exited unexpectedly"
 
 @dataclass(frozen=True, slots=True)
 class _Signals:
-    """Two files by which tasks of one machine and their driver know of each other.
+    """Two files by which tasks of one machine and their client know of each other.
 
     A task holds a shared lock on `lock` while it runs, which ends with its process; `stop` appears
     when the others should end. A task on another machine sees neither, and runs to its end.
@@ -51,13 +51,20 @@ _signals: _Signals | None = None
 """Those of the task that runs in this process; a Spark worker runs one at a time."""
 
 
-def run_partition_tasks(spark: SparkSession, items: Sequence[T], task: Callable[[T], R]) -> list[R]:
+def run_partition_tasks(
+    spark: SparkSession,
+    items: Sequence[T],
+    task: Callable[[T], R],
+    *,
+    lock: Path | None = None,
+) -> list[R]:
     """Call `task` with each item, each call in a Spark task of its own; results in order of items.
 
     Items start in the order given, as many at a time as Spark has cores. Items, function and
     results are pickled; functions of modules by name, so the workers must have the same packages.
     The first failure keeps further items from starting and shows in `check_stop` of those that run;
-    all of them have ended when it is raised (on other machines they may still run).
+    all of them have ended when it is raised (on other machines they may still run). Tasks of this
+    machine hold `lock`, shared, while they run: who waits for it waits for those of a killed run.
 
     Raises:
         KStreamsAssetsError: What a task raised, with its attributes.
@@ -66,7 +73,7 @@ def run_partition_tasks(spark: SparkSession, items: Sequence[T], task: Callable[
     if not items:
         return []
     with tempfile.TemporaryDirectory(prefix="kstreams-assets-tasks-") as folder:
-        signals = _Signals(f"{folder}/lock", f"{folder}/stop")
+        signals = _Signals(str(lock or f"{folder}/lock"), f"{folder}/stop")
         Path(signals.lock).touch()
         try:
             outcomes = _run(spark, [cloudpickle.dumps(item) for item in items], task, signals)

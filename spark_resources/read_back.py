@@ -1,9 +1,7 @@
 """The Spark task of a restore's verification: some partitions, read back and compared."""
 
-import gc
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -14,7 +12,7 @@ from kstreams_assets.errors import OffsetMapError
 from kstreams_assets.kafka.clients import LibrdkafkaConfig
 from kstreams_assets.offsets import OffsetMap, OffsetRange, OffsetRuns
 from spark_resources.comparison import ANY_CREATE_TIME, CREATE_TIME, Comparison, RecordColumns
-from spark_resources.kafka_reader import KafkaReader
+from spark_resources.kafka_reader import KafkaReader, no_cyclic_collection
 from spark_resources.partition_records import (
     PartitionVerified,
     PartitionWork,
@@ -67,26 +65,11 @@ class ReadBackTask:
             # what is fetched behind a short stretch is fetched for nothing
             read_ahead_kb=_AHEAD_KB if longest > _SHORT else _AHEAD_OF_SHORT_KB,
         )
-        with _no_cyclic_collection(), reader:
+        with no_cyclic_collection(), reader:
             return [_compare(reading, reader) for reading in readings]
 
     def __repr__(self) -> str:
         return f"ReadBackTask({self.config['bootstrap.servers']})"
-
-
-@contextmanager
-def _no_cyclic_collection() -> Iterator[None]:
-    """Python looks for cycles whenever many objects are made; here are millions, and no cycles.
-
-    Measured: it takes more than half of the task's time.
-    """
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 def _compare(reading: PartitionReading, reader: KafkaReader) -> PartitionVerified:

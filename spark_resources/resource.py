@@ -4,15 +4,16 @@ import dagster as dg
 from dagster_pyspark import LazyPySparkResource
 from pydantic import PrivateAttr
 
-from spark_resources.session import LazySession, SparkSettings
+from spark_resources.session import LazySession
+from spark_resources.settings import SparkSettings
 
 
 class SparkSessionResource(SparkSettings, LazyPySparkResource):
     """A Spark session with Delta Lake and the Kafka source on its class path.
 
-    The JVM starts when `spark_session` is first used, so a run with nothing to do never pays for
-    it; it is stopped when the run ends. With `remote` set, a Spark Connect server is used, which
-    must have the same jars on its class path.
+    It begins when `spark_session` is first used, on this host's engine, which is started if there
+    is none; so a run with nothing to do never pays for it. With `remote` set, that Spark Connect
+    server is used, which must have the same jars and packages.
     """
 
     _lazy: LazySession | None = PrivateAttr(default=None)
@@ -36,9 +37,9 @@ class SparkSessionResource(SparkSettings, LazyPySparkResource):
         """As `LazySession.check`."""
         self.session.check()
 
-    def hush(self) -> None:
-        """As `LazySession.hush`."""
-        self.session.hush()
+    def interrupt(self) -> None:
+        """As `LazySession.interrupt`."""
+        self.session.interrupt()
 
     def jvm_pid(self) -> int | None:
         """As `LazySession.jvm_pid`."""

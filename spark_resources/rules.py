@@ -6,7 +6,7 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame, Row, SparkSession
@@ -15,7 +15,7 @@ from pyspark.sql.types import StructType
 
 from kstreams_assets.app.store_columns import as_text, key_parts_of, value_columns
 from kstreams_assets.app.store_format import StoreFormat
-from spark_resources.failures import SPARK_FAILURES, SparkJobError, spark_failures
+from spark_resources.failures import SPARK_FAILURES, SparkJobError, free, spark_failures
 from spark_resources.ktable_columns import with_decoded_columns, with_decoded_record
 from spark_resources.ktable_rows import (
     Newest,
@@ -25,6 +25,7 @@ from spark_resources.ktable_rows import (
     numbered,
     rows_inside,
 )
+from spark_resources.session import cores_of
 from spark_resources.work import Content, LoggedRows, LogSource, Sample, SnapshotRows, SnapshotWork
 
 if TYPE_CHECKING:
@@ -42,7 +43,6 @@ _OWN: Final = {
     "spark.sql.variable.substitute": "false",
     "spark.sql.runSQLOnFiles": "false",
 }
-_INHERITED: Final = ("spark.sql.shuffle.partitions",)
 _FEW_RECORDS: Final = 300_000
 _BY_SIZE: Final = {
     # Of few records, compiling the code of a query takes longer than running it uncompiled, and so
@@ -54,13 +54,15 @@ _BY_SIZE: Final = {
 }
 
 
+class _Clonable(Protocol):
+    """What a session of Spark Connect has, and the type of pyspark's sessions does not say."""
+
+    def cloneSession(self) -> SparkSession: ...
+
+
 def new_session(spark: SparkSession) -> SparkSession:
     """A session beside another one: the same JVM, temp views and settings of its own."""
-    session = spark.newSession()
-    for name in _INHERITED:
-        value = spark.conf.get(name, None)
-        if value is not None:
-            session.conf.set(name, value)
+    session = cast("_Clonable", spark).cloneSession()
     for name, value in _OWN.items():
         session.conf.set(name, value)
     return session
@@ -124,7 +126,7 @@ class Views:
     def end_evaluation(self) -> None:
         """Forget what belongs to one recovery point."""
         for kept in self._meanwhile:
-            kept.unpersist()
+            free(kept)
         self._meanwhile.clear()
         self._frames.clear()
         self._named.clear()
@@ -132,7 +134,7 @@ class Views:
     def forget_cluster(self) -> None:
         """Free what was read of a cluster."""
         if self.cluster is not None:
-            self.cluster.unpersist()
+            free(self.cluster)
         self.cluster = None
 
     def close(self) -> None:
@@ -140,7 +142,7 @@ class Views:
         self.forget_cluster()
         self.end_evaluation()
         for rows in self._kept.values():
-            rows.unpersist()
+            free(rows)
         self._kept.clear()
 
     def _rows(self, content: Content) -> DataFrame:
@@ -220,7 +222,7 @@ class Views:
         else:
             rows = self.session.createDataFrame([], _STORED).select(*_COLUMNS)
         if source.is_whole:
-            rows = rows.coalesce(self.session.sparkContext.defaultParallelism)
+            rows = rows.coalesce(cores_of(self.session))
         if said is not None:
             rows = _shaped(with_decoded_record(rows, said, self._schemas), said)
         if source.is_whole:
@@ -312,21 +314,20 @@ def run_rule(session: SparkSession, sql: str, timeout_s: float) -> ReturnedRows:
 @contextmanager
 def _limited(session: SparkSession, timeout_s: float) -> Iterator[None]:
     """End what the session runs in the block when its time is up, and say so."""
-    # Not by tags of the session: those of one made by newSession() do not reach its jobs.
-    group, context = f"rule-{uuid.uuid4().hex}", session.sparkContext
+    tag = f"rule-{uuid.uuid4().hex}"
     ended, over = threading.Event(), threading.Event()
 
     def end() -> None:
         if ended.wait(timeout_s):
             return
         over.set()
-        context.cancelJobGroup(group)
+        session.interruptTag(tag)
         # A query that is still being planned has no job yet that could be ended.
         while not ended.wait(_INTERRUPT_EVERY_S):
-            context.cancelJobGroup(group)
+            session.interruptTag(tag)
 
-    watch = threading.Thread(target=end, name=group, daemon=True)
-    context.setJobGroup(group, "completeness rule", interruptOnCancel=True)
+    watch = threading.Thread(target=end, name=tag, daemon=True)
+    session.addTag(tag)
     watch.start()
     try:
         yield
@@ -340,7 +341,7 @@ def _limited(session: SparkSession, timeout_s: float) -> Iterator[None]:
     finally:
         ended.set()
         watch.join()
-        context.setLocalProperty("spark.jobGroup.id", None)  # pyright: ignore[reportArgumentType]
+        session.removeTag(tag)
 
 
 def _sample(rows: DataFrame, found: Sequence[Row]) -> Sample:

@@ -1,73 +1,53 @@
-"""The Spark session of a process: started on first use, in a JVM of its own or by a server."""
+"""The Spark session of a process, by Spark Connect: on this host's engine, or on another server."""
 
 import contextlib
-import os
-import sys
-import tempfile
-import threading
-from collections.abc import Collection, Mapping
-from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
-import psutil
-from py4j.protocol import Py4JError
-from pydantic import BaseModel, Field
-from pyspark import SparkConf, SparkContext
-from pyspark.java_gateway import launch_gateway
-from pyspark.sql import SparkSession
+from pyspark.errors import PySparkException
 
 from kstreams_assets.errors import ConfigurationError
-from kstreams_assets.layout import keep_private
+from spark_resources.engine import Lease, lease
 from spark_resources.jars import class_path
 from spark_resources.java import find_java
+from spark_resources.settings import SparkSettings
 
-_REDACTED = "(?i)secret|password|token|access[.]?key|jaas|private|ssl[.].*key"
-"""Spark's default leaves the PEM key of a Kafka client readable in logs and plans."""
-_LOG4J = Path(__file__).with_name("log4j2.properties")
-_IDLE: Final = (b"WARNING: Using incubator modules: jdk.incubator.vector",)
-"""Spark's launcher adds this module itself, and no option of the JVM hides that it does."""
-_STANDARD_ERROR: Final = 2
-_SHELL: Final = "pyspark-shell"
-"""An argument of the script that starts the driver's JVM, and of that JVM."""
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
 
 
-class SparkSettings(BaseModel):
-    """How Spark is started, or reached."""
+_RETRIES: Final = 5
+"""From 50 ms on, each four times as late as the one before: 17 s."""
 
-    spark_config: dict[str, Any] = Field(
-        default_factory=dict,
-        description="Further Spark settings, passed unchanged. Secrets do not belong here.",
-    )
-    master: str = Field(default="local[*]", description="Spark master URL.")
-    remote: str | None = Field(
-        default=None, description="Spark Connect URL (sc://host:port); replaces `master`."
-    )
-    driver_memory: str = Field(default="2g", description="Heap of the driver JVM.")
-    shuffle_partitions: int = Field(default=4, description="Tasks after a shuffle.")
-    class_data_archive: str | None = Field(
-        default=None,
-        description="A JVM class-data-sharing archive; it shortens the start of the JVM.",
-    )
+
+_LOGGERS: Final = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
+"""They print as JSON what is raised anyway."""
 
 
 class LazySession:
-    """A Spark session with Delta Lake and the Kafka source on its class path.
+    """A session that begins when it is first used, so a run with nothing to do never pays for it.
 
-    The JVM starts when `spark_session` is first used, so a run with nothing to do never pays for
-    it. With `remote` set, a Spark Connect server is used, which must have the same jars on its
-    class path.
+    Its settings and temp views are its own; the JVM is shared. Only what Spark Connect offers is
+    there: no `sparkContext`, no RDDs.
     """
 
     def __init__(self, settings: SparkSettings | None = None) -> None:
-        self._settings = settings or SparkSettings()
+        self._settings = settings or SparkSettings.from_environment()
         self._session: SparkSession | None = None
-        self._started_here = False
+        self._lease: Lease | None = None
 
     @property
-    def spark_session(self) -> SparkSession:
-        """The session; starts the JVM on first use."""
+    def spark_session(self) -> "SparkSession":
+        """The session; on first use an engine is found or started.
+
+        Raises:
+            EngineError: No engine could be started.
+            ConfigurationError: The server that the settings name cannot be used.
+        """
         if self._session is None:
-            self._session = self._connect() if self._settings.remote else self._start()
+            self._session = self._begun()
         return self._session
 
     @property
@@ -85,144 +65,81 @@ class LazySession:
             find_java()
 
     def stop(self) -> None:
-        """Stop the session if it was started here; a later use starts another."""
+        """End the session; a later use begins another."""
         session, self._session = self._session, None
-        if session is not None and self._started_here:
-            session.stop()
-        self._started_here = False
+        held, self._lease = self._lease, None
+        try:
+            if session is not None:
+                session.stop()
+        finally:
+            if held is not None:
+                held.close()
 
-    def hush(self) -> None:
-        """Before a stop in the middle of a job: what killed tasks log then is no news."""
-        if self._session is not None and self._started_here and not self._settings.remote:
-            with contextlib.suppress(Py4JError, OSError):
-                self._session.sparkContext.setLogLevel("OFF")
+    def interrupt(self) -> None:
+        """Before a stop in the middle of a job: end what it runs."""
+        if self._session is not None:
+            with contextlib.suppress(PySparkException):
+                self._session.interruptAll()
 
     def jvm_pid(self) -> int | None:
-        """Process id of the driver JVM, None with Spark Connect."""
+        """Process id of the engine's JVM, None where another server is used."""
         if self._settings.remote:
             return None
-        jvm: Any = self.spark_session._jvm  # noqa: SLF001 - no public way to the driver's JVM
-        return int(jvm.java.lang.ProcessHandle.current().pid())
+        _ = self.spark_session
+        return None if self._lease is None else self._lease.engine.jvm_pid
 
-    def _connect(self) -> SparkSession:
-        session = SparkSession.builder.remote(self._settings.remote or "").getOrCreate()
-        for key, value in self._runtime_settings().items():
-            session.conf.set(key, value)
-        self._started_here = True
-        return session
+    def _begun(self) -> "SparkSession":
+        from pyspark.logger import PySparkLogger
+        from pyspark.sql import SparkSession
+        from pyspark.sql.connect.client.retries import DefaultPolicy
 
-    def _start(self) -> SparkSession:
-        active = SparkSession.getActiveSession()
-        if active is not None:
-            self._apply_to(active)
-            return active
-        keep_private()  # The JVM and the Python workers inherit it.
-        # pyspark's launcher and its workers take these from the environment only.
-        os.environ["JAVA_HOME"] = str(find_java().home)
-        os.environ["PYSPARK_PYTHON"] = sys.executable
-        os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-        builder = SparkSession.builder.appName("kstreams-assets").master(self._settings.master)
-        settings = {
-            **self._launch_settings(),
-            **self._runtime_settings(),
-            **self._settings.spark_config,
-        }
-        for key, value in settings.items():
-            builder = builder.config(key, value)
-        launch_jvm({"spark.master": self._settings.master, **settings})
-        session = builder.getOrCreate()
-        self._started_here = True
-        return session
-
-    def _apply_to(self, active: SparkSession) -> None:
-        extensions = active.conf.get("spark.sql.extensions", "") or ""
-        if "DeltaSparkSessionExtension" not in extensions:
+        for name in _LOGGERS:
+            PySparkLogger.getLogger(name).disabled = True
+        url = self._settings.remote
+        if url is None:
+            self._lease = lease(self._settings)
+            url = self._lease.engine.url
+        try:
+            session = SparkSession.builder.remote(url).create()
+            if self._lease is not None:
+                # On this host a server that does not answer is gone: not ten minutes of retries.
+                session.client.set_retry_policies([DefaultPolicy(max_retries=_RETRIES)])
+            for name, value in self._settings.session_settings().items():
+                session.conf.set(name, value)
+        except PySparkException as error:
             raise ConfigurationError(
-                "This process already has a Spark session without Delta Lake.",
-                remedy="Stop that session first, or run the backup in a process of its own.",
-            )
-        for key, value in self._runtime_settings().items():
-            active.conf.set(key, value)
-
-    def _launch_settings(self) -> dict[str, str]:
-        options = [
-            "-XX:+UseParallelGC",
-            "-Duser.timezone=UTC",
-            f"-Dlog4j2.configurationFile={_LOG4J.as_uri()}",
-        ]
-        if self._settings.class_data_archive:
-            options.append(f"-XX:SharedArchiveFile={self._settings.class_data_archive}")
-        return {
-            "spark.driver.memory": self._settings.driver_memory,
-            "spark.driver.extraClassPath": class_path("spark"),
-            "spark.driver.extraJavaOptions": " ".join(options),
-            # Hadoop sets the modes of files and folders itself, whatever the umask of the JVM is.
-            "spark.hadoop.fs.permissions.umask-mode": "077",
-            "spark.driver.host": "127.0.0.1",
-            "spark.driver.bindAddress": "127.0.0.1",
-            "spark.ui.enabled": "false",
-            "spark.ui.showConsoleProgress": "false",
-            "spark.speculation": "false",
-            "spark.redaction.regex": _REDACTED,
-            "spark.sql.redaction.options.regex": _REDACTED,
-            "spark.sql.catalogImplementation": "in-memory",
-            "spark.sql.warehouse.dir": f"{tempfile.gettempdir()}/kstreams-assets-spark-warehouse",
-            "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
-            "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
-        }
-
-    def _runtime_settings(self) -> dict[str, str]:
-        return {
-            "spark.sql.session.timeZone": "UTC",
-            "spark.sql.shuffle.partitions": str(self._settings.shuffle_partitions),
-            "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
-            # Parquet checks no page on its own.
-            "spark.hadoop.parquet.page.verify-checksum.enabled": "true",
-            "spark.databricks.delta.snapshotPartitions": "2",
-        }
+                f"Spark Connect at {_without_token(url)} cannot be used: {_first_line(error)}.",
+                remedy="Check that it runs and that this is its address (`remote`, or"
+                " KSTREAMS_ASSETS_SPARK_REMOTE); without one, this host's engine is used"
+                " (`kstreams-assets engine status`).",
+            ) from None
+        return session
 
 
-def launch_jvm(settings: Mapping[str, str]) -> None:
-    """Start the JVM of this process's Spark driver, unless there is one.
+def warm_up(session: "SparkSession") -> None:
+    """Run a small job of each kind, so that the first ones of others find the JVM warm."""
+    from pyspark.sql import functions as F
 
-    Without this, pyspark starts it with the process's own standard error: a line of the JVM for
-    every run, which cron mails. Raises PySparkRuntimeError when the JVM ends at once.
-    """
-    if SparkContext._gateway is not None or "PYSPARK_GATEWAY_PORT" in os.environ:  # noqa: SLF001
-        return
-    conf = SparkConf(loadDefaults=False)
-    for key, value in settings.items():
-        conf.set(key, str(value))
-    before = {child.pid for child in psutil.Process().children()}
-    reading, writing = os.pipe()
-    threading.Thread(target=_hand_on, args=(reading,), name="jvm-stderr", daemon=True).start()
-    try:
-        gateway = launch_gateway(conf, popen_kwargs={"stderr": writing})
-    except BaseException:
-        # At Ctrl-C pyspark forgets the JVM that it waits for, which then lives on for ever: it
-        # cannot say its port to anyone.
-        _kill_launched(before)
-        raise
-    finally:
-        os.close(writing)
-    SparkContext._ensure_initialized(gateway=gateway)  # noqa: SLF001
+    def handed_on(batches: "Iterator[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
+        yield from batches
+
+    numbers = session.range(0, 1_000, 1, cores_of(session)).withColumn("part", F.col("id") % 7)
+    numbers.mapInArrow(handed_on, numbers.schema).groupBy("part").agg(F.max("id")).collect()
+    kept = numbers.persist()
+    kept.createOrReplaceTempView("numbers")
+    session.sql("SELECT part, count(*) FROM numbers GROUP BY part HAVING count(*) > 1").take(5)
+    kept.unpersist()
 
 
-def _kill_launched(before: Collection[int]) -> None:
-    for child in psutil.Process().children():
-        with contextlib.suppress(psutil.Error):
-            if child.pid not in before and _SHELL in child.cmdline():
-                child.kill()
+def cores_of(session: "SparkSession") -> int:
+    """How many tasks the server runs at the same time, as far as it says so."""
+    known = session.conf.get("spark.default.parallelism", None)
+    return int(known or session.conf.get("spark.sql.shuffle.partitions") or 1)
 
 
-def _hand_on(reading: int) -> None:
-    """Copy lines to standard error, as they come, until the JVM has ended."""
-    with os.fdopen(reading, "rb", buffering=0) as file:
-        begun = b""
-        while chunk := file.read(65_536):
-            *lines, begun = (begun + chunk).split(b"\n")
-            for line in lines:
-                if line.rstrip() not in _IDLE:
-                    os.write(_STANDARD_ERROR, line + b"\n")
-        if begun:
-            os.write(_STANDARD_ERROR, begun)
+def _without_token(url: str) -> str:
+    return url.split(";")[0]
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0].rstrip(".") if str(error).strip() else "no answer"

@@ -4,7 +4,6 @@ import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
-from itertools import zip_longest
 
 from kstreams_assets.app.model import AppTopic, StreamsApplication
 from kstreams_assets.backup.result import UnreadTopic
@@ -104,22 +103,17 @@ def _range(cause: GapCause, start: int, end: int) -> list[Gap]:
     return [Gap(cause, start, end, end - start)] if end > start else []
 
 
-def read_ranges(spans: Iterable[SpanPlan]) -> list[tuple[ReadRange, ...]]:
-    """The offsets to read, as few Kafka reads as possible.
-
-    A Kafka read takes one range per partition; spans of a partition that follow each other
-    (nothing but offsets that need not be read between them) are one range. The first read takes
-    the first range of each partition, and so on: normally there is one read.
-    """
+def read_ranges(spans: Iterable[SpanPlan]) -> list[ReadRange]:
+    """The offsets to read; spans of a partition that follow each other are one range."""
     wanted: defaultdict[TopicPartitionId, list[OffsetRange]] = defaultdict(list)
     for span in spans:
         if span.to_read:
             wanted[span.partition].append(OffsetRange(span.read_start, span.end))
-    by_partition = [
-        [ReadRange(partition, one.start, one.end) for one in RangeSet(ranges)]
+    return [
+        ReadRange(partition, one.start, one.end)
         for partition, ranges in sorted(wanted.items())
+        for one in RangeSet(ranges)
     ]
-    return [tuple(filter(None, read)) for read in zip_longest(*by_partition)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -108,7 +108,7 @@ class WindowBackup:
 
 
 class BackupReadError(KStreamsAssetsError):
-    """Spark could not read or write a group of windows."""
+    """A group of windows could not be read or written."""
 
     def __init__(self, *, windows: Sequence[Window], reason: str) -> None:
         super().__init__(

@@ -5,8 +5,9 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from kstreams_assets.app.model import AppTopic, StreamsApplication
 from kstreams_assets.backup.accounting import Accountant
@@ -21,8 +22,8 @@ from kstreams_assets.backup.result import (
     range_of,
 )
 from kstreams_assets.backup.windows import WindowEdges
-from kstreams_assets.errors import KafkaError
-from kstreams_assets.kafka.clients import java_system_properties, spark_options
+from kstreams_assets.errors import KafkaError, OffsetOutOfRangeError, TopicNotFoundError
+from kstreams_assets.kafka.clients import librdkafka_config
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.topics import TopicDescription
 from kstreams_assets.layout import (
@@ -55,6 +56,8 @@ from spark_resources.work import ReadRange
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from spark_resources.span_tasks import SpanTask
+
 
 _log = logging.getLogger(__name__)
 
@@ -68,19 +71,15 @@ _LEAST_FREE_BYTES = 64 * 1024**2
 
 
 class Spark(Protocol):
-    """A lazily started Spark session (`spark_resources.session.LazySession`)."""
+    """A Spark session that begins when it is needed (`spark_resources.session.LazySession`)."""
 
     @property
     def spark_session(self) -> "SparkSession":
-        """The session; starts the JVM on first use."""
+        """The session."""
         ...
 
     def check(self) -> None:
         """Raise JarsMissingError or JavaNotFoundError if it could not be started."""
-        ...
-
-    def jvm_pid(self) -> int | None:
-        """Process id of the JVM, None when it is on another machine."""
         ...
 
 
@@ -297,7 +296,7 @@ class BackupRun:
         self,
         folder: Path,
         spans: Sequence[SpanPlan],
-        reads: Sequence[Sequence[ReadRange]],
+        reads: Sequence[ReadRange],
         windows: Sequence[Window],
         lock: LockHandle,
     ) -> list[NewFile]:
@@ -306,25 +305,32 @@ class BackupRun:
         _log.info(
             "Reading %d offsets of %d topics for %s.", offsets, len(topics), range_of(windows)
         )
-        from spark_resources.failures import SparkJobError
-        from spark_resources.spans import write_span_files
+        from spark_resources.data_files import NewFolder
+        from spark_resources.span_tasks import run_here, span_tasks
 
-        lock.note_writer(self.spark.jvm_pid())
+        settings, connection = self.settings, self.cluster.connection
+        tasks = span_tasks(
+            reads,
+            spans,
+            folder=NewFolder(str(folder), settings.compression, settings.compression_level),
+            config=librdkafka_config(connection),
+            idle_timeout_s=settings.read_stall_s,
+        )
         try:
-            return write_span_files(
-                self.spark.spark_session,
-                folder,
-                kafka_options=spark_options(self.cluster.connection),
-                system_properties=java_system_properties(self.cluster.connection),
-                reads=reads,
-                spans=spans,
-                group_id_prefix=f"kstreams-assets-{self.application.application_id}",
-                compression=self.settings.compression,
-                compression_level=self.settings.compression_level,
-            )
-        except SparkJobError as error:
-            reason = self.cluster.connection.scrub(str(error))
-            raise BackupReadError(windows=windows, reason=reason) from None
+            few = offsets <= settings.few_offsets
+            rows = run_here(tasks) if few else self._on_spark(tasks, lock)
+        except (OffsetOutOfRangeError, TopicNotFoundError, RuntimeError) as error:
+            reason = error.problem if isinstance(error, KafkaError) else str(error)
+            raise BackupReadError(windows=windows, reason=connection.scrub(reason)) from None
+        return [NewFile.told(folder, row) for row in chain.from_iterable(rows)]
+
+    def _on_spark(
+        self, tasks: "Sequence[SpanTask]", lock: LockHandle
+    ) -> list[list[dict[str, Any]]]:
+        from spark_resources.partition_tasks import run_partition_tasks
+        from spark_resources.span_tasks import run_on_spark
+
+        return run_partition_tasks(self.spark.spark_session, tasks, run_on_spark, lock=lock.tasks)
 
     def _commit(
         self, files: Sequence[NewFile], plans: Sequence[TopicPlan], windows: Sequence[Window]

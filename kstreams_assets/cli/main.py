@@ -31,6 +31,7 @@ COMMANDS: Final = {
     "completeness": "Evaluate the rules by which the business knows that nothing is lost.",
     "discover": "Find the topics of an application on a live cluster, with their roles.",
     "drill": "Restore into a throwaway cluster, start the application there, measure and judge.",
+    "engine": "Start, look at and stop the warm Spark of this host, which every command shares.",
     "governance": "Compare what is declared of an application with its cluster.",
     "init": "Make a folder that Dagster can load; nothing that is there already is changed.",
     "jars": "Fetch the jars of Spark (backups, restores) and of a local Kafka (drills).",

@@ -1,4 +1,4 @@
-"""What a command needs that makes one run: a Spark session of its own, and an id."""
+"""What a command needs that makes one run: a Spark session, and an id."""
 
 import uuid
 from collections.abc import Iterator
@@ -18,14 +18,14 @@ class SparkRun(NamedTuple):
 
 @contextmanager
 def spark_run() -> Iterator[SparkRun]:
-    """A run on Spark; its session is stopped at the end."""
+    """A run on Spark; its session ends with it."""
     from spark_resources.session import LazySession
 
     spark = LazySession()
     try:
         yield SparkRun(spark, new_run_id())
     except KeyboardInterrupt:
-        spark.hush()
+        spark.interrupt()
         raise
     finally:
         spark.stop()

@@ -67,7 +67,7 @@ class ClusterContents:
 
     def read(self, spark: "SparkSession") -> "DataFrame":
         """All records that views can need, read once."""
-        from spark_resources.spans import cluster_records
+        from spark_resources.cluster_source import cluster_records
 
         connection = self._cluster.connection
         return cluster_records(

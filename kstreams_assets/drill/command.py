@@ -16,7 +16,7 @@ from kstreams_assets.kafka.clients import java_config
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.settings import ApplicationSettings, DrillSettings
 from spark_resources.jars import verify_jars
-from spark_resources.java import find_java
+from spark_resources.java import PASSED_ON, find_java
 
 PLACEHOLDERS: Final = {
     "client_properties": "a file with bootstrap.servers, the password and all else a Kafka client"
@@ -33,13 +33,6 @@ PLACEHOLDERS: Final = {
 _CLUSTER: Final = ("bootstrap_servers", "client_properties")
 _PASSWORD: Final = ("client_properties", "sasl_jaas_config")
 _PLACEHOLDER: Final = re.compile(r"\{([A-Za-z_]+)\}")
-
-
-_PASSED_ON: Final = (
-    *("PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "TZ", "TMPDIR"),
-    "JAVA_HOME",
-)
-"""What of the drill's own environment every application gets: nothing that may hold a secret."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +153,7 @@ def drill_command(
     drill = settings.drill
     own = {name: _filled(value, values) for name, value in drill.environment.items()}
     passed_on = {
-        name: os.environ[name] for name in (*_PASSED_ON, *drill.pass_on) if name in os.environ
+        name: os.environ[name] for name in (*PASSED_ON, *drill.pass_on) if name in os.environ
     }
     folder = drill.working_directory
     return DrillCommand(

@@ -205,7 +205,6 @@ class _Execution:
 
         run, name = self.run, self.run.application.application_id
         path = self._table(plan.store.store)
-        self.lock.note_writer(run.spark.jvm_pid())
         try:
             with snapshot_rows(run.spark.spark_session, work, run.schemas) as rows:
                 table = prepare_table(path, rows.schema_json)

@@ -145,10 +145,12 @@ def produce(
     *,
     settings: RestoreSettings,
     log: Callable[[str], None],
+    tasks_lock: Path | None = None,
 ) -> list[PartitionProduced]:
     """Write what is not on the target yet, and wait until all of it is; results in order of works.
 
-    The topics must be there. Logs the progress every 5 s, from another thread.
+    The topics must be there. Logs the progress every 5 s, from another thread. `tasks_lock` is held
+    by what produces, which may outlive a killed run by some seconds.
 
     Raises:
         ProduceRefusedError, ForeignRecordsError, RestoreRecordsError, SparkJobError: See
@@ -169,7 +171,9 @@ def produce(
                 from spark_resources.partition_tasks import run_partition_tasks
 
                 bundles = _bundles([jobs[index] for index in busy])
-                results = chain.from_iterable(run_partition_tasks(spark, bundles, _run))
+                results = chain.from_iterable(
+                    run_partition_tasks(spark, bundles, _run, lock=tasks_lock)
+                )
                 found = dict(zip(busy, results, strict=True))
         produced = [found.get(index) or _nothing(work) for index, work in enumerate(works)]
         _refuse_foreign(cluster, produced)

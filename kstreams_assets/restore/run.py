@@ -14,7 +14,7 @@ from kstreams_assets.errors import AuthorizationFailedError, KafkaRequestError, 
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.kafka.topics import TopicDescription, TopicSpec
-from kstreams_assets.layout import warehouse_lock
+from kstreams_assets.layout import LockHandle, warehouse_lock
 from kstreams_assets.offsets import OffsetMap, TopicPartitionId, offsets_of_topic
 from kstreams_assets.restore.plan import SOMEBODY_ELSE, RestorePlan, TopicPlan, identity
 from kstreams_assets.restore.planner import plan_again
@@ -104,9 +104,7 @@ def run_restore(
             )
         run = _Run(settings, now, point, before, cluster, spark, run_id, log)
         run.prepare_topics()
-        _ = spark.spark_session
-        lock.note_writer(spark.jvm_pid())
-        return run.produce_and_verify()
+        return run.produce_and_verify(lock)
 
 
 class _Run:
@@ -152,7 +150,7 @@ class _Run:
                 )
             self._store(topics=intended)
 
-    def produce_and_verify(self) -> RestoreResult:
+    def produce_and_verify(self, lock: LockHandle) -> RestoreResult:
         """Write the records, note where they went, read them back."""
         plan, session, warehouse = self._plan, self._spark.spark_session, self._warehouse
         # A snapshot holds what was saved with points already.
@@ -166,6 +164,7 @@ class _Run:
                     self._cluster.connection,
                     settings=self._settings.restore,
                     log=self._log,
+                    tasks_lock=lock.tasks,
                 )
                 OffsetMapsTable(warehouse).record(plan.application_id, plan.restore_id, produced)
                 self._store(

@@ -92,8 +92,16 @@ def uncommitted(table: Path) -> Iterator[Path]:
 
 
 def _abandon(folder: Path) -> None:
-    """Delete files that are not committed, as far as they can be deleted."""
-    shutil.rmtree(folder, ignore_errors=True)
+    """Delete files that are not committed, as far as they can be deleted.
+
+    A task of a killed run may still write: the mark goes last, so that the next run looks again.
+    """
+    for file in folder.glob("*.parquet"):
+        with suppress(OSError):
+            file.unlink()
+    with suppress(OSError):
+        if {file.name for file in folder.iterdir()} == {_UNCOMMITTED}:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def sweep(path: Path, table: DeltaTable | None) -> None:

@@ -25,7 +25,7 @@ from kstreams_assets.warehouse.restores import MapRow, StoredRestore
 from kstreams_assets.warehouse.rows import rows_of
 from kstreams_assets.warehouse.schemas import StoredSchema
 from scripts.reference.markdown import table
-from spark_resources.spans import RECORD_COLUMNS
+from spark_resources.data_files import RECORD_COLUMNS
 
 Columns = Mapping[str, tuple[str, str]]
 """Name -> type and text of a column."""

@@ -1,6 +1,8 @@
 """An increment: tasks write files, they are looked at, and one commit refers to them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain, groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -61,9 +63,16 @@ def _written(path: Path, *tasks: Sequence[Sequence[dict[str, Any]]]) -> list[New
     return [
         NewFile.told(folder, row)
         for batches in tasks
-        for made in task.write(pa.RecordBatch.from_pylist([*b], schema=BATCH) for b in batches)
+        for made in task.write(chain.from_iterable(_by_partition(batch) for batch in batches))
         for row in made.to_pylist()
     ]
+
+
+def _by_partition(
+    records: Sequence[dict[str, Any]],
+) -> Iterator[tuple[TopicPartitionId, pa.RecordBatch]]:
+    for (topic, partition), of_it in groupby(records, itemgetter("topic", "partition")):
+        yield TopicPartitionId(topic, partition), pa.RecordBatch.from_pylist([*of_it], schema=FILE)
 
 
 def _committed(path: Path, files: Sequence[NewFile]) -> int | None:

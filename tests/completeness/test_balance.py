@@ -20,6 +20,7 @@ from kstreams_assets.completeness.balance import (
 from kstreams_assets.completeness.sql_check import check_rule_sql
 from kstreams_assets.completeness.view import KnownViews, RuleTextError
 from spark_resources.resource import SparkSessionResource
+from spark_resources.rules import new_session
 from tests.completeness.rule_samples import known
 
 TOPIC_NAME = st.from_regex(r"[A-Za-z0-9._-]{1,12}", fullmatch=True)
@@ -236,7 +237,7 @@ def _run(
     spark: SparkSessionResource, shop: KnownViews, rows: dict[str, tuple[str, Rows]], **asked: Any
 ) -> list[tuple[Any, ...]]:
     """What the SQL of a balance returns over these rows (schema and content by view)."""
-    session = spark.spark_session.newSession()
+    session = new_session(spark.spark_session)
     for name, (schema, content) in rows.items():
         session.createDataFrame([*content], schema).createOrReplaceTempView(f"`{name}`")
     made = balance_sql(asked.pop("text"), known=shop, **asked)

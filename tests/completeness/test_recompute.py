@@ -13,6 +13,7 @@ from kstreams_assets.completeness.recompute import recompute_sql
 from kstreams_assets.completeness.sql_check import check_recomputation, check_rule_sql
 from kstreams_assets.completeness.view import KnownViews, RuleTextError
 from spark_resources.resource import SparkSessionResource
+from spark_resources.rules import new_session
 from tests.completeness.rule_samples import known, stores, topics
 
 MINUTE = 60_000
@@ -154,7 +155,7 @@ def _rows(
     """What the SQL of a recomputation returns, and how many records came too late."""
     shop = known()
     made = recompute_sql(declared, shop.views)
-    session = spark.spark_session.newSession()
+    session = new_session(spark.spark_session)
     views = {"orders": (LOGGED, orders), "by-customer-repartition": (LOGGED, in_flight)}
     views[made.views[-1]] = store
     for name, (schema, content) in views.items():

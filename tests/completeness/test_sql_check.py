@@ -21,6 +21,7 @@ from kstreams_assets.completeness.view import (
     views_of,
 )
 from spark_resources.resource import SparkSessionResource
+from spark_resources.rules import new_session
 from tests.completeness.rule_samples import known
 
 EXAMPLES = sorted((Path(examples.__file__).parent / "defs").glob("*/defs.yaml"))
@@ -218,7 +219,7 @@ class TestAgainstSpark:
         self, spark: SparkSessionResource, shop: KnownViews
     ) -> None:
         """Otherwise the samples above would show nothing."""
-        session = spark.spark_session.newSession()
+        session = new_session(spark.spark_session)
         _shows(session, ((n, v) for n, v in shop.views.items() if v.columns is not None))
         assert _refused_by(session, ACCEPTED) == {}
 
@@ -229,14 +230,14 @@ class TestAgainstSpark:
         recomputed = [recompute_sql(each, views) for each in settings.recomputed]
         named = {name for rule in settings.completeness for name in rule.views}
         named |= {name for made in recomputed for name in made.views}
-        session = spark.spark_session.newSession()
+        session = new_session(spark.spark_session)
         _shows(session, ((name, views[name]) for name in named))
         statements = [rule.sql for rule in settings.completeness]
         statements += [sql for made in recomputed for sql in (made.sql, made.late_sql) if sql]
         assert _refused_by(session, statements) == {}
 
     def test_the_list_of_functions_is_that_of_spark(self, spark: SparkSessionResource) -> None:
-        session = spark.spark_session.newSession()
+        session = new_session(spark.spark_session)
         listed = {row[0] for row in session.sql("SHOW SYSTEM FUNCTIONS").collect()}
         names = {name for name in listed if name.replace("_", "").isalnum()}
         assert spark_functions() == names

@@ -8,7 +8,6 @@ import sys
 import time
 from pathlib import Path
 
-import psutil
 import pyarrow as pa
 import pytest
 import yaml
@@ -169,7 +168,7 @@ def test_ctrl_c_in_a_backup_is_one_line_and_it_goes_on(
     orders = f"{application_id}-orders"
     create_topics(kafka_cluster.bootstrap_servers, topic_prefix=f"{application_id}-")
     produce_orders(
-        kafka_cluster.bootstrap_servers, OrderGenerator(seed=1), topic=orders, count=20_000
+        kafka_cluster.bootstrap_servers, OrderGenerator(seed=1), topic=orders, count=150_000
     )
     document = yaml.safe_load(app_file.read_text("utf-8"))
     document["attributes"] |= {"topics": {orders: {"roles": ["input"]}}}
@@ -182,10 +181,10 @@ def test_ctrl_c_in_a_backup_is_one_line_and_it_goes_on(
         text=True,
         start_new_session=True,
     )
-    while not psutil.Process(process.pid).children():  # until Spark's JVM starts
+    records = Path(document["attributes"]["warehouse"]) / "records"
+    while not [*records.rglob("*.parquet")]:  # until Spark's tasks write
         assert process.poll() is None
-        time.sleep(0.1)
-    time.sleep(8)
+        time.sleep(0.02)
     os.killpg(process.pid, signal.SIGINT)
     _, said = process.communicate(timeout=60)
     assert process.returncode == 130, said
@@ -195,7 +194,7 @@ def test_ctrl_c_in_a_backup_is_one_line_and_it_goes_on(
     again = run("backup", "--app", str(app_file), "--json")
 
     window = json.loads(again.stdout)["windows"][0]
-    assert sum(topic["records"] for topic in window["topics"]) == 20_000
+    assert sum(topic["records"] for topic in window["topics"]) == 150_000
 
 
 @pytest.mark.parametrize(

@@ -165,9 +165,6 @@ class _NoSpark:
     def check(self) -> None:
         raise AssertionError
 
-    def jvm_pid(self) -> int | None:
-        raise AssertionError
-
 
 class TestNothingToEvaluate:
     """Restores of which no rule can be judged; neither broker nor JVM is there."""

@@ -19,9 +19,8 @@ from kstreams_assets.warehouse.committer import NewFile, commit, uncommitted
 from spark_resources import ktable_rows as ktable_newest
 from spark_resources.data_files import NewFolder, SnapshotFile
 from spark_resources.failures import SparkJobError
-from spark_resources.ktable_job import snapshot_rows
+from spark_resources.ktable_job import snapshot_rows, write_files
 from spark_resources.resource import SparkSessionResource
-from spark_resources.spans import write_files
 from spark_resources.work import SnapshotWork
 from tests.ktables.stored_log import table_rows
 from tests.restore.span_files import Stored, span_file

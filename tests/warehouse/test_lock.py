@@ -1,5 +1,6 @@
 """The lock, against other processes."""
 
+import fcntl
 import json
 import os
 import signal
@@ -129,6 +130,17 @@ def test_a_zombie_jvm_is_not_waited_for(path: Path, tmp_path: Path) -> None:
         holder.wait(5)
         jvm.kill()
         _take(path, wait_s=5)
+
+
+def test_tasks_of_a_killed_holder_are_waited_for(path: Path) -> None:
+    with _other_process(path) as holder, path.with_suffix(".tasks").open("wb") as task:
+        fcntl.flock(task, fcntl.LOCK_SH)
+        holder.kill()
+        holder.wait(5)
+        with pytest.raises(WarehouseLockedError, match="tasks that a run which was killed"):
+            _take(path, wait_s=0.3)
+        fcntl.flock(task, fcntl.LOCK_UN)
+        _take(path)
 
 
 def test_a_process_id_that_was_given_to_another_program(path: Path) -> None:

@@ -1,0 +1,409 @@
+"""The engine: one warm Spark Connect server of a user on this host, found or started when needed.
+
+Who uses an engine holds a shared lock for as long; an engine that nobody has used for a while ends.
+A file of the user alone says where an engine listens and by which token it lets clients in. Engines
+differ by what they were started with: settings, jars, interpreter, and the code of these packages,
+since Python workers keep what they have imported.
+"""
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import re
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import IO, Any, Final
+
+from kstreams_assets.errors import ConfigurationError, EngineError
+from kstreams_assets.layout import keep_private
+from spark_resources.jars import JARS_VARIABLE, class_path, jars_directory, jars_home
+from spark_resources.java import PASSED_ON, find_java
+from spark_resources.settings import SparkSettings
+
+ENGINES_VARIABLE: Final = "KSTREAMS_ASSETS_ENGINES"
+"""The folder in which engines are told of, if it is not the default one."""
+_TOKEN_VARIABLE: Final = "SPARK_CONNECT_AUTHENTICATE_TOKEN"  # noqa: S105 (a name)
+_START_S: Final = 120.0
+_STOP_S: Final = 30.0
+_POLL_S: Final = 0.05
+_LOOK_S: Final = 1.0
+_PACKAGES: Final = ("kstreams_assets", "spark_resources")
+_ROOT: Final = Path(__file__).resolve().parents[1]
+_LOG4J: Final = Path(__file__).with_name("log4j2.properties")
+_REDACTED: Final = "(?i)secret|password|token|access[.]?key|jaas|private|ssl[.].*key"
+"""Spark's default leaves the PEM key of a Kafka client readable in logs and plans."""
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """An engine that runs; `since_ms` is epoch milliseconds."""
+
+    key: str
+    port: int
+    token: str
+    pid: int
+    jvm_pid: int
+    since_ms: int
+    version: str
+
+    @property
+    def url(self) -> str:
+        """Where clients connect, with the token: not for logs."""
+        # Not 127.0.0.1: only for this name pyspark sends a token without TLS.
+        return f"sc://localhost:{self.port}/;token={self.token}"
+
+    def __repr__(self) -> str:
+        return f"Engine({self.key}, port {self.port}, pid {self.pid})"
+
+
+class Lease:
+    """The use of an engine: it does not end before this is closed, or its process is gone."""
+
+    def __init__(self, engine: Engine, held: IO[bytes] | None) -> None:
+        self.engine, self._held = engine, held
+
+    def close(self) -> None:
+        """Let the engine end when nobody else uses it."""
+        if self._held is not None:
+            self._held.close()
+            self._held = None
+
+
+def lease(settings: SparkSettings) -> Lease:
+    """An engine with these settings, started if there is none; it stays until the lease is closed.
+
+    Raises:
+        EngineError: It did not start.
+        JarsMissingError, JavaNotFoundError: It cannot be started.
+    """
+    place = _Place.of(settings)
+    deadline = time.monotonic() + _START_S
+    while True:
+        taken = place.lease()
+        if taken is not None:
+            return taken
+        if time.monotonic() >= deadline:
+            raise EngineError(f"No engine was found or started within {_START_S:.0f} s", place.log)
+        place.start(settings)
+
+
+def engines() -> list[Engine]:
+    """Those of this user that run."""
+    files = sorted(_folder().glob("*.json"))
+    found = [_Place(file.parent, file.stem).engine() for file in files]
+    return [engine for engine in found if engine is not None]
+
+
+def is_used(engine: Engine) -> bool:
+    """Whether a client holds it."""
+    with _lock(_Place(_folder(), engine.key).file("used"), fcntl.LOCK_EX) as free:
+        return free is None
+
+
+def stop(engine: Engine) -> None:
+    """End an engine, and what it runs.
+
+    Raises EngineError when it is still there after half a minute.
+    """
+    place = _Place(_folder(), engine.key)
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(engine.pid, signal.SIGTERM)
+    deadline = time.monotonic() + _STOP_S
+    while place.engine() is not None:
+        if time.monotonic() >= deadline:
+            raise EngineError(f"Process {engine.pid} did not end within {_STOP_S:.0f} s", place.log)
+        time.sleep(_POLL_S)
+
+
+def _folder() -> Path:
+    """The user's folder of engines; it is made, for this user alone."""
+    keep_private()
+    told = os.environ.get(ENGINES_VARIABLE)
+    folder = Path(told) if told else Path.home() / ".cache/kstreams-assets/engines"
+    folder.mkdir(parents=True, exist_ok=True)
+    there = folder.stat()
+    if there.st_uid != os.getuid() or there.st_mode & 0o077:
+        raise ConfigurationError(
+            f"{folder} is not this user's alone, but would hold the tokens of its engines.",
+            remedy=f"chmod 700 {folder}, or name another folder by {ENGINES_VARIABLE}.",
+        )
+    return folder
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where the files of one engine are.
+
+    `.json` says where it listens, `.log` is what it prints. `.alive` is locked by the engine for as
+    long as it lives, `.used` by its clients (shared), `.start` by who starts it.
+    """
+
+    folder: Path
+    key: str
+
+    @classmethod
+    def of(cls, settings: SparkSettings) -> "_Place":
+        facts = {
+            "settings": settings.model_dump(exclude={"remote"}),
+            "jars": str(jars_directory("spark")),
+            "python": sys.executable,
+            "code": [_stamp(package) for package in _PACKAGES],
+        }
+        text = json.dumps(facts, sort_keys=True, default=str)
+        return cls(_folder(), hashlib.sha256(text.encode()).hexdigest()[:16])
+
+    @property
+    def log(self) -> Path:
+        return self.folder / f"{self.key}.log"
+
+    @property
+    def told(self) -> Path:
+        return self.folder / f"{self.key}.json"
+
+    def file(self, kind: str) -> Path:
+        return self.folder / f"{self.key}.{kind}"
+
+    def engine(self) -> Engine | None:
+        """The engine, None where none runs."""
+        told = self._told()
+        with _lock(self.file("alive"), fcntl.LOCK_SH) as free:
+            # What a killed engine told is gone before the next one takes the lock.
+            runs = free is None and told == self._told()
+        return Engine(**told) if told is not None and runs else None
+
+    def _told(self) -> dict[str, Any] | None:
+        try:
+            return json.loads(self.told.read_text("utf-8"))
+        except (FileNotFoundError, ValueError):
+            return None
+
+    def lease(self) -> Lease | None:
+        """The use of the engine, None where none runs, or it is about to end."""
+        held = _locked(self.file("used"), fcntl.LOCK_SH)
+        if held is None:
+            return None
+        engine = self.engine()
+        if engine is None:
+            held.close()
+            return None
+        return Lease(engine, held)
+
+    def start(self, settings: SparkSettings) -> None:
+        """Start it unless somebody else does so at the moment; returns when that has ended."""
+        with _lock(self.file("start"), fcntl.LOCK_EX) as mine:
+            if mine is None:
+                time.sleep(_POLL_S)
+                return
+            if self.engine() is not None:
+                return
+            class_path("spark")
+            find_java()
+            self.told.unlink(missing_ok=True)
+            with self.log.open("wb") as log:
+                process = subprocess.Popen(
+                    [sys.executable, "-m", "spark_resources.engine"],
+                    stdin=subprocess.PIPE,
+                    stdout=log,
+                    stderr=log,
+                    cwd="/",
+                    env=_environment(),
+                    start_new_session=True,
+                )
+            assert process.stdin is not None  # noqa: S101 (a pipe)
+            task = {"key": self.key, "settings": settings.model_dump(exclude={"remote"})}
+            with process.stdin as stdin:
+                stdin.write(json.dumps(task).encode())
+            deadline = time.monotonic() + _START_S
+            while self.engine() is None:
+                if process.poll() is not None:
+                    raise EngineError("The engine ended while it started", self.log)
+                if time.monotonic() >= deadline:
+                    process.kill()
+                    raise EngineError(f"The engine did not start in {_START_S:.0f} s", self.log)
+                time.sleep(_POLL_S)
+
+
+def _stamp(package: str) -> tuple[str, int]:
+    """Which code a package has."""
+    folder = _ROOT / package
+    return str(folder), max(file.stat().st_mtime_ns for file in folder.rglob("*.py"))
+
+
+def _environment() -> dict[str, str]:
+    """What an engine gets: it outlives the process that starts it, and its secrets."""
+    told = {name: value for name in PASSED_ON if (value := os.environ.get(name))}
+    # Spark's workers find these packages where this process does.
+    path = os.pathsep.join([str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    jars, engines = str(jars_home().absolute()), str(_folder().absolute())
+    return {**told, "PYTHONPATH": path, JARS_VARIABLE: jars, ENGINES_VARIABLE: engines}
+
+
+def _locked(path: Path, how: int) -> IO[bytes] | None:
+    """The file while it is locked, None if somebody else has it."""
+    file = path.open("ab")
+    try:
+        fcntl.flock(file, how | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.close()
+        return None
+    return file
+
+
+@contextmanager
+def _lock(path: Path, how: int) -> Iterator[IO[bytes] | None]:
+    file = _locked(path, how)
+    try:
+        yield file
+    finally:
+        if file is not None:
+            file.close()
+
+
+def main() -> None:
+    """Serve, as standard input says, until nobody needs it, or SIGTERM."""
+    task = json.load(sys.stdin)
+    settings, place = SparkSettings(**task["settings"]), _Place(_folder(), task["key"])
+    ended = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: ended.set())
+    with _lock(place.file("alive"), fcntl.LOCK_EX) as alive:
+        if alive is None:
+            return
+        server = _Server(settings)
+        try:
+            told = asdict(server.engine(place.key))
+            _write(place.told, json.dumps(told))
+            server.serve(place.file("used"), ended)
+        finally:
+            place.told.unlink(missing_ok=True)
+            server.stop()
+
+
+def _write(path: Path, text: str) -> None:
+    new = path.with_suffix(".new")
+    new.write_text(text, "utf-8")
+    new.replace(path)
+
+
+class _Server:
+    """A JVM with a Spark context that Connect clients share."""
+
+    def __init__(self, settings: SparkSettings) -> None:
+        from pyspark import SparkConf, SparkContext
+
+        java = find_java()
+        self._idle_s = settings.engine_idle_s
+        self._token, self._port = secrets.token_urlsafe(32), _free_port()
+        # By the environment: what is an option of the JVM, everybody on the host can read.
+        os.environ[_TOKEN_VARIABLE] = self._token
+        # pyspark's launcher and its workers take these from the environment only.
+        os.environ["JAVA_HOME"] = str(java.home)
+        os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+        conf = SparkConf(loadDefaults=False)
+        for name, value in launch_settings(settings, self._port).items():
+            conf.set(name, value)
+        self._context = SparkContext(conf=conf)
+        self._jvm: Any = self._context._jvm  # noqa: SLF001 - no public way to the driver's JVM
+
+    def engine(self, key: str) -> Engine:
+        """What clients are told."""
+        return Engine(
+            key=key,
+            port=self._port,
+            token=self._token,
+            pid=os.getpid(),
+            jvm_pid=int(self._jvm.java.lang.ProcessHandle.current().pid()),
+            since_ms=time.time_ns() // 1_000_000,
+            version=version("kstreams-assets"),
+        )
+
+    def serve(self, used: Path, ended: threading.Event) -> None:
+        """Return when asked to end, or when nobody has used the engine for its time."""
+        idle_since = time.monotonic()
+        while not ended.wait(_LOOK_S):
+            self._jvm.java.lang.System.nanoTime()  # raises where the JVM has died
+            file = _locked(used, fcntl.LOCK_EX)
+            if file is None:
+                idle_since = time.monotonic()
+            elif time.monotonic() - idle_since < self._idle_s:
+                file.close()
+            else:
+                return  # with the lock: no client comes any more
+
+    def stop(self) -> None:
+        """End the JVM."""
+        self._context.stop()
+
+
+def _cores(master: str) -> int:
+    """Of a local master; for another one it is only what is assumed."""
+    told = re.fullmatch(r"local\[(\d+)(?:,\d+)?\]", master)
+    return int(told[1]) if told else os.cpu_count() or 1
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def launch_settings(settings: SparkSettings, port: int) -> Mapping[str, str]:
+    """Settings of Spark with which an engine starts."""
+    options = [
+        "-XX:+UseParallelGC",
+        "-Duser.timezone=UTC",
+        f"-Dlog4j2.configurationFile={_LOG4J.as_uri()}",
+    ]
+    if settings.class_data_archive:
+        options.append(f"-XX:SharedArchiveFile={settings.class_data_archive}")
+    if settings.java_options:
+        options.append(settings.java_options)
+    return {
+        "spark.app.name": "kstreams-assets",
+        "spark.master": settings.master,
+        "spark.default.parallelism": str(_cores(settings.master)),
+        "spark.driver.memory": settings.driver_memory,
+        "spark.driver.extraClassPath": class_path("spark"),
+        "spark.driver.extraJavaOptions": " ".join(options),
+        # Hadoop sets the modes of files and folders itself, whatever the umask of the JVM is.
+        "spark.hadoop.fs.permissions.umask-mode": "077",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.speculation": "false",
+        "spark.redaction.regex": _REDACTED,
+        "spark.sql.redaction.options.regex": _REDACTED,
+        "spark.sql.catalogImplementation": "in-memory",
+        "spark.sql.warehouse.dir": f"{_folder()}/spark-warehouse",
+        "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+        "spark.plugins": "org.apache.spark.sql.connect.SparkConnectPlugin",
+        "spark.connect.grpc.binding.address": "127.0.0.1",
+        "spark.connect.grpc.binding.port": str(port),
+        # What a killed client has started ends soon after it: only where a stream ends does the
+        # server see that nobody goes on with it.
+        "spark.connect.execute.reattachable.senderMaxStreamDuration": "5s",
+        "spark.connect.execute.manager.detachedTimeout": "5s",
+        "spark.connect.execute.manager.maintenanceInterval": "1s",
+        # Sessions have no code of their own; with it each would start Python workers of its own.
+        "spark.sql.artifact.isolation.enabled": "false",
+        **settings.session_settings(),
+        **{name: str(value) for name, value in settings.spark_config.items()},
+    }
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,58 @@
+"""How Spark is started, or reached. Pure: nothing here loads Spark."""
+
+import os
+from typing import Any, Final, Self
+
+from pydantic import BaseModel, Field
+
+_VARIABLE: Final = "KSTREAMS_ASSETS_SPARK_"
+
+
+class SparkSettings(BaseModel):
+    """How the engine is started, or which other Spark Connect server is used.
+
+    Each is also a variable of the environment: `KSTREAMS_ASSETS_SPARK_DRIVER_MEMORY` is
+    `driver_memory`.
+    """
+
+    spark_config: dict[str, Any] = Field(
+        default_factory=dict,
+        description="Further Spark settings, passed unchanged. Secrets do not belong here.",
+    )
+    master: str = Field(default="local[*]", description="Spark master URL.")
+    remote: str | None = Field(
+        default=None,
+        description="Spark Connect URL (sc://host:port) of a server that somebody else runs, with"
+        " the same jars and packages; no engine is started then.",
+    )
+    driver_memory: str = Field(default="2g", description="Heap of the driver JVM.")
+    shuffle_partitions: int = Field(default=4, description="Tasks after a shuffle.")
+    java_options: str = Field(default="", description="Further options of the driver JVM.")
+    class_data_archive: str | None = Field(
+        default=None,
+        description="A JVM class-data-sharing archive; it shortens the start of the JVM.",
+    )
+    engine_idle_s: float = Field(
+        default=900.0, description="Seconds after which an engine ends that nobody has used."
+    )
+
+    @classmethod
+    def from_environment(cls, **given: Any) -> Self:  # noqa: ANN401 (fields)
+        """The defaults, unless the environment or an argument that is not None says otherwise."""
+        told = {
+            name: value
+            for name in cls.model_fields
+            if name != "spark_config" and (value := os.environ.get(_VARIABLE + name.upper()))
+        }
+        return cls(**told, **{name: value for name, value in given.items() if value is not None})
+
+    def session_settings(self) -> dict[str, str]:
+        """Settings of each session."""
+        return {
+            "spark.sql.session.timeZone": "UTC",
+            "spark.sql.shuffle.partitions": str(self.shuffle_partitions),
+            "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+            # Parquet checks no page on its own.
+            "spark.hadoop.parquet.page.verify-checksum.enabled": "true",
+            "spark.databricks.delta.snapshotPartitions": "2",
+        }

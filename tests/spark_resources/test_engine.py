@@ -1,0 +1,173 @@
+"""The engine of a host, from the processes that use it."""
+
+import contextlib
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from spark_resources.engine import ENGINES_VARIABLE, engines, stop
+
+pytestmark = pytest.mark.spark
+
+_PROBE = """
+import os, sys
+from kstreams_assets.cli import main as module
+from kstreams_assets.cli.spark_run import spark_run
+
+@module.cli.command("probe")
+def probe():
+    with spark_run() as run:
+        session = run.spark.spark_session
+        print("rows", session.range(10).count(), run.spark.jvm_pid(), flush=True)
+        if os.environ["PROBE"] == "long":
+            session.range(10**12).selectExpr("max(xxhash64(id))").collect()
+
+sys.argv = ["kstreams-assets", "probe"]
+module.main()
+"""
+_START_S = 240
+_SOON_S = 30
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A place for engines of this test alone."""
+    monkeypatch.setenv(ENGINES_VARIABLE, str(tmp_path / "engines"))
+    yield tmp_path / "engines"
+    for engine in engines():
+        stop(engine)
+
+
+def _probe(length: str = "short", **variables: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", _PROBE],
+        env={**os.environ, "PROBE": length, **variables},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def _jvm_of(process: subprocess.Popen[str]) -> int:
+    """The JVM that a probe used, which said nothing but what it should."""
+    out, err = process.communicate(timeout=_START_S)
+    assert err == ""
+    rows, count, pid = out.split()
+    assert (rows, count) == ("rows", "10")
+    return int(pid)
+
+
+def _gone(pid: int) -> bool:
+    deadline = time.monotonic() + _SOON_S
+    while psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(0.1)
+    return True
+
+
+def test_processes_share_one_engine_which_ends_unused(folder: Path) -> None:
+    idle = {"KSTREAMS_ASSETS_SPARK_ENGINE_IDLE_S": "8"}
+    together = [_probe(**idle) for _ in range(3)]
+    assert len({_jvm_of(process) for process in together}) == 1
+    (engine,) = engines()
+    assert _jvm_of(_probe(**idle)) == engine.jvm_pid
+    # Its token lets anybody run code as this user.
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    (told,) = folder.glob("*.json")
+    assert stat.S_IMODE(told.stat().st_mode) == 0o600
+    jvm = psutil.Process(engine.jvm_pid)
+    assert engine.token not in " ".join(jvm.cmdline())
+    assert engine.token not in told.with_suffix(".log").read_text()
+    assert engine.token not in repr(engine)
+    assert {c.laddr.ip.removeprefix("::ffff:") for c in jvm.net_connections("inet") if c.laddr} == {
+        "127.0.0.1"
+    }
+    assert _gone(engine.pid)
+    assert _gone(engine.jvm_pid)
+    assert engines() == []
+    assert not told.exists()
+
+
+def test_nobody_gets_in_without_the_token(folder: Path) -> None:
+    _jvm_of(_probe())
+    (engine,) = engines()
+    stranger = {"KSTREAMS_ASSETS_SPARK_REMOTE": engine.url.replace(engine.token, "guessed")}
+    out, err = _probe(**stranger).communicate(timeout=_START_S)
+    assert out == ""
+    assert "cannot be used" in err
+    assert "guessed" not in err
+    friend = {"KSTREAMS_ASSETS_SPARK_REMOTE": engine.url}
+    out, err = _probe(**friend).communicate(timeout=_START_S)
+    assert (out, err) == ("rows 10 None\n", "")
+
+
+def test_a_killed_engine_is_replaced_and_a_killed_client_frees_it(folder: Path) -> None:
+    first = _jvm_of(_probe())
+    os.kill(first, signal.SIGKILL)
+    second = _jvm_of(_probe())
+    (engine,) = engines()
+    assert second == engine.jvm_pid != first
+    os.kill(engine.pid, signal.SIGKILL)
+    assert _gone(second)
+    third = _probe("long")
+    assert third.stdout is not None
+    assert third.stdout.readline().startswith("rows 10 ")
+    time.sleep(2)  # into the job
+    third.kill()
+    third.wait(_SOON_S)
+    (engine,) = engines()
+    jvm = psutil.Process(engine.jvm_pid)
+    deadline = time.monotonic() + _SOON_S
+    while jvm.cpu_percent(1.0) > 20:  # what the killed client had begun
+        assert time.monotonic() < deadline
+
+
+def test_an_interrupted_command_ends_its_job_and_leaves_the_engine(folder: Path) -> None:
+    process = _probe("long")
+    assert process.stdout is not None
+    jvm_pid = int(process.stdout.readline().split()[-1])
+    time.sleep(2)  # into the job
+    os.killpg(process.pid, signal.SIGINT)
+    _, err = process.communicate(timeout=_START_S)
+    assert process.returncode == 130
+    assert err.strip() == "Interrupted; what was committed stays, run the same command again."
+    assert _jvm_of(_probe()) == jvm_pid
+    jvm = psutil.Process(jvm_pid)
+    deadline = time.monotonic() + _SOON_S
+    while jvm.cpu_percent(1.0) > 20:
+        assert time.monotonic() < deadline
+
+
+def _command(*arguments: str) -> str:
+    return subprocess.run(
+        [sys.executable, "-m", "kstreams_assets.cli.main", *arguments],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=_START_S,
+    ).stdout
+
+
+def test_it_is_started_looked_at_and_stopped_by_commands(folder: Path) -> None:
+    assert json.loads(_command("engine", "status", "--json")) == {"engines": []}
+    other = ["--driver-memory", "1g"]
+    started = json.loads(_command("engine", "start", *other, "--json"))
+    (told,) = started["engines"]
+    with contextlib.suppress(psutil.NoSuchProcess):
+        assert "-Xmx1g" in psutil.Process(told["jvm_pid"]).cmdline()
+    assert json.loads(_command("engine", "start", *other, "--json"))["engines"] == [told]
+    assert told["clients"] == "none"
+    _command("engine", "stop")
+    assert _gone(told["jvm_pid"])
+    assert json.loads(_command("engine", "status", "--json")) == {"engines": []}
