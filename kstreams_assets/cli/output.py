@@ -5,9 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
-from markdown_it import MarkdownIt
 from rich.console import Console
-from rich.markdown import Markdown
 from rich.table import Table
 from rich.text import Text
 
@@ -21,6 +19,9 @@ def print_json(document: Mapping[str, Any]) -> None:
 
 def print_markdown(text: str) -> None:
     """Markdown on standard output, as text to read."""
+    from markdown_it import MarkdownIt
+    from rich.markdown import Markdown
+
     document = Markdown(text)
     # What looks like HTML is text here, such as <partition>; Rich would leave it out.
     parser = MarkdownIt(options_update={"html": False}).enable(["strikethrough", "table"])

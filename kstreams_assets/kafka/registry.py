@@ -5,12 +5,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote, urlsplit
 
-import requests
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
-from requests.auth import HTTPBasicAuth
 
 from kstreams_assets.errors import (
     ConfigurationError,
@@ -18,6 +16,9 @@ from kstreams_assets.errors import (
     SchemaNotFoundError,
 )
 from kstreams_assets.kafka.secret import MASK, Secret
+
+if TYPE_CHECKING:  # at run time where a registry is asked: its import is a tenth of a command
+    import requests
 
 _FOR_EVER_S = 86_400.0
 _PAGE = 500
@@ -129,6 +130,9 @@ class RegistryClient:
     """
 
     def __init__(self, connection: RegistryConnection) -> None:
+        import requests
+        from requests.auth import HTTPBasicAuth
+
         self._connection = connection
         self._session = requests.Session()
         self._session.headers["Accept"] = "application/vnd.schemaregistry.v1+json, application/json"
@@ -199,6 +203,8 @@ class RegistryClient:
             yield from found
 
     def _get(self, path: str, *, asked: str, **query: str | int) -> Any:  # noqa: ANN401 (JSON)
+        import requests
+
         connection = self._connection
         try:
             response = self._session.get(
@@ -238,7 +244,7 @@ class RegistryClient:
         )
 
 
-def _no_auth(request: requests.PreparedRequest) -> requests.PreparedRequest:
+def _no_auth(request: "requests.PreparedRequest") -> "requests.PreparedRequest":
     return request
 
 
@@ -260,6 +266,8 @@ def _entry(item: Mapping[str, Any]) -> RegistryEntry:
 
 def _reason(error: Exception) -> str:
     """What went wrong in few words: the innermost cause, without addresses of objects."""
+    import requests
+
     if isinstance(error, requests.Timeout):
         return "no answer in time"
     text = str(error)
@@ -267,7 +275,7 @@ def _reason(error: Exception) -> str:
     return (cause.group(1) if cause else f"{type(error).__name__}: {text}"[:300]).strip(" .")
 
 
-def _message(response: requests.Response) -> str:
+def _message(response: "requests.Response") -> str:
     try:
         body = response.json()
         return f"{body['message']} (error {body['error_code']})".strip(" .")
