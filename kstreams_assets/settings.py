@@ -174,7 +174,7 @@ class ApplicationSettings:
     registry: RegistryConnection | None = None
     """The schema registry of the application's Avro and Protobuf records."""
     sensors_running: bool = False
-    """Whether the sensors (recovery points, backups) are switched on from the start."""
+    """Whether the sensors (recovery points, backups, follow-up) are on from the start."""
     owners: tuple[str, ...] = ()
     tags: Mapping[str, str] = field(default_factory=dict)
     description: str = ""

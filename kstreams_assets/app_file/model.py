@@ -94,7 +94,7 @@ class ApplicationModel(Block):
     )
     sensors: SensorStatus = Field(
         default=SensorStatus.STOPPED,
-        description="Whether the sensors of recovery points and backups are on from the start.",
+        description="Whether sensors (recovery points, backups, follow-up) are on from the start.",
     )
 
     def settings(self, folder: Path, *, file: str = "defs.yaml") -> ApplicationSettings:

@@ -8,10 +8,11 @@ from typing import Any
 import click
 
 from kstreams_assets.app.model import AppTopic
+from kstreams_assets.backup.recorded import recorded_backups
 from kstreams_assets.backup.requests import window_statuses
 from kstreams_assets.backup.result import WindowBackup
 from kstreams_assets.backup.run import back_up
-from kstreams_assets.backup.unreported import COMMAND_RUN, ReportMarks, windows_of_run
+from kstreams_assets.backup.unreported import ReportMarks
 from kstreams_assets.backup.verdicts import judge
 from kstreams_assets.checks import Evaluation, Severity, problem_lines, short_text
 from kstreams_assets.cli import exit_codes
@@ -22,6 +23,7 @@ from kstreams_assets.cli.spark_run import spark_run
 from kstreams_assets.errors import ConfigurationError
 from kstreams_assets.settings import ApplicationSettings
 from kstreams_assets.warehouse.calendar import WindowCalendar
+from kstreams_assets.warehouse.ledger import Ledger
 from kstreams_assets.warehouse.spans import Window
 
 
@@ -92,22 +94,15 @@ def _run(
 def _left_behind(
     settings: ApplicationSettings, reported: contextlib.ExitStack
 ) -> dict[str, list[WindowBackup]]:
-    """Windows of runs that ended before they could report them, by run.
-
-    Runs of Dagster are shown, too, but stay marked: Dagster still lacks their events.
-    """
+    """Windows of commands that ended before they could show them, by run."""
     marks = ReportMarks(settings.warehouse, settings.application_id)
-    found: dict[str, list[WindowBackup]] = {}
-    for run_id in marks.run_ids():
-        mark = reported.enter_context(marks.left_behind(run_id))
-        if mark is not None:
-            mark.stays = not run_id.startswith(COMMAND_RUN)
-            found[run_id] = [
-                window
-                for window in windows_of_run(settings, run_id)
-                if window.window.key not in mark.reported
-            ]
-    return {run_id: windows for run_id, windows in found.items() if windows}
+    ledger = Ledger(settings.warehouse, settings.application_id)
+    return {
+        run_id: windows
+        for run_id in marks.run_ids()
+        if reported.enter_context(marks.left_behind(run_id))
+        and (windows := recorded_backups(settings, ledger.of_run(run_id)))
+    }
 
 
 def _report(

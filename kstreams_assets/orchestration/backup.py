@@ -1,7 +1,7 @@
 """The asset of a backup: one partition is one window, one materialisation one backup run."""
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
@@ -20,7 +20,6 @@ from kstreams_assets.app.model import AppTopic
 from kstreams_assets.backup.requests import Attempt, BackupRequest
 from kstreams_assets.backup.result import TopicBackup, TopicsNotReadError, WindowBackup
 from kstreams_assets.backup.run import back_up
-from kstreams_assets.backup.unreported import COMMAND_RUN, ReportMarks, windows_of_run
 from kstreams_assets.backup.verdicts import checks_of, judge
 from kstreams_assets.checks import Evaluation
 from kstreams_assets.ktables.run import table_stores
@@ -28,7 +27,6 @@ from kstreams_assets.orchestration.check_events import (
     metadata_numbers,
     window_check_events,
     window_check_specs,
-    window_evaluation,
 )
 from kstreams_assets.orchestration.failure import told_as_failure
 from kstreams_assets.orchestration.keys import (
@@ -44,7 +42,6 @@ from kstreams_assets.orchestration.ktables import declared_fields
 from kstreams_assets.orchestration.partitions import window_partitions
 from kstreams_assets.settings import ApplicationSettings
 from kstreams_assets.warehouse.calendar import WindowCalendar
-from kstreams_assets.warehouse.ledger import Ledger
 from spark_resources.resource import SparkSessionResource
 
 _COLUMNS = (
@@ -251,12 +248,6 @@ def _attempt(record: dg.RunRecord) -> Attempt:
     )
 
 
-_REPORT_S: Final = 20.0
-"""A tick of a sensor may take a minute."""
-_COMPARED_WINDOWS: Final = 500
-"""How many of the newest windows are compared with Dagster's events after an upgrade."""
-
-
 def build_backup_assets(settings: ApplicationSettings) -> dg.AssetsDefinition:
     """The backups of an application's topics, partitioned by window.
 
@@ -273,7 +264,7 @@ def build_backup_assets(settings: ApplicationSettings) -> dg.AssetsDefinition:
     @dg.multi_asset(
         name=f"backup_{folded(settings.application_id)}",
         specs=[_spec(k, t, settings, fields.get(t.name, {})) for k, t in by_key.items()],
-        check_specs=window_check_specs({k: _checks(t) for k, t in by_key.items()}, partitions),
+        check_specs=window_check_specs({k: topic_checks(t) for k, t in by_key.items()}, partitions),
         partitions_def=partitions,
         backfill_policy=dg.BackfillPolicy.single_run(),
         can_subset=True,
@@ -284,9 +275,7 @@ def build_backup_assets(settings: ApplicationSettings) -> dg.AssetsDefinition:
     ) -> Iterator[dg.MaterializeResult | dg.AssetCheckResult | dg.AssetCheckEvaluation]:
         topics = tuple(by_key[key] for key in sorted(context.selected_asset_keys))
         began = time.monotonic()
-        marks = ReportMarks(settings.warehouse, settings.application_id)
-        with told_as_failure(), marks.of_run(context.run.run_id):
-            report_left_behind(settings, context.instance, log=context.log.info)
+        with told_as_failure():
             windows = back_up(
                 settings,
                 calendar.windows(context.partition_keys),
@@ -312,96 +301,8 @@ def build_backup_assets(settings: ApplicationSettings) -> dg.AssetsDefinition:
     return backup
 
 
-def report_left_behind(
-    settings: ApplicationSettings,
-    instance: dg.DagsterInstance,
-    *,
-    log: Callable[[str], object],
-    limit_s: float = _REPORT_S,
-) -> None:
-    """Report the windows that runs of Dagster recorded and, killed or failed, did not report.
-
-    They get the events and checks that their run would have given them, without a run. After
-    `limit_s` seconds the rest is left to the next call. The first call for a warehouse also looks
-    for such runs of earlier releases, which left no marks, among the newest windows.
-    """
-    deadline = time.monotonic() + limit_s
-    marks = ReportMarks(settings.warehouse, settings.application_id)
-    _mark_runs_of_earlier_releases(settings, instance, marks)
-    for run_id in marks.run_ids():
-        if run_id.startswith(COMMAND_RUN):
-            continue
-        with marks.left_behind(run_id) as mark:
-            if mark is None:
-                continue
-            reported = 0
-            for window in windows_of_run(settings, run_id):
-                if window.window.key in mark.reported:
-                    continue
-                if reported and time.monotonic() >= deadline:
-                    mark.stays = True
-                    break
-                for event in _runless_events(settings, window, run_id):
-                    instance.report_runless_asset_event(event)
-                mark.note(window.window.key)
-                reported += 1
-            if reported:
-                log(f"Run {run_id} ended before it could report: {reported} windows reported now.")
-
-
-def _mark_runs_of_earlier_releases(
-    settings: ApplicationSettings, instance: dg.DagsterInstance, marks: ReportMarks
-) -> None:
-    """Mark runs of this instance that have ended and recorded windows without events.
-
-    Done once there is none left that goes on.
-    """
-    if marks.compared.exists() or not settings.warehouse.control("windows").exists():
-        return
-    present = {
-        topic.name: instance.get_materialized_partitions(
-            backup_key(settings.application_id, topic.name)
-        )
-        for topic in settings.topics
-    }
-    ledger = Ledger(settings.warehouse, settings.application_id)
-    marked, goes_on = {*marks.run_ids()}, False
-    for run_id, recorded in ledger.newest_by_run(_COMPARED_WINDOWS).items():
-        missing = {w for w, topic in recorded if topic in present and w not in present[topic]}
-        run = instance.get_run_by_id(run_id) if missing and run_id not in marked else None
-        if run is not None and run.is_finished:
-            marks.add(run_id, {window for window, _ in recorded} - missing)
-        goes_on |= run is not None and not run.is_finished
-    if not goes_on:
-        marks.compared.parent.mkdir(parents=True, exist_ok=True)
-        marks.compared.touch()
-
-
-def _runless_events(
-    settings: ApplicationSettings, window: WindowBackup, run_id: str
-) -> Iterator[dg.AssetMaterialization | dg.AssetCheckEvaluation]:
-    key = window.window.key
-    if not WindowCalendar(settings.windows).has_closed(key):
-        return  # of another schedule
-    topics = {topic.name for topic in settings.topics}
-    for backup in window.topics:
-        if backup.topic in topics:
-            yield dg.AssetMaterialization(
-                asset_key=backup_key(settings.application_id, backup.topic),
-                partition=key,
-                metadata={
-                    **_metadata(backup, window.note),
-                    "backed_up_by_run": dg.MetadataValue.dagster_run(run_id),
-                },
-            )
-    for verdict in judge(window, settings.application):
-        if verdict.subject in topics:
-            yield window_evaluation(
-                backup_key(settings.application_id, verdict.subject), verdict.check, verdict
-            )
-
-
-def _checks(topic: AppTopic) -> Mapping[str, str]:
+def topic_checks(topic: AppTopic) -> Mapping[str, str]:
+    """The checks of a topic's backups, name -> claim, in the order in which they are evaluated."""
     return checks_of(is_changelog=topic.roles.is_changelog)
 
 
@@ -413,7 +314,7 @@ def _spec(
 ) -> dg.AssetSpec:
     application_id = settings.application_id
     table = settings.warehouse.records(application_id)
-    checks = "\n".join(f"- `{name}`: {text}" for name, text in _checks(topic).items())
+    checks = "\n".join(f"- `{name}`: {text}" for name, text in topic_checks(topic).items())
     return dg.AssetSpec(
         key=key,
         deps=[topic_key(topic.name), recovery_points_key(application_id)],
@@ -455,7 +356,7 @@ def _events(
     for topic, backups in by_topic.items():
         key = backup_key(settings.application_id, topic)
         for backup in backups:
-            metadata = _metadata(backup, notes[backup.window])
+            metadata = backup_metadata(backup, notes[backup.window])
             if topic in unread:  # a result would stand for all windows of the run
                 done = dg.AssetMaterialization(
                     key, partition=backup.window.key, metadata={**metadata}
@@ -465,12 +366,13 @@ def _events(
                 context.add_asset_metadata(metadata, key, backup.window.key)
         if topic not in unread:
             yield dg.MaterializeResult(asset_key=key)
-        for check in _checks(settings.application.topic(topic)):
+        for check in topic_checks(settings.application.topic(topic)):
             if of_check := verdicts.get((topic, check)):
                 yield from window_check_events(context, key, check, of_check)
 
 
-def _metadata(backup: TopicBackup, note: str) -> dict[str, dg.MetadataValue]:
+def backup_metadata(backup: TopicBackup, note: str) -> dict[str, dg.MetadataValue]:
+    """Metadata of one topic in one window."""
     rows = [
         dg.TableRecord(
             {

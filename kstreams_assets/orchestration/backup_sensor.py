@@ -19,9 +19,8 @@ from kstreams_assets.backup.requests import (
     window_statuses,
     write_claim,
 )
-from kstreams_assets.errors import KStreamsAssetsError
 from kstreams_assets.layout import warehouse_lock
-from kstreams_assets.orchestration.backup import BackupRuns, report_left_behind
+from kstreams_assets.orchestration.backup import BackupRuns
 from kstreams_assets.orchestration.keys import backup_key, backups_sensor
 from kstreams_assets.settings import ApplicationSettings
 from kstreams_assets.warehouse.calendar import WindowCalendar
@@ -53,11 +52,6 @@ def build_backup_sensor(settings: ApplicationSettings) -> dg.SensorDefinition:
         # Two daemons may ask in the same instant; one after the other, they see each other.
         lock = settings.warehouse.lock_file(f"backup-requests/{application_id}")
         with warehouse_lock(lock, purpose="backup sensor", wait_s=_LOCK_WAIT_S):
-            try:
-                report_left_behind(settings, context.instance, log=context.log.info)
-            except KStreamsAssetsError as error:
-                # What is due must not wait for it; the next tick tries again.
-                context.log.error(f"Windows of a run that had died cannot be reported: {error}")
             return _Tick(settings, BackupRuns(settings, context.instance), context.cursor).result()
 
     return backups

@@ -13,6 +13,7 @@ from kstreams_assets.orchestration.backup import build_backup_assets
 from kstreams_assets.orchestration.backup_sensor import build_backup_sensor
 from kstreams_assets.orchestration.completeness import build_completeness_assets
 from kstreams_assets.orchestration.drill import build_drill_assets, build_drill_schedules
+from kstreams_assets.orchestration.follow_up import build_follow_up_sensors
 from kstreams_assets.orchestration.governance import (
     build_governance_asset,
     build_governance_schedules,
@@ -20,6 +21,7 @@ from kstreams_assets.orchestration.governance import (
 from kstreams_assets.orchestration.ktables import build_ktable_assets
 from kstreams_assets.orchestration.recovery_point_sensor import build_recovery_point_sensor
 from kstreams_assets.orchestration.recovery_points import build_recovery_points_asset
+from kstreams_assets.orchestration.reports import build_reports_sensor
 from kstreams_assets.orchestration.restore import build_restore_assets
 from kstreams_assets.orchestration.topics import topic_specs
 from kstreams_assets.settings import ApplicationSettings
@@ -50,7 +52,12 @@ def build_application_definitions(settings: ApplicationSettings) -> dg.Definitio
             build_governance_asset(settings),
         ],
         schedules=[*build_governance_schedules(settings), *build_drill_schedules(settings)],
-        sensors=[build_recovery_point_sensor(settings), build_backup_sensor(settings)],
+        sensors=[
+            build_recovery_point_sensor(settings),
+            build_backup_sensor(settings),
+            build_reports_sensor(settings),
+            *build_follow_up_sensors(settings),
+        ],
     )
 
 

@@ -131,3 +131,13 @@ def recovery_points_sensor(application_id: str) -> str:
 def backups_sensor(application_id: str) -> str:
     """The sensor that requests an application's backups."""
     return f"{folded(application_id)}_backups"
+
+
+def reports_sensor(application_id: str) -> str:
+    """The sensor that reports what the ledger has and Dagster has not."""
+    return f"{folded(application_id)}_reports"
+
+
+def follow_up_sensor(application_id: str) -> str:
+    """The sensor that requests KTables and rules of windows that are backed up."""
+    return f"{folded(application_id)}_follow_up"

@@ -324,6 +324,9 @@ _comparisons: dict[Path, tuple[tuple[LogState, LogState], Comparison]] = {}
 _VANISHED = frozenset({GapCause.TOPIC_DELETED, GapCause.TOPIC_RECREATED, GapCause.LOG_TRUNCATED})
 """With these the point that closes the window may not have seen the span's end."""
 
+_COMMITS_AT_ONCE = 10
+"""More than other applications commit to the ledger while one of them writes a row."""
+
 _NO_PARTITION = -1
 """A topic that had no partition when the window closed has one row: it says the window is done."""
 
@@ -378,6 +381,27 @@ class LedgerEntry:
     def has_span(self) -> bool:
         """False where the row only says that the window is done: the topic had no partition."""
         return self.result.partition.partition != _NO_PARTITION
+
+
+Recorded = Mapping[RecordedTopic, tuple[LedgerEntry, ...]]
+"""Rows of the ledger by window and topic; see `LedgerEntry.has_span`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """That a run recorded a topic in a window. Recorded again, it is another recording."""
+
+    window: Window
+    topic: str
+    run_id: str
+    recorded_at_ms: int
+
+    @classmethod
+    def of(cls, entries: Sequence[LedgerEntry]) -> "Recording":
+        """The recording that the rows of one topic in one window are."""
+        result = entries[0].result
+        recorded_at_ms = max(entry.recorded_at_ms for entry in entries)
+        return cls(result.plan.window, result.partition.topic, entries[0].run_id, recorded_at_ms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -488,16 +512,35 @@ class Ledger:
             found.setdefault(row.topic, {})[row.window] = row.recovery_point_id
         return found
 
-    def newest_by_run(self, count: int) -> dict[str, set[tuple[str, str]]]:
-        """The newest windows (key, topic), `count` of them, by the run that recorded them."""
-        keys = ["window_start_ms", "window", "topic", "run_id"]
-        rows = self._table.read(application_id=self._application_id, columns=keys)
-        rows = rows.group_by(keys).aggregate([])
-        newest = sorted(set(rows["window_start_ms"].to_pylist()))[-count:]
-        found: dict[str, set[tuple[str, str]]] = {}
-        for row in rows.filter(pc.field("window_start_ms").isin(newest)).to_pylist():
-            found.setdefault(row["run_id"], set()).add((row["window"], row["topic"]))
-        return found
+    def first_recorded_since(self, version: int, topics: Collection[str]) -> int | None:
+        """When the earliest window begins of which one of these topics was recorded since then.
+
+        None where none was. May be earlier: windows of the last commits before count, too.
+        """
+        # A row notes the version before its commit; other applications commit in between.
+        recent = pc.field("ledger_version") >= version - _COMMITS_AT_ONCE
+        rows = self._table.read(
+            application_id=self._application_id,
+            columns=["window_start_ms"],
+            where=recent & one_of("topic", topics),
+        )
+        return min(rows["window_start_ms"].to_pylist(), default=None)
+
+    def recordings(self, topics: Collection[str], *, begins_ms: int) -> list[Recording]:
+        """Who recorded the windows that begin at or after an instant, and when, in order."""
+        keys = ["window_start_ms", "window_end_ms", "window", "topic", "run_id"]
+        rows = self._table.read(
+            application_id=self._application_id,
+            columns=[*keys, "recorded_at_ms"],
+            where=(pc.field("window_start_ms") >= begins_ms) & one_of("topic", topics),
+        )
+        rows = rows.group_by(keys).aggregate([("recorded_at_ms", "max")])
+        columns = [rows[name].to_pylist() for name in (*keys, "recorded_at_ms_max")]
+        recordings = [
+            Recording(Window(start_ms, end_ms, key), topic, run_id, recorded_at_ms)
+            for start_ms, end_ms, key, topic, run_id, recorded_at_ms in zip(*columns, strict=True)
+        ]
+        return sorted(recordings, key=lambda recording: (recording.window, recording.topic))
 
     def closing_point_ids(self) -> set[str]:
         """Ids of the points that recorded windows end with."""
@@ -636,10 +679,17 @@ class Ledger:
         entries = self._table.rows(self._application_id, _chosen(windows, topics))
         return sorted(entries, key=lambda e: (e.result.plan.window, e.result.partition))
 
-    def of_run(self, run_id: str) -> Mapping[RecordedTopic, tuple[LedgerEntry, ...]]:
-        """What is still as a run recorded it; see `LedgerEntry.has_span`."""
+    def of_run(self, run_id: str) -> Recorded:
+        """What is still as a run recorded it."""
+        return self._recorded(pc.field("run_id") == run_id)
+
+    def of_windows(self, windows: Collection[str]) -> Recorded:
+        """What these windows (keys) hold."""
+        return self._recorded(one_of("window", windows))
+
+    def _recorded(self, where: ds.Expression) -> Recorded:
         found: dict[RecordedTopic, list[LedgerEntry]] = {}
-        entries = self._table.rows(self._application_id, pc.field("run_id") == run_id)
+        entries = self._table.rows(self._application_id, where)
         for entry in sorted(entries, key=lambda e: (e.result.plan.window, e.result.partition)):
             key = entry.result.plan.window, entry.result.partition.topic
             found.setdefault(key, []).append(entry)
@@ -863,10 +913,11 @@ class TopicFactsTable:
         chosen = rows.take(pa.array(newest.values(), pa.int64()))
         return dict(zip(newest, facts_in(chosen), strict=True))
 
-    def of_windows(self, windows: Collection[str]) -> Mapping[WindowTopic, TopicFacts]:
-        """What was noted at these windows (keys)."""
-        rows = self._table.rows(self._application_id, one_of("window", windows))
-        return {WindowTopic(row.window, row.topic): row.facts for row in rows}
+    def between(self, from_ms: int, to_ms: int) -> list[NotedTopic]:
+        """What was noted at windows that end after one instant and not after another, in order."""
+        ends_ms = pc.field("window_end_ms")
+        rows = self._table.rows(self._application_id, (ends_ms > from_ms) & (ends_ms <= to_ms))
+        return sorted(rows, key=lambda row: row.window_end_ms)
 
     def rows(self, topics: Iterable[str]) -> pa.Table:
         """All that was noted of these topics; columns of `NotedTopic`."""

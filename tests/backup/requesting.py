@@ -32,6 +32,7 @@ from kstreams_assets.settings import ApplicationSettings, WindowSchedule
 from kstreams_assets.warehouse.calendar import WindowCalendar
 from kstreams_assets.warehouse.ledger import Ledger
 from kstreams_assets.warehouse.points import RecoveryPointTable
+from kstreams_assets.warehouse.spans import Gap, GapCause
 from tests.backup.samples import APPLICATION_ID, application, backup, cut, point, result, span
 from tests.clock import freeze_time
 
@@ -74,19 +75,34 @@ def take_first_point(root: Path) -> None:
     RecoveryPointTable(Warehouse(root)).append(point(taken_at_ms, cut(0, 5)))
 
 
-def record(root: Path, windows: Iterable[int], *, topics: Iterable[str] = ("t", "u")) -> None:
-    """Write windows into the ledger."""
+def record(
+    root: Path,
+    windows: Iterable[int],
+    *,
+    topics: Iterable[str] = ("t", "u"),
+    run_id: str = "run-1",
+    lost: Iterable[int] = (),
+) -> None:
+    """Write windows into the ledger; of some, topic `t` has lost four records."""
     calendar = WindowCalendar(SCHEDULE)
     found = calendar.windows(key(index) for index in windows)
+    without = {key(index) for index in lost}
+    gap = Gap(GapCause.RETENTION, 0, 4, 4)
     backups = [
         replace(
-            backup(result(replace(span(0, 5, topic=topic), window=window)), topic=topic),
+            backup(
+                result(
+                    replace(span(0, 5, topic=topic), window=window),
+                    *([gap] if topic == "t" and window.key in without else []),
+                ),
+                topic=topic,
+            ),
             window=window,
         )
         for window in found
         for topic in topics
     ]
-    Ledger(Warehouse(root), APPLICATION_ID).record(backups, run_id="run-1")
+    Ledger(Warehouse(root), APPLICATION_ID).record(backups, run_id=run_id)
 
 
 @contextmanager

@@ -329,14 +329,16 @@ class TestRecoveryPointsAndSensors:
         assert next(iter(change)) in _fails(project)
 
     @pytest.mark.parametrize("status", ["running", "stopped"])
-    def test_both_sensors_take_their_status_from_the_yaml(
+    def test_sensors_take_their_status_from_the_yaml(
         self, project: Project, monkeypatch: pytest.MonkeyPatch, status: str
     ) -> None:
         monkeypatch.setenv("SHOP_SENSORS", status)
         project.write("shop", attributes("shop.eu", sensors="{{ env('SHOP_SENSORS', 'stopped') }}"))
         sensors = {sensor.name: sensor for sensor in project.load().sensors or ()}
-        assert sensors.keys() == {"shop_eu_recovery_points", "shop_eu_backups"}
-        assert {s.default_status.value.lower() for s in sensors.values()} == {status}
+        by_yaml = {"shop_eu_recovery_points", "shop_eu_backups", "shop_eu_follow_up"}
+        assert sensors.keys() == {*by_yaml, "shop_eu_reports"}
+        assert {sensors[name].default_status.value.lower() for name in by_yaml} == {status}
+        assert sensors["shop_eu_reports"].default_status.value == "RUNNING"
 
 
 class TestSecrets:
