@@ -18,8 +18,9 @@ from dagster._core.instance.utils import RUNLESS_JOB_NAME
 
 from kstreams_assets.app.model import AppTopic
 from kstreams_assets.backup.recorded import recorded_backups
-from kstreams_assets.backup.result import WindowBackup
+from kstreams_assets.backup.result import TopicBackup, WindowBackup
 from kstreams_assets.backup.verdicts import judge
+from kstreams_assets.checks import Evaluation
 from kstreams_assets.layout import warehouse_lock
 from kstreams_assets.orchestration.backup import backup_metadata, topic_checks
 from kstreams_assets.orchestration.check_events import window_evaluation
@@ -128,7 +129,8 @@ class Reporter:
         """Report what is missing from a position on, the oldest windows first.
 
         Oldest first, so that what Dagster shows as the latest is the newest window in the end.
-        After `limit_s` seconds the rest is left to the next call; each call gets on.
+        After `limit_s` seconds the rest is left to the next call. Each call gets on, by one topic
+        of a window at least.
         """
         deadline = time.monotonic() + limit_s
         version = self._ledger.version()  # before its rows are read, so that none is passed over
@@ -169,16 +171,23 @@ class Reporter:
         """Report what is missing of these, noted in `reported`; the windows that are left."""
         windows = sorted({recording.window for recording in recordings})
         left: set[Window] = set()
+        got_on = False
         for first in range(0, len(windows), _WINDOWS_AT_ONCE):
             if first and time.monotonic() >= deadline:
                 return left | {*windows[first:]}
             batch = {*windows[first : first + _WINDOWS_AT_ONCE]}
             missing, going_on = self._missing([r for r in recordings if r.window in batch])
             left |= {recording.window for recording in going_on}
-            for backup, topics in self._recorded(missing):
-                if reported and time.monotonic() >= deadline:
-                    return left | {window for window in windows if window >= backup.window}
-                self._report_window(backup, topics)
+            for backup, wanted in self._recorded(missing):
+                verdicts = judge(backup, self.settings.application)
+                for topic in backup.topics:
+                    if topic.topic not in wanted:
+                        continue
+                    if got_on and time.monotonic() >= deadline:
+                        return left | {window for window in windows if window >= backup.window}
+                    of_topic = [v for v in verdicts if v.subject == topic.topic]
+                    self._report_topic(topic, backup.note, wanted[topic.topic], of_topic)
+                    got_on = True
                 reported.append(backup.window.key)
         return left
 
@@ -253,28 +262,21 @@ class Reporter:
             for backup in recorded_backups(self.settings, recorded)
         ]
 
-    def _report_window(self, backup: WindowBackup, recordings: Mapping[str, Recording]) -> None:
-        """Report the topics of a window that are given, with what was recorded of them."""
-        window, application_id = backup.window, self.settings.application_id
-        for topic in backup.topics:
-            if recording := recordings.get(topic.topic):
-                self.instance.report_runless_asset_event(
-                    dg.AssetMaterialization(
-                        asset_key=backup_key(application_id, topic.topic),
-                        partition=window.key,
-                        metadata={
-                            **backup_metadata(topic, backup.note),
-                            _RUN: self._run(recording.run_id),
-                            _RECORDED_AT: dg.MetadataValue.timestamp(
-                                recording.recorded_at_ms / 1000
-                            ),
-                        },
-                    )
-                )
-        for verdict in judge(backup, self.settings.application):
-            if recording := recordings.get(verdict.subject):
-                key = backup_key(application_id, verdict.subject)
-                self._evaluate(window_evaluation(key, verdict.check, verdict), recording.run_id)
+    def _report_topic(
+        self, topic: TopicBackup, note: str, recording: Recording, verdicts: Sequence[Evaluation]
+    ) -> None:
+        """The event of one topic in one window, then its checks."""
+        key = backup_key(self.settings.application_id, topic.topic)
+        metadata = {
+            **backup_metadata(topic, note),
+            _RUN: self._run(recording.run_id),
+            _RECORDED_AT: dg.MetadataValue.timestamp(recording.recorded_at_ms / 1000),
+        }
+        self.instance.report_runless_asset_event(
+            dg.AssetMaterialization(key, partition=topic.window.key, metadata=metadata)
+        )
+        for verdict in verdicts:
+            self._evaluate(window_evaluation(key, verdict.check, verdict), recording.run_id)
 
     def _evaluate(self, evaluation: dg.AssetCheckEvaluation, run_id: str) -> None:
         """Report a check, without a run where Dagster can do that.

@@ -131,6 +131,15 @@ class TestWhatIsRequested:
         assert bench.requested() == range(5, 6)
         assert bench.tick() is None
 
+    def test_a_window_that_was_backed_up_before_it_was_seen(self, bench: FollowUp) -> None:
+        """It closed and was recorded after a tick looked at the clock, before it saw the ledger."""
+        bench.minutes = 2.5
+        bench.record(1)
+        bench.minutes = 1.5
+        assert bench.tick() is None
+        bench.minutes = 2.5
+        assert bench.requested() == range(1, 2)
+
     def test_windows_that_close_during_a_run_wait_for_it(self, bench: FollowUp) -> None:
         bench.minutes = 1.5
         bench.record(0)

@@ -279,6 +279,7 @@ class TestALotToReport:
             if expected == 2:
                 reported.record([0, 7], run_id="cli-late")
         assert reported.counts() == _times(1, 1, 2, 3, 4, 7) | _times(2, 0)
+        assert not reported.call(None, 60).reported
 
     def test_killed_between_event_and_checks(
         self, reported: Reported, monkeypatch: pytest.MonkeyPatch
