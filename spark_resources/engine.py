@@ -3,7 +3,7 @@
 Who uses an engine holds a shared lock for as long; an engine that nobody has used for a while ends.
 A file of the user alone says where an engine listens and by which token it lets clients in. Engines
 differ by what they were started with: settings, jars, interpreter, and the code of these packages,
-since Python workers keep what they have imported.
+since Python workers keep what they have imported. Who asks for no settings uses any.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from importlib.metadata import version
 from pathlib import Path
 from typing import IO, Any, Final
@@ -40,6 +40,11 @@ _STOP_S: Final = 30.0
 _POLL_S: Final = 0.05
 _LOOK_S: Final = 1.0
 _PACKAGES: Final = ("kstreams_assets", "spark_resources")
+_STARTED_WITH: Final = {*SparkSettings.model_fields} - {
+    "remote",
+    "engine_idle_s",
+    "shuffle_partitions",  # of a session
+}
 _ROOT: Final = Path(__file__).resolve().parents[1]
 _LOG4J: Final = Path(__file__).with_name("log4j2.properties")
 _REDACTED: Final = "(?i)secret|password|token|access[.]?key|jaas|private|ssl[.].*key"
@@ -57,6 +62,9 @@ class Engine:
     jvm_pid: int
     since_ms: int
     version: str
+    code: str
+    """Jars, interpreter and packages: who uses it has the same."""
+    settings: Mapping[str, Any]
 
     @property
     def url(self) -> str:
@@ -84,16 +92,22 @@ class Lease:
 def lease(settings: SparkSettings) -> Lease:
     """An engine with these settings, started if there is none; it stays until the lease is closed.
 
+    Settings that were not given leave the choice to whoever has started an engine.
+
     Raises:
         EngineError: It did not start.
         JarsMissingError, JavaNotFoundError: It cannot be started.
     """
-    place = _Place.of(settings)
+    code, place = _code(), _Place.of(settings)
     deadline = time.monotonic() + _START_S
     while True:
-        taken = place.lease()
-        if taken is not None:
-            return taken
+        for other in [place, *_places()]:
+            engine = other.engine()
+            if engine is None or engine.code != code or not _fits(engine, settings):
+                continue
+            taken = other.lease()
+            if taken is not None:
+                return taken
         if time.monotonic() >= deadline:
             raise EngineError(f"No engine was found or started within {_START_S:.0f} s", place.log)
         place.start(settings)
@@ -101,8 +115,7 @@ def lease(settings: SparkSettings) -> Lease:
 
 def engines() -> list[Engine]:
     """Those of this user that run."""
-    files = sorted(_folder().glob("*.json"))
-    found = [_Place(file.parent, file.stem).engine() for file in files]
+    found = [place.engine() for place in _places()]
     return [engine for engine in found if engine is not None]
 
 
@@ -125,6 +138,30 @@ def stop(engine: Engine) -> None:
         if time.monotonic() >= deadline:
             raise EngineError(f"Process {engine.pid} did not end within {_STOP_S:.0f} s", place.log)
         time.sleep(_POLL_S)
+
+
+def _places() -> "list[_Place]":
+    return [_Place(file.parent, file.stem) for file in sorted(_folder().glob("*.json"))]
+
+
+def _fits(engine: Engine, settings: SparkSettings) -> bool:
+    given = settings.model_dump(mode="json", include=settings.model_fields_set & _STARTED_WITH)
+    return all(engine.settings.get(name) == value for name, value in given.items())
+
+
+def _code() -> str:
+    """What clients and engine must have in common, as one word."""
+    facts = {
+        "jars": str(jars_directory("spark")),
+        "python": sys.executable,
+        "code": [_stamp(package) for package in _PACKAGES],
+    }
+    return _word(facts)
+
+
+def _word(facts: object) -> str:
+    text = json.dumps(facts, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def _folder() -> Path:
@@ -155,14 +192,8 @@ class _Place:
 
     @classmethod
     def of(cls, settings: SparkSettings) -> "_Place":
-        facts = {
-            "settings": settings.model_dump(exclude={"remote"}),
-            "jars": str(jars_directory("spark")),
-            "python": sys.executable,
-            "code": [_stamp(package) for package in _PACKAGES],
-        }
-        text = json.dumps(facts, sort_keys=True, default=str)
-        return cls(_folder(), hashlib.sha256(text.encode()).hexdigest()[:16])
+        asked = settings.model_dump(mode="json", include=_STARTED_WITH)
+        return cls(_folder(), _word([_code(), asked]))
 
     @property
     def log(self) -> Path:
@@ -185,9 +216,11 @@ class _Place:
 
     def _told(self) -> dict[str, Any] | None:
         try:
-            return json.loads(self.told.read_text("utf-8"))
+            told = json.loads(self.told.read_text("utf-8"))
         except (FileNotFoundError, ValueError):
             return None
+        # Another release may tell other things.
+        return told if set(told) == {field.name for field in fields(Engine)} else None
 
     def lease(self) -> Lease | None:
         """The use of the engine, None where none runs, or it is about to end."""
@@ -222,7 +255,11 @@ class _Place:
                     start_new_session=True,
                 )
             assert process.stdin is not None  # noqa: S101 (a pipe)
-            task = {"key": self.key, "settings": settings.model_dump(exclude={"remote"})}
+            task = {
+                "key": self.key,
+                "code": _code(),
+                "settings": settings.model_dump(mode="json", exclude={"remote"}),
+            }
             with process.stdin as stdin:
                 stdin.write(json.dumps(task).encode())
             deadline = time.monotonic() + _START_S
@@ -283,7 +320,7 @@ def main() -> None:
             return
         server = _Server(settings)
         try:
-            told = asdict(server.engine(place.key))
+            told = asdict(server.engine(place.key, task["code"], task["settings"]))
             _write(place.told, json.dumps(told))
             server.serve(place.file("used"), ended)
         finally:
@@ -317,7 +354,7 @@ class _Server:
         self._context = SparkContext(conf=conf)
         self._jvm: Any = self._context._jvm  # noqa: SLF001 - no public way to the driver's JVM
 
-    def engine(self, key: str) -> Engine:
+    def engine(self, key: str, code: str, settings: Mapping[str, Any]) -> Engine:
         """What clients are told."""
         return Engine(
             key=key,
@@ -327,6 +364,8 @@ class _Server:
             jvm_pid=int(self._jvm.java.lang.ProcessHandle.current().pid()),
             since_ms=time.time_ns() // 1_000_000,
             version=version("kstreams-assets"),
+            code=code,
+            settings=settings,
         )
 
     def serve(self, used: Path, ended: threading.Event) -> None:

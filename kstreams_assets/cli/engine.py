@@ -30,8 +30,8 @@ def start(
 ) -> None:
     """Start an engine, unless one with these settings runs, and let it warm up.
 
-    Commands start one by themselves where there is none. They use the one with their settings:
-    what is given here, give them by the environment (KSTREAMS_ASSETS_SPARK_DRIVER_MEMORY ...).
+    Commands start one by themselves where there is none. They use any that runs, unless variables
+    (KSTREAMS_ASSETS_SPARK_DRIVER_MEMORY ...) ask for another.
     """
     from spark_resources.session import LazySession, warm_up
     from spark_resources.settings import SparkSettings

@@ -168,6 +168,9 @@ def test_it_is_started_looked_at_and_stopped_by_commands(folder: Path) -> None:
         assert "-Xmx1g" in psutil.Process(told["jvm_pid"]).cmdline()
     assert json.loads(_command("engine", "start", *other, "--json"))["engines"] == [told]
     assert told["clients"] == "none"
+    assert _jvm_of(_probe()) == told["jvm_pid"]  # it asks for nothing else
+    larger = {"KSTREAMS_ASSETS_SPARK_DRIVER_MEMORY": "1100m"}
+    assert _jvm_of(_probe(**larger)) != told["jvm_pid"]
     _command("engine", "stop")
     assert _gone(told["jvm_pid"])
     assert json.loads(_command("engine", "status", "--json")) == {"engines": []}
