@@ -27,6 +27,7 @@ from kstreams_assets.local.target import (
 from kstreams_assets.orchestration.drill import build_drill_assets
 from kstreams_assets.settings import ApplicationSettings
 from kstreams_assets.warehouse.restores import RestoresTable, RestoreState
+from spark_resources.engine import engines
 from spark_resources.resource import SparkSessionResource
 from tests.drill.order_source import OrderSource, make_order_source, totals_on
 from tests.streams.cluster import unique_name
@@ -48,6 +49,7 @@ def _nothing_left(source: OrderSource) -> Iterator[None]:
     """No process, cluster or folder is there afterwards that was not there before."""
     children = {process.pid for process in psutil.Process().children(recursive=True)}
     yield
+    children |= {engine.pid for engine in engines()}  # outlives the drill that started it
     left = [p for p in psutil.Process().children(recursive=True) if p.pid not in children]
     names = [p.name() for p in left if p.is_running() and "pyspark" not in " ".join(p.cmdline())]
     assert names == []

@@ -146,7 +146,7 @@ def test_a_changelog_too_long_to_be_saved_leaves_the_point_unsealed(bench: Workb
     assert not point.sealed
     assert point.unsealed_because == "there are more than 500000 bytes to save"
     assert [cut.end for cut in point.partitions] == [1_000] * 4
-    assert peak < 5_000_000
+    assert peak < 8_000_000  # 3 to 6 MB, whatever the length
     assert recorder.take(seal_bytes=32_000_000).sealed
 
 
@@ -182,7 +182,7 @@ def test_a_backlog_too_long_to_be_saved_is_left_to_the_backup(
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert peak < 5_000_000
+    assert peak < 8_000_000  # 3 to 6 MB, whatever the length
     assert (left.guarantee, left.guarantee_of_cut) == (Guarantee.AT_LEAST_ONCE, Guarantee.EXACT)
     assert not left.sealed
     assert "there are more than 500000 bytes to save" in left.unsealed_because
