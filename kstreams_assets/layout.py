@@ -26,6 +26,7 @@ CONTROL_TABLES = (
     "recovery_points",
     "recovery_point_records",
     "windows",
+    "increments",
     "topics",
     "restores",
     "offset_maps",

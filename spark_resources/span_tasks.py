@@ -7,12 +7,16 @@ JVM, which would take half as long again [measured: `bench/results/backup.md`].
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 
+from kstreams_assets.errors import StoredDataError
 from kstreams_assets.kafka.clients import LibrdkafkaConfig
+from kstreams_assets.layout import WrittenFile, first_changed
 from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.warehouse.spans import SpanPlan
 from spark_resources.comparison import RecordColumns
@@ -25,6 +29,7 @@ _TASK_STRETCHES: Final = 25
 _AHEAD_KB: Final = 32_768
 _AHEAD_OF_SHORT_KB: Final = 4_096
 _THREADS: Final = 4
+_FOLDED_RECORDS: Final = 8_192
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +72,42 @@ class SpanTask:
                 check()
                 if records.offsets:
                     yield stretch.partition, _batch(stretch.partition.partition, records)
+
+
+@dataclass(frozen=True, slots=True)
+class FoldTask:
+    """Files that become one: those of one partition's increments, in order of offsets."""
+
+    partition: TopicPartitionId
+    span: SpanEdges
+    files: tuple[tuple[Path, WrittenFile], ...]
+    folder: NewFolder
+
+    def run(self, check: Callable[[], None] = lambda: None) -> list[dict[str, Any]]:
+        """As `SpanTask.run`.
+
+        Raises:
+            StoredDataError: A file is not as its backup noted it.
+        """
+        changed = first_changed(self.files)
+        if changed is not None:
+            raise StoredDataError(
+                subject=f"The backup of {self.partition}",
+                problem=f"file {changed} is not the one that was written",
+                remedy="Restore it from a copy of the warehouse.",
+            )
+        spans = {(self.partition.topic, self.partition.partition): self.span}
+        written = SpanFiles(self.folder, spans).write(self._records(check))
+        return [row for batch in written for row in batch.to_pylist()]
+
+    def _records(
+        self, check: Callable[[], None]
+    ) -> Iterator[tuple[TopicPartitionId, pa.RecordBatch]]:
+        for path, _ in self.files:
+            with pq.ParquetFile(path, page_checksum_verification=True) as file:
+                for batch in file.iter_batches(_FOLDED_RECORDS, columns=FILE.names):
+                    check()
+                    yield self.partition, batch.cast(FILE)
 
 
 def span_tasks(
@@ -122,14 +163,17 @@ def _edges(spans: Sequence[SpanPlan]) -> dict[tuple[str, int], SpanEdges]:
     }
 
 
-def run_here(tasks: Sequence[SpanTask]) -> list[list[dict[str, Any]]]:
+def run_here(
+    tasks: Sequence[SpanTask | FoldTask], check: Callable[[], None] = lambda: None
+) -> list[list[dict[str, Any]]]:
     """Run tasks in this process, some at a time; results in order.
 
     Raises:
-        KafkaError: See `SpanTask.run`; tasks that have not begun are left out.
+        KafkaError: See `SpanTask.run`; tasks that have not begun are left out. What `check` raises,
+            which is called now and then.
     """
     with ThreadPoolExecutor(_THREADS, thread_name_prefix="read") as pool:
-        running = [pool.submit(task.run) for task in tasks]
+        running = [pool.submit(task.run, check) for task in tasks]
         try:
             return [one.result() for one in running]
         finally:

@@ -1,24 +1,30 @@
 """`python -m examples.demo`: an application loses its cluster, and goes on on another one.
 
-Orders flow into a real application on a real broker; recovery points are taken and windows backed
-up; in the middle of the load the cluster is killed and its data deleted. The application is
-restored to its newest exact point on a new cluster, the shop sends again what came after it, and
-the totals are held against a run that nothing interrupted.
+Orders flow into a real application on a real broker; a follower takes recovery points and backs up
+what came before them; in the middle of the load the cluster is killed and its data deleted. The
+application is restored to its newest exact point on a new cluster, the shop sends again what came
+after it, and the totals are held against a run that nothing interrupted.
 """
 
 import shutil
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import dagster as dg
 
-from examples.demo.backfill import backfill
 from examples.demo.control import totals, uninterrupted
-from examples.demo.live import RATE, DemoError, await_drained, await_windows, points_taken
+from examples.demo.live import (
+    RATE,
+    DemoError,
+    await_drained,
+    await_windows,
+    engine_started,
+    followed,
+)
 from examples.demo.place import APPLICATION_ID, CONFIG, DEFS, Place
 from examples.demo.report import (
     DemoReport,
@@ -33,13 +39,18 @@ from examples.order_processor.application import OrderProcessor, create_topics
 from examples.order_processor.load import produce_orders
 from examples.order_processor.orders import CustomerTotal, OrderGenerator
 from kstreams_assets.app_file.read import load_settings
+from kstreams_assets.backup.recorded import recorded_backups
+from kstreams_assets.backup.verdicts import judge
 from kstreams_assets.errors import KStreamsAssetsError
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.local.cluster import LocalCluster
+from kstreams_assets.orchestration.reports import Reporter
 from kstreams_assets.restore.finish import finish
 from kstreams_assets.settings import ApplicationSettings
+from kstreams_assets.warehouse.ledger import Ledger
 from kstreams_assets.warehouse.point import RecoveryPoint
 from kstreams_assets.warehouse.points import RecoveryPointTable
+from kstreams_assets.warehouse.spans import Window
 
 _CUSTOMERS = 1_000
 _AFTERWARDS_S = 10
@@ -72,8 +83,7 @@ class _Story:
 
     def tell(self) -> DemoReport:
         """From the first order to the comparison with the uninterrupted run."""
-        shop, points = self._until_the_loss()
-        lost_at, lost_ms = time.monotonic(), time.time_ns() // 1_000_000
+        shop, windows, (lost_at, lost_ms) = self._until_the_loss()
         cluster = LocalCluster(self.place.new_kafka)
         with self._phase("a new broker"):
             cluster.start()
@@ -87,6 +97,7 @@ class _Story:
             with application, KafkaCluster(settings.connection) as asked:
                 recovery_s = time.monotonic() - lost_at
                 print(f"The application is RUNNING, {recovery_s:.1f} s after the loss.")
+                shop.stop()  # it has given up by now
                 orders = len(shop.places) + round(RATE * _AFTERWARDS_S)
                 replayed = self._replay(shop, point, orders, cluster)
                 await_drained(settings, asked)
@@ -94,12 +105,15 @@ class _Story:
                 finish(settings, restored.restore, asked)
                 print("Caught up, topic configs are back. Now the same orders uninterrupted ...")
                 found = totals(asked)
+        self._report_windows(settings, windows)
         expected = uninterrupted(self.place.control, settings, self.generator, orders)
         self._compare(expected, found)
         return DemoReport(
             orders=orders,
             acknowledged_before_the_loss=len(shop.places),
-            recovery_points=points,
+            recovery_points=len(
+                RecoveryPointTable(settings.warehouse).instants(settings.application_id)
+            ),
             restored_point=point.id,
             restored_point_guarantee=point.guarantee,
             recovery_point_age_s=(lost_ms - point.taken_at_ms) / 1000,
@@ -115,8 +129,11 @@ class _Story:
             findings=tuple(self.findings),
         )
 
-    def _until_the_loss(self) -> tuple[Shop, int]:
-        """Run everything until a window is backed up, then lose the cluster under full load."""
+    def _until_the_loss(self) -> tuple[Shop, list[Window], tuple[float, int]]:
+        """Run everything until a window is backed up, then lose the cluster under full load.
+
+        Returns the shop, the windows, and when the loss was: monotonic seconds, epoch milliseconds.
+        """
         began = time.monotonic()
         with LocalCluster(self.place.kafka) as cluster:
             print(f"Broker up at {cluster.bootstrap_servers} ({time.monotonic() - began:.1f} s).")
@@ -125,28 +142,31 @@ class _Story:
             create_topics(cluster.bootstrap_servers)
             application = self._order_processor(cluster, self.place.state)
             application.start()
+            warm = engine_started(self.place.engine_log)
             print(f"The order processor runs; {RATE:,.0f} orders/s from now on.")
             shop = Shop(cluster.bootstrap_servers, self.generator, rate=RATE)
-            with shop:
-                with points_taken(settings) as points:
-                    self._back_up(settings, shop)
+            shop.start()
+            with followed(self.place.follower_log):
+                windows = await_windows(settings, shop)
+                warm.wait()
                 print("Now the cluster is lost: broker and application are killed ...")
-                application.kill()
+                lost = time.monotonic(), time.time_ns() // 1_000_000
                 cluster.kill_node(0)
+                application.kill()
         shutil.rmtree(self.place.kafka)
         shutil.rmtree(self.place.state)
         print(f"... and the data deleted. {len(shop.places):,} orders had been acknowledged.")
-        return shop, len(points)
+        return shop, windows, lost
 
-    def _back_up(self, settings: ApplicationSettings, shop: Shop) -> None:
-        windows = await_windows(settings, shop)
-        print(f"Backing up {len(windows)} windows as one backfill, under load ...")
-        began = time.monotonic()
+    def _report_windows(self, settings: ApplicationSettings, windows: Sequence[Window]) -> None:
+        """What the follower has backed up of closed windows, as the sensor tells Dagster of it."""
         with dg.DagsterInstance.get() as instance:
-            done = backfill(settings, windows, instance)
-        print(f"Run {done.run_id}: {time.monotonic() - began:.1f} s, the start of Spark included.")
-        print_windows(settings, windows, done)
-        self.findings += backup_findings(done)
+            reported = Reporter(settings, instance).report(None).reported
+        ledger = Ledger(settings.warehouse, settings.application_id)
+        backups = recorded_backups(settings, ledger.of_windows({w.key for w in windows}))
+        checks = [check for backup in backups for check in judge(backup, settings.application)]
+        print_windows(backups, checks)
+        self.findings += backup_findings(windows, reported, checks)
 
     def _restore(self, settings: ApplicationSettings, cluster: LocalCluster) -> Restored:
         print("Restoring to the newest exact point ...")

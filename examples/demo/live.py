@@ -1,26 +1,28 @@
-"""The live part: orders flow in, recovery points are taken, windows close."""
+"""The live part: orders flow in, a follower backs them up, windows close."""
 
-import threading
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Final
 
+from examples.demo.place import DEFS
 from examples.demo.shop import Shop
+from kstreams_assets.backup.follow import status_of, trouble_of
 from kstreams_assets.backup.requests import window_statuses
-from kstreams_assets.errors import KStreamsAssetsError
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.offsets import TopicPartitionId
-from kstreams_assets.recovery.recorder import recorder_of
 from kstreams_assets.settings import ApplicationSettings
 from kstreams_assets.warehouse.calendar import WindowCalendar
 from kstreams_assets.warehouse.spans import Window
 
 RATE: Final = 2_000.0
-POINT_EVERY_S: Final = 5.0
 _WINDOW_S: Final = 60.0
 _LEAST_S: Final = 40.0
 """The first window that is backed up holds at least so many seconds of orders."""
+_BACKED_UP_S: Final = 60.0
 _PROGRESS_EVERY_S: Final = 15.0
 _DRAIN_TIMEOUT_S: Final = 120.0
 
@@ -29,43 +31,59 @@ class DemoError(RuntimeError):
     """Something in the demo is not as it must be."""
 
 
+def engine_started(log: Path) -> "subprocess.Popen[bytes]":
+    """`kstreams-assets engine start`: rules and restores find a warm Spark."""
+    return _command(log, "engine", "start")
+
+
+def _command(log: Path, *words: str) -> "subprocess.Popen[bytes]":
+    with log.open("w") as output:
+        program = [sys.executable, "-m", "kstreams_assets.cli.main"]
+        return subprocess.Popen([*program, *words], stdout=output, stderr=output)
+
+
 @contextmanager
-def points_taken(settings: ApplicationSettings) -> Iterator[list[str]]:
-    """Takes a recovery point every five seconds while the block runs; their ids."""
-    stop = threading.Event()
-    taken: list[str] = []
-
-    def take() -> None:
-        with KafkaCluster(settings.connection) as cluster:
-            recorder = recorder_of(settings, cluster)
-            while not stop.wait(POINT_EVERY_S):
-                try:
-                    taken.append(recorder.take().id)
-                except KStreamsAssetsError as error:  # the cluster is lost while one is taken
-                    if not stop.is_set():
-                        print(f"  no recovery point: {error}", flush=True)
-
-    thread = threading.Thread(target=take, name="recovery points", daemon=True)
-    thread.start()
+def followed(log: Path) -> Iterator[None]:
+    """`kstreams-assets follow` in a process of its own; it dies with the cluster."""
+    process = _command(log, "follow", "--app", str(DEFS))
     try:
-        yield taken
+        yield
     finally:
-        stop.set()
-        thread.join(_DRAIN_TIMEOUT_S)
+        process.kill()
+        process.wait()
 
 
 def await_windows(settings: ApplicationSettings, shop: Shop) -> list[Window]:
-    """The windows that are due once one with most of a minute of orders has closed."""
+    """The windows that the follower has backed up, once one has most of a minute of orders.
+
+    Raises:
+        DemoError: It has not backed them up in time.
+    """
     began, shown = time.time(), 0.0
     boundary = began - began % _WINDOW_S + _WINDOW_S
     closes = boundary if boundary - began >= _LEAST_S else boundary + _WINDOW_S
     calendar = WindowCalendar(settings.windows)
-    while (newest := calendar.newest_closed()) is None or newest.end_ms < closes * 1000:
+    while True:
+        newest = calendar.newest_closed()
+        if newest is not None and newest.end_ms >= closes * 1000:
+            statuses = window_statuses(settings)
+            if not any(status.is_due for status in statuses):
+                return [status.window for status in statuses]
+        if time.time() > closes + _BACKED_UP_S:
+            raise DemoError(f"Windows are not backed up: {trouble_of(settings) or 'no reason'}")
         time.sleep(0.2)
         if time.time() - shown >= _PROGRESS_EVERY_S:
             shown = time.time()
-            print(f"  {shown - began:3.0f} s, {len(shop.places):,} orders", flush=True)
-    return [status.window for status in window_statuses(settings)]
+            print(
+                f"  {shown - began:3.0f} s, {len(shop.places):,} orders{_age(settings)}", flush=True
+            )
+
+
+def _age(settings: ApplicationSettings) -> str:
+    status = status_of(settings.warehouse, settings.application_id)
+    if status is None or status.covered_at_ms is None:
+        return ""
+    return f"; everything up to {time.time() - status.covered_at_ms / 1000:.1f} s ago is safe"
 
 
 def await_drained(settings: ApplicationSettings, cluster: KafkaCluster) -> None:

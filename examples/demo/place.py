@@ -50,6 +50,16 @@ class Place:
         return self.root / "demo-report.json"
 
     @property
+    def follower_log(self) -> Path:
+        """What the follower printed."""
+        return self.root / "follow.log"
+
+    @property
+    def engine_log(self) -> Path:
+        """What the start of the warm Spark printed."""
+        return self.root / "engine.log"
+
+    @property
     def warehouse(self) -> Path:
         """The Delta tables."""
         return self.root / "warehouse"

@@ -5,12 +5,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from examples.demo.backfill import Backfill
+from kstreams_assets.backup.result import WindowBackup
+from kstreams_assets.checks import Evaluation
 from kstreams_assets.cli.output import print_table
 from kstreams_assets.completeness.result import RuleResult
-from kstreams_assets.settings import ApplicationSettings
-from kstreams_assets.warehouse.ledger import Ledger, LedgerEntry
-from kstreams_assets.warehouse.spans import Window
+from kstreams_assets.warehouse.spans import SpanResult, Window
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,41 +97,37 @@ def _rounded(value: object) -> object:
     return round(value, 3) if isinstance(value, float) else value
 
 
-def print_windows(
-    settings: ApplicationSettings, windows: Sequence[Window], backfill: Backfill
-) -> None:
+def print_windows(backups: Sequence[WindowBackup], checks: Sequence[Evaluation]) -> None:
     """The table window x topic x records x bytes x gaps x checks."""
-    grouped: dict[tuple[str, str], list[LedgerEntry]] = {}
-    ledger = Ledger(settings.warehouse, settings.application_id)
-    for entry in ledger.entries(windows={window.key for window in windows}):
-        place = (entry.result.plan.window.key, entry.result.partition.topic)
-        grouped.setdefault(place, []).append(entry)
     print_table(
         "Backed up",
         ["window", "topic", "records", "bytes", "gaps", "checks"],
         [
             [
-                *place,
-                sum(entry.result.content.records for entry in entries),
-                sum(entry.result.content.bytes for entry in entries),
-                _gaps(entries),
-                _checks(backfill, place),
+                backup.window.key,
+                topic.topic,
+                topic.records,
+                sum(span.content.bytes for span in topic.spans),
+                _gaps(topic.spans),
+                _checks(
+                    [c for c in checks if (c.window, c.subject) == (backup.window.key, topic.topic)]
+                ),
             ]
-            for place, entries in grouped.items()
+            for backup in backups
+            for topic in backup.topics
         ],
     )
 
 
-def backup_findings(backfill: Backfill) -> list[Finding]:
-    """Whether the run succeeded and every check passed."""
-    red = [
-        f"{window} {topic} {check}"
-        for (window, topic), checks in backfill.checks.items()
-        for check, passed in checks
-        if not passed
-    ]
+def backup_findings(
+    windows: Sequence[Window], reported: Sequence[str], checks: Sequence[Evaluation]
+) -> list[Finding]:
+    """Whether Dagster was told of every window, and every check passed."""
+    red = [f"{check.window} {check.subject} {check.check}" for check in checks if not check.passed]
     return [
-        Finding("the backup run succeeded", True, backfill.success),
+        Finding(
+            "windows that Dagster was told of", sorted(w.key for w in windows), sorted(reported)
+        ),
         Finding("red checks of the backup", [], red),
     ]
 
@@ -149,14 +144,13 @@ def rule_findings(rules: Sequence[RuleResult]) -> list[Finding]:
     ]
 
 
-def _gaps(entries: Sequence[LedgerEntry]) -> str:
+def _gaps(spans: Sequence[SpanResult]) -> str:
     offsets: dict[str, int] = {}
-    for gap in (gap for entry in entries for gap in entry.result.gaps):
+    for gap in (gap for span in spans for gap in span.gaps):
         offsets[gap.cause] = offsets.get(gap.cause, 0) + (gap.offsets or 0)
     return ", ".join(f"{count:,} {cause}" for cause, count in sorted(offsets.items()))
 
 
-def _checks(backfill: Backfill, place: tuple[str, str]) -> str:
-    checks = backfill.checks.get(place, [])
-    red = [name for name, passed in checks if not passed]
+def _checks(checks: Sequence[Evaluation]) -> str:
+    red = [check.check for check in checks if not check.passed]
     return f"RED: {', '.join(red)}" if red else f"{len(checks)} passed"

@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Mapping
-from typing import Final, Self
+from typing import Final
 
 from examples.order_processor.load import LoadError, produce_orders
 from examples.order_processor.orders import OrderGenerator
@@ -12,7 +12,7 @@ _STOP_TIMEOUT_S: Final = 90.0
 
 
 class Shop:
-    """Sends orders from a thread until it is stopped or its cluster is gone; a context manager.
+    """Sends orders from a thread until it is stopped or its cluster is gone.
 
     `places` has partition and offset of each order that was acknowledged, by the order's index.
     """
@@ -26,12 +26,9 @@ class Shop:
         self._thread = threading.Thread(target=self._send, name="shop", daemon=True)
         self.failure = ""
 
-    def __enter__(self) -> Self:
+    def start(self) -> None:
+        """Begin."""
         self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
 
     def stop(self) -> None:
         """Send no more, and wait until the last orders are acknowledged or given up."""

@@ -188,14 +188,7 @@ class Planner:
             WindowsChangedError: The schedule of the windows is not what it was.
         """
         names = {topic.name for topic in self.topics}
-        edges = load_edges(
-            self.application.application_id,
-            windows,
-            names,
-            points=self.points,
-            ledger=self.ledger,
-            begins_ms=self.begins_ms,
-        )
+        edges = self.edges(windows)
         by_window = {window: edges.partitions_of(window, names) for window in windows}
         points = [edges.closing_point(window) for window in windows]
         seen = {topic for point in points if point for topic in point.absent_topics}
@@ -231,6 +224,22 @@ class Planner:
         return RunPlan(
             tuple(plans), unread, descriptions, edges, self._below_first(names, descriptions)
         )
+
+    def edges(self, windows: Sequence[Window]) -> WindowEdges:
+        """Where these windows begin and end, see `load_edges`."""
+        return load_edges(
+            self.application.application_id,
+            windows,
+            {topic.name for topic in self.topics},
+            points=self.points,
+            ledger=self.ledger,
+            begins_ms=self.begins_ms,
+        )
+
+    def described(self) -> Mapping[str, TopicDescription]:
+        """The topics that are there, as the cluster describes them."""
+        names = {topic.name for topic in self.topics}
+        return self.cluster.describe_topics(sorted(names & set(self.cluster.topics())))
 
     def _below_first(
         self, names: Set[str], descriptions: Mapping[str, TopicDescription]

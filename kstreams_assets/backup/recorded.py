@@ -23,14 +23,13 @@ def recorded_backups(settings: ApplicationSettings, recorded: Recorded) -> list[
     if not recorded:
         return []
     windows = sorted({window for window, _ in recorded})
-    first = WindowCalendar(settings.windows).first_closed()
     edges = load_edges(
         application_id,
         windows,
         {topic for _, topic in recorded},
         points=RecoveryPointTable(settings.warehouse),
         ledger=Ledger(settings.warehouse, application_id),
-        begins_ms=first.start_ms if first else 0,
+        begins_ms=WindowCalendar(settings.windows).first_ms,
     )
     table = TopicFactsTable(settings.warehouse, application_id)
     noted = table.between(windows[0].start_ms, windows[-1].end_ms)

@@ -2,8 +2,8 @@
 
 import logging
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from kstreams_assets.app.model import AppTopic, StreamsApplication
 from kstreams_assets.backup.accounting import Accountant
+from kstreams_assets.backup.fold import Pieces, fold_tasks, pieces_of, superseded
 from kstreams_assets.backup.planner import Planner, RunPlan, TopicPlan, read_ranges
 from kstreams_assets.backup.result import (
     BackupReadError,
@@ -37,8 +38,10 @@ from kstreams_assets.settings import ApplicationSettings, BackupSettings, Recove
 from kstreams_assets.warehouse.calendar import WindowCalendar
 from kstreams_assets.warehouse.committer import NewFile, commit, sweep, uncommitted
 from kstreams_assets.warehouse.ledger import (
+    INCREMENT,
     Ledger,
     TopicFactsTable,
+    increment_key,
 )
 from kstreams_assets.warehouse.point import RecoveryPoint, in_force
 from kstreams_assets.warehouse.points import RecoveryPointTable
@@ -47,6 +50,7 @@ from kstreams_assets.warehouse.records import (
     contents_of,
     ensure_records,
     open_records,
+    tidy_records,
 )
 from kstreams_assets.warehouse.schemas import try_to_save_schemas
 from kstreams_assets.warehouse.spans import SpanContent, SpanPlan, SpanResult, TopicFacts, Window
@@ -97,6 +101,8 @@ class BackupRun:
     """Start of the first window of the schedule (epoch milliseconds)."""
     settings: BackupSettings = field(default_factory=BackupSettings)
     recovery_points: RecoveryPointSettings = field(default_factory=RecoveryPointSettings)
+    check: Callable[[], None] = lambda: None
+    """Called now and then while this process reads or writes files; may raise."""
 
     def execute(
         self, windows: Sequence[Window], *, newest_closed: Window | None
@@ -113,9 +119,80 @@ class BackupRun:
             KStreamsAssetsError: Its subclasses say what stood in the way; groups of windows that
                 were done before it stay done.
         """
-        name = self.application.application_id
+        with self._locked() as lock:
+            if newest_closed in windows and newest_closed is not None:
+                self.ensure_closing_point(newest_closed)
+            followed = [
+                window
+                for window in sorted(windows)
+                if self._ledger.increments_of(window) and self._missing(window)
+            ]
+            for window in followed:
+                last = self._next_increment(window, window.end_ms)
+                if last is not None:
+                    self._back_up([last], lock)
+            done = self._back_up(sorted({*windows} - {*followed}), lock)
+        for window in followed:
+            folded = self._fold(window)
+            names = {topic.topic for backup in folded for topic in backup.topics}
+            rest = tuple(topic for topic in self.topics if topic.name not in names)
+            done += folded
+            if rest:
+                of_rest = replace(self, topics=rest)
+                with self._locked() as lock:
+                    done += of_rest._back_up([window], lock)  # noqa: SLF001
+        for window in sorted(windows):
+            self._drop_superseded(window)
+        self.take_last_point()
+        return sorted(done, key=lambda backup: backup.window)
+
+    def increment(self, window: Window, *, newest_closed: Window | None) -> WindowBackup | None:
+        """Back up what came since the increment before, up to the newest point, as another one.
+
+        A window whose increments begin has the point that ends the one before: taken later, that
+        would end in the middle of them.
+
+        Args:
+            window: The window that is open.
+            newest_closed: The one before it, None if it is the first.
+
+        Returns:
+            What the increment holds; its window is the increment's. None when no point was taken
+            since the last one.
+
+        Raises:
+            KStreamsAssetsError: As `execute`.
+        """
+        with self._locked() as lock:
+            if newest_closed is not None and not self._ledger.increments_of(window):
+                self.ensure_closing_point(newest_closed)
+            instants = in_force(
+                RecoveryPointTable(self.warehouse).instants(self.application.application_id)
+            )
+            inside = [
+                instant.effective_at_ms
+                for instant in instants
+                if window.start_ms <= instant.effective_at_ms < window.end_ms
+            ]
+            if not inside:
+                return None
+            next_one = self._next_increment(window, inside[-1] + 1)
+            return None if next_one is None else self._back_up([next_one], lock)[0]
+
+    def _next_increment(self, window: Window, end_ms: int) -> Window | None:
+        """The increment up to an instant; None where the last one ended there."""
+        last = [entry.result.plan.window for entry in self._ledger.increments_of(window)][-1:]
+        begins_ms = last[0].end_ms if last else window.start_ms
+        if begins_ms >= end_ms:
+            return None
+        number = int(last[0].key.partition(INCREMENT)[2]) + 1 if last else 0
+        return Window(begins_ms, end_ms, increment_key(window, number))
+
+    @contextmanager
+    def _locked(self) -> Iterator[LockHandle]:
+        """Hold the application's lock, with the warehouse in order and a cluster that answers."""
         with warehouse_lock(
-            self.warehouse.lock_file(name),
+            self.warehouse.lock_file(self.application.application_id),
             purpose=f"backup run {self.run_id}",
             wait_s=self.settings.lock_wait_s,
         ) as lock:
@@ -124,14 +201,128 @@ class BackupRun:
             refuse_newer_tables(self.warehouse)
             sweep(self._records, records)
             self._check_what_is_needed()
-            if newest_closed in windows and newest_closed is not None:
-                self.ensure_closing_point(newest_closed)
-            plan = self._planner().plan(sorted(windows))
-            done: list[WindowBackup] = []
-            for group in self._groups(plan):
-                done += self._back_up_settled(group, plan, lock)
-        self.take_last_point()
+            yield lock
+
+    def _back_up(self, windows: Sequence[Window], lock: LockHandle) -> list[WindowBackup]:
+        if not windows:
+            return []
+        plan = self._planner().plan(windows)
+        done: list[WindowBackup] = []
+        for group in self._groups(plan):
+            done += self._back_up_settled(group, plan, lock)
         return done
+
+    def _fold(self, window: Window) -> list[WindowBackup]:
+        """Put the increments of a closed window together; topics that it has already are left out.
+
+        Files are written without the lock, so that others can go on meanwhile.
+        """
+        from spark_resources.data_files import NewFolder
+        from spark_resources.span_tasks import run_here
+
+        began = time.monotonic()
+        with ExitStack() as stack:
+            stack.enter_context(self._fold_lock())
+            pieces = self._pieces(window)
+            if not pieces:
+                return []
+            every = [one for of_topic in pieces.values() for one in of_topic]
+            with uncommitted(self._records) as folder:
+                new = NewFolder(str(folder), *self._compression)
+                rows = run_here(fold_tasks(self._records, every, new), self.check)
+                files = [NewFile.told(folder, row) for row in chain.from_iterable(rows)]
+                contents = contents_of(self._records, files)
+                results = {one.id: one.result(contents.get(one.id, SpanContent())) for one in every}
+                stack.enter_context(self._locked())
+                if self._pieces(window) != pieces:
+                    raise BackupReadError(
+                        windows=[window], reason="another run has backed it up meanwhile"
+                    )
+            version = commit(
+                self._records,
+                ensure_records(self._records),
+                files,
+                replaces=[{"window": window.key, "topic": topic} for topic in pieces],
+                provenance=self._provenance([window]),
+            )
+            planner = self._planner()
+            edges = planner.edges([window])
+            closing = edges.closing_point(window)
+            facts = facts_of(planner.described())
+            facts_table = TopicFactsTable(self.warehouse, self.application.application_id)
+            previous = facts_table.before(window.start_ms)
+            roles = {topic.name: topic.roles for topic in self.topics}
+            backups = [
+                TopicBackup(
+                    window=window,
+                    topic=topic,
+                    role="+".join(sorted(roles[topic])),
+                    spans=tuple(results[one.id] for one in of_topic),
+                    facts=facts.get(topic),
+                    previous_facts=previous.get(topic),
+                    recovery_point_id=closing.id if closing else None,
+                    delta_version=version,
+                    duration_s=time.monotonic() - began,
+                )
+                for topic, of_topic in pieces.items()
+            ]
+            facts_table.record(backups)
+            self._ledger.record(backups, run_id=self.run_id)
+        return window_backups(self.warehouse, self.application, [window], backups, edges)
+
+    def _missing(self, window: Window) -> set[str]:
+        """The topics that the ledger does not have in a window."""
+        names = {topic.name for topic in self.topics}
+        return names - self._ledger.done(names).get(window, set())
+
+    def _pieces(self, window: Window) -> dict[str, list[Pieces]]:
+        return pieces_of(window, self._ledger.increments_of(window, self._missing(window)))
+
+    def _fold_lock(self) -> AbstractContextManager[LockHandle]:
+        """One run at a time puts increments together: it takes away what others would read."""
+        return warehouse_lock(
+            self.warehouse.lock_file(f"fold/{self.application.application_id}"),
+            purpose=f"putting increments together, run {self.run_id}",
+            wait_s=self.settings.lock_wait_s,
+        )
+
+    def _drop_superseded(self, window: Window) -> None:
+        """Take away the increments that the ledger has as a window by now."""
+        if not self._ledger.increments_of(window):
+            return
+        with self._fold_lock(), self._locked():
+            entries = self._ledger.increments_of(window)
+            rows = self._ledger.of_windows({window.key})
+            lives = {
+                entry.result.partition: entry.result.plan.topic_id
+                for of_topic in rows.values()
+                for entry in of_topic
+            }
+            gone, stay = superseded(entries, lives, {topic for _, topic in rows})
+            if not gone:
+                return
+            parts = {(e.result.plan.window.key, e.result.partition.topic) for e in gone}
+            commit(
+                self._records,
+                ensure_records(self._records),
+                [],
+                replaces=[{"window": key, "topic": topic} for key, topic in sorted(parts)],
+                keeps={file.path for entry in stay for file in entry.result.content.written},
+                provenance=self._provenance([window]),
+            )
+            self._ledger.keep_increments(window, stay)
+            tidy_records(self._records)
+
+    @property
+    def _compression(self) -> tuple[str, int]:
+        return self.settings.compression, self.settings.compression_level
+
+    def _provenance(self, windows: Iterable[Window]) -> dict[str, object]:
+        return {
+            "run_id": self.run_id,
+            "application_id": self.application.application_id,
+            "windows": sorted({window.key for window in windows}),
+        }
 
     def _check_what_is_needed(self) -> None:
         """Refuse what cannot succeed before a recovery point is taken for it."""
@@ -261,8 +452,12 @@ class BackupRun:
                 duration_s=took_s,
                 below_first={p: o for p, o in plan.below_first.items() if p.topic == name},
             )
-        facts_table.record([backups[topic.id] for topic in fresh])
-        self._ledger.record([backups[id_] for id_ in backups if id_ in results], run_id=self.run_id)
+        found = [backups[id_] for id_ in backups if id_ in results]
+        if any(INCREMENT in window.key for window in windows):
+            self._ledger.record_increment(found, run_id=self.run_id)
+        else:
+            facts_table.record([backups[topic.id] for topic in fresh])
+            self._ledger.record(found, run_id=self.run_id)
         unread = [one for one in plan.unread if one.window in windows]
         done = window_backups(
             self.warehouse, self.application, windows, backups.values(), plan.edges, unread
@@ -306,22 +501,30 @@ class BackupRun:
             "Reading %d offsets of %d topics for %s.", offsets, len(topics), range_of(windows)
         )
         from spark_resources.data_files import NewFolder
-        from spark_resources.span_tasks import run_here, span_tasks
+        from spark_resources.span_tasks import span_tasks
 
-        settings, connection = self.settings, self.cluster.connection
+        connection = self.cluster.connection
         tasks = span_tasks(
             reads,
             spans,
-            folder=NewFolder(str(folder), settings.compression, settings.compression_level),
+            folder=NewFolder(str(folder), *self._compression),
             config=librdkafka_config(connection),
-            idle_timeout_s=settings.read_stall_s,
+            idle_timeout_s=self.settings.read_stall_s,
         )
         try:
-            few = offsets <= settings.few_offsets
-            rows = run_here(tasks) if few else self._on_spark(tasks, lock)
+            return self._run(tasks, folder, offsets, lock)
         except (OffsetOutOfRangeError, TopicNotFoundError, RuntimeError) as error:
             reason = error.problem if isinstance(error, KafkaError) else str(error)
             raise BackupReadError(windows=windows, reason=connection.scrub(reason)) from None
+
+    def _run(
+        self, tasks: "Sequence[SpanTask]", folder: Path, offsets: int, lock: LockHandle
+    ) -> list[NewFile]:
+        """Here if there is little to do, else on Spark."""
+        from spark_resources.span_tasks import run_here
+
+        few = offsets <= self.settings.few_offsets
+        rows = run_here(tasks, self.check) if few else self._on_spark(tasks, lock)
         return [NewFile.told(folder, row) for row in chain.from_iterable(rows)]
 
     def _on_spark(
@@ -344,11 +547,7 @@ class BackupRun:
             table,
             files,
             replaces=[{"window": t.window.key, "topic": t.topic.name} for t in plans],
-            provenance={
-                "run_id": self.run_id,
-                "application_id": self.application.application_id,
-                "windows": sorted({w.key for w in windows}),
-            },
+            provenance=self._provenance(windows),
         )
 
     def _refuse_recreated(
@@ -422,22 +621,34 @@ def back_up(
     Schemas of its registry are stored at the end; if that fails, it is logged as a warning.
     """
     make_warehouse(settings.warehouse.root)
-    first = WindowCalendar(settings.windows).first_closed()
     with KafkaCluster(settings.connection) as cluster:
-        run = BackupRun(
-            application=settings.application,
-            topics=topics,
-            cluster=cluster,
-            warehouse=settings.warehouse,
-            spark=spark,
-            run_id=run_id,
-            begins_ms=first.start_ms if first else 0,
-            settings=settings.backup,
-            recovery_points=settings.recovery_points,
-        )
+        run = backup_run(settings, topics, cluster, spark, run_id)
         backups = run.execute(windows, newest_closed=newest_closed)
     try_to_save_schemas(settings)
     return backups
+
+
+def backup_run(
+    settings: ApplicationSettings,
+    topics: tuple[AppTopic, ...],
+    cluster: KafkaCluster,
+    spark: Spark,
+    run_id: str,
+    check: Callable[[], None] = lambda: None,
+) -> BackupRun:
+    """A run over topics of an application as it is configured."""
+    return BackupRun(
+        application=settings.application,
+        topics=topics,
+        cluster=cluster,
+        warehouse=settings.warehouse,
+        spark=spark,
+        run_id=run_id,
+        begins_ms=WindowCalendar(settings.windows).first_ms,
+        settings=settings.backup,
+        recovery_points=settings.recovery_points,
+        check=check,
+    )
 
 
 def commit_groups(

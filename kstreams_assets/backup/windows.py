@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from operator import itemgetter
 
 from kstreams_assets.offsets import TopicPartitionId
+from kstreams_assets.warehouse.ledger import INCREMENT
 from kstreams_assets.warehouse.point import PartitionCut, RecoveryPoint, in_force
 from kstreams_assets.warehouse.spans import Position, RecordedSpan, Window
 
@@ -57,6 +58,20 @@ class _Recorded:
         self.by_instant[window.end_ms] = Position(life, span.end)
         self._ends.setdefault(life, []).append((window.end_ms, span.end))
         self._starts.setdefault(life, []).append((window.start_ms, span.start))
+
+    def end_of_increments(self, window: Window) -> Position | None:
+        """Where the increments of its window before this one end; None without one.
+
+        A partition may have been left out of some of them.
+        """
+        parent = window.key.partition(INCREMENT)[0] + INCREMENT
+        before = [
+            span
+            for other, span in self.by_window.items()
+            if other.start_ms < window.start_ms and other.key.startswith(parent)
+        ]
+        last = max(before, key=lambda span: span.window, default=None)
+        return None if last is None else Position(last.topic_id, last.end)
 
     def end_before(self, instant_ms: int) -> Position | None:
         """Where the last recorded window that ended by an instant ends, None when there is none."""
@@ -144,7 +159,10 @@ class WindowEdges:
             return Edges(partition, start, Position(span.topic_id, span.end), span.start)
         opening = self.point_before(window.start_ms)
         cut = closing.cut(partition) if closing else None
-        if window.start_ms <= self.begins_ms:
+        recorded = self._ledger.get(partition, _NOTHING)
+        if INCREMENT in window.key and (ended := recorded.end_of_increments(window)) is not None:
+            start = ended
+        elif window.start_ms <= self.begins_ms:
             start = self._first_position(partition, window, cut)
         else:
             start = self._position(partition, window.start_ms)

@@ -32,6 +32,7 @@ COMMANDS: Final = {
     "discover": "Find the topics of an application on a live cluster, with their roles.",
     "drill": "Restore into a throwaway cluster, start the application there, measure and judge.",
     "engine": "Start, look at and stop the warm Spark of this host, which every command shares.",
+    "follow": "Take recovery points and back up what came before them, every few seconds.",
     "governance": "Compare what is declared of an application with its cluster.",
     "init": "Make a folder that Dagster can load; nothing that is there already is changed.",
     "jars": "Fetch the jars of Spark (backups, restores) and of a local Kafka (drills).",

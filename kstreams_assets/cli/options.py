@@ -1,13 +1,15 @@
 """Options that every command of an application has."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import click
 
 from kstreams_assets.app_file.read import load_settings
+from kstreams_assets.errors import ConfigurationError
+from kstreams_assets.settings import ApplicationSettings
 from kstreams_assets.warehouse.table import absence
 
 _READERS: Final = frozenset({"windows", "list", "show", "ready", "state", "map"})
@@ -56,3 +58,71 @@ def app_options(command: Callable[..., None]) -> Callable[..., None]:
     ):
         decorated = option(decorated)
     return decorated
+
+
+def apps_options(command: Callable[..., None]) -> Callable[..., None]:
+    """--app, several times, and what goes with a single one; handed on as `all_settings`.
+
+    A group with commands of its own does nothing when one of them is called.
+    """
+
+    @functools.wraps(command)
+    def with_settings(
+        app_files: Sequence[Path],
+        application_id: str | None,
+        bootstrap: str | None,
+        warehouse: str | None,
+        **rest: Any,  # noqa: ANN401 - whatever options the command has of its own
+    ) -> None:
+        called = click.get_current_context().invoked_subcommand
+        if called is not None:
+            if app_files or application_id or bootstrap or warehouse:
+                raise ConfigurationError(
+                    f"Options stand before the word {called}.", remedy=f"Write them after {called}."
+                )
+            return
+        if not app_files:
+            raise ConfigurationError("--app is needed.", remedy="Give the component's YAML.")
+        if len(app_files) > 1 and (application_id or bootstrap or warehouse):
+            raise ConfigurationError(
+                "--application-id, --bootstrap and --warehouse go with one --app.",
+                remedy="Say it in the YAML files, or start the command once for each application.",
+            )
+        all_settings = [
+            load_settings(
+                file,
+                application_id=application_id,
+                bootstrap_servers=bootstrap,
+                warehouse=warehouse,
+            )
+            for file in app_files
+        ]
+        _refuse_twins(all_settings)
+        command(all_settings=all_settings, **rest)
+
+    decorated: Callable[..., None] = with_settings
+    for option in (
+        click.option("--warehouse", help="Folder of the tables; replaces the YAML's."),
+        click.option("--bootstrap", help="host:port[,...]; replaces the YAML's."),
+        click.option("--application-id", help="Which application, if the YAML has several."),
+        click.option(
+            "--app",
+            "app_files",
+            multiple=True,
+            type=click.Path(path_type=Path),
+            help="The component's YAML (defs.yaml); may be given several times.",
+        ),
+    ):
+        decorated = option(decorated)
+    return decorated
+
+
+def _refuse_twins(settings: Sequence[ApplicationSettings]) -> None:
+    """Two series of the same name and labels would make Prometheus refuse the whole scrape."""
+    ids = [one.application_id for one in settings]
+    twins = sorted({name for name in ids if ids.count(name) > 1})
+    if twins:
+        raise ConfigurationError(
+            f"Two of the applications are called {', '.join(twins)}.",
+            remedy="Serve them from two commands, under two job names.",
+        )

@@ -170,6 +170,16 @@ POINT_EXACT: Final = _of_warehouse(
 POINT_SECONDS: Final = _of_warehouse(
     "kstreams_recovery_point_duration_seconds", "How long it took to take the newest one."
 )
+FOLLOWER_STEP_TIME: Final = _of_warehouse(
+    "kstreams_follower_step_timestamp_seconds",
+    "When the follower finished its newest step; absent where none has run.",
+)
+FOLLOWER_STEP_SECONDS: Final = _of_warehouse(
+    "kstreams_follower_step_seconds", "How long the follower's newest step took."
+)
+FOLLOWER_FAILURES: Final = _of_warehouse(
+    "kstreams_follower_failures", "Steps of the follower that failed one after the other."
+)
 POINT_IN_FLIGHT: Final = _of_warehouse(
     "kstreams_recovery_point_in_flight_records",
     "Records of repartition topics in the newest one that were not yet processed.",

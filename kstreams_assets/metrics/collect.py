@@ -16,6 +16,7 @@ from prometheus_client.metrics_core import Metric as MetricFamily
 from prometheus_client.registry import Collector
 
 from kstreams_assets.app.model import AppTopic
+from kstreams_assets.backup.follow import status_of
 from kstreams_assets.backup.requests import WindowStatus
 from kstreams_assets.checks import Severity
 from kstreams_assets.completeness.result import Outcome
@@ -157,6 +158,16 @@ def point_samples(evidence: Evidence) -> Iterator[Sample]:
     for kind, status in (("covered", restorable.covered), ("exact", restorable.exact)):
         if status is not None:
             yield catalogue.POINT_TIME.sample(status.taken_at_ms / 1000, kind=kind)
+
+
+def follower_samples(evidence: Evidence) -> Iterator[Sample]:
+    """How the follower is, if one has run."""
+    status = status_of(evidence.settings.warehouse, evidence.settings.application_id)
+    if status is None or status.stepped_at_ms is None:
+        return
+    yield catalogue.FOLLOWER_STEP_TIME.sample(status.stepped_at_ms / 1000)
+    yield catalogue.FOLLOWER_STEP_SECONDS.sample(status.step_s)
+    yield catalogue.FOLLOWER_FAILURES.sample(status.failures)
 
 
 def backup_samples(evidence: Evidence) -> Iterator[Sample]:
@@ -394,6 +405,7 @@ class Reading:
 _REQUEST_SHARE: Final = 0.8
 _PARTS: Final = (
     point_samples,
+    follower_samples,
     backup_samples,
     store_samples,
     restore_samples,

@@ -1,15 +1,20 @@
 """Metrics as a file for node_exporter, and as an HTTP endpoint for Prometheus."""
 
 import threading
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 from wsgiref.simple_server import WSGIServer
 
-from prometheus_client import CollectorRegistry, start_http_server, write_to_textfile
+from prometheus_client import CollectorRegistry, make_wsgi_app, start_http_server, write_to_textfile
 from prometheus_client.registry import Collector
 
 from kstreams_assets.closing import Closing
 from kstreams_assets.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 _STOP_S = 5.0
 _LARGEST_PORT = 65_535
@@ -60,10 +65,14 @@ def write_textfile(path: Path, metrics: Collector) -> None:
 class MetricsServer(Closing):
     """Serves metrics under `/metrics` until it is closed; each request is a scrape.
 
+    Under `/health` stands what `health` says: 503 with its text, 200 if that is empty.
+
     Raises ConfigurationError when the address cannot be listened on.
     """
 
-    def __init__(self, address: Address, metrics: Collector) -> None:
+    def __init__(
+        self, address: Address, metrics: Collector, *, health: Callable[[], str] = str
+    ) -> None:
         try:
             started = start_http_server(
                 address.port, addr=address.host, registry=_registry(metrics)
@@ -74,6 +83,7 @@ class MetricsServer(Closing):
                 remedy="Choose another port, 0 for any free one, or an address of this machine.",
             ) from error
         self._server: WSGIServer = started[0]
+        self._server.set_app(_with_health(make_wsgi_app(_registry(metrics)), health))
         self._thread: threading.Thread = started[1]
         self.address = Address(address.host, self._server.server_port)
 
@@ -81,6 +91,11 @@ class MetricsServer(Closing):
     def url(self) -> str:
         """Where Prometheus finds it."""
         return f"http://{self.address}/metrics"
+
+    @property
+    def health_url(self) -> str:
+        """What a probe asks."""
+        return f"http://{self.address}/health"
 
     def wait(self) -> None:
         """Until the server is closed, or the program interrupted."""
@@ -91,6 +106,18 @@ class MetricsServer(Closing):
         self._server.shutdown()
         self._server.server_close()
         self._thread.join(timeout=_STOP_S)
+
+
+def _with_health(metrics: "WSGIApplication", health: Callable[[], str]) -> "WSGIApplication":
+    def answer(environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
+        if environ["PATH_INFO"] != "/health":
+            return metrics(environ, start_response)
+        trouble = health()
+        status = "503 Service Unavailable" if trouble else "200 OK"
+        start_response(status, [("Content-Type", "text/plain; charset=utf-8")])
+        return [f"{trouble or 'ok'}\n".encode()]
+
+    return answer
 
 
 def _registry(metrics: Collector) -> CollectorRegistry:

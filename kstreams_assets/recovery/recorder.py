@@ -22,6 +22,7 @@ from kstreams_assets.recovery.scene import NotTaken, Positions, Scene, incarnati
 from kstreams_assets.recovery.transactions import TransactionsMethod
 from kstreams_assets.settings import ApplicationSettings, RecoveryPointSettings
 from kstreams_assets.texts import iso_time
+from kstreams_assets.warehouse.ledger import ledger_version
 from kstreams_assets.warehouse.point import (
     CLOCK_STEP_MS,
     Guarantee,
@@ -31,7 +32,6 @@ from kstreams_assets.warehouse.point import (
 )
 from kstreams_assets.warehouse.points import RecoveryPointTable, SavedRecordsTable, SavedTail
 from kstreams_assets.warehouse.spans import Position
-from kstreams_assets.warehouse.table import table_version
 
 _ATTEMPTS = 3
 _PATIENCE_S = 15.0
@@ -193,7 +193,7 @@ class Recorder:
         """Try again while topics come and go."""
         changed: Sequence[str] = ()
         for _ in range(_ATTEMPTS):
-            version = table_version(self.warehouse.control("windows"))
+            version = ledger_version(self.warehouse)
             began = _Beginning(time.time_ns() // 1_000_000, time.monotonic(), version)
             scene = Scene(
                 self.application,

@@ -77,11 +77,6 @@ class WindowCalendar:
         window = self._of_key(key)
         return window is not None and window.end_ms <= _now_ms()
 
-    def first_closed(self) -> Window | None:
-        """The first window of the schedule, None before it has closed."""
-        first = self._window(self._first_ms())
-        return first if first.end_ms <= _now_ms() else None
-
     def newest_closed(self) -> Window | None:
         """The window that closed last, None before the first has closed."""
         end_ms = next(self._back_from(_now_ms()))
@@ -91,11 +86,11 @@ class WindowCalendar:
     def closes_next(self) -> Window:
         """The window that is open now; before the first, the first."""
         begins = next(self._back_from(_now_ms()))
-        return self._window(max(begins, self._first_ms()))
+        return self._window(max(begins, self.first_ms))
 
     def closed_since(self, instant_ms: int) -> list[Window]:
         """Closed windows that end after an instant (epoch milliseconds), in order of time."""
-        first_ms, now_ms = self._first_ms(), _now_ms()
+        first_ms, now_ms = self.first_ms, _now_ms()
         begins = max(first_ms, next(self._back_from(instant_ms)) if instant_ms > first_ms else 0)
         found: list[Window] = []
         for end_ms in self._after(begins):
@@ -106,7 +101,9 @@ class WindowCalendar:
             begins = end_ms
         return found
 
-    def _first_ms(self) -> int:
+    @property
+    def first_ms(self) -> int:
+        """When the first window begins (epoch ms)."""
         return next(self._after(self._start_ms - 1))
 
     def _of_key(self, key: str) -> Window | None:

@@ -4,6 +4,7 @@ Nothing refers to the files of a folder until one commit does: what fails before
 that the next run deletes. So there is nothing to undo.
 """
 
+import fcntl
 import json
 import shutil
 import time
@@ -25,7 +26,8 @@ from kstreams_assets.layout import WrittenFile, file_problem
 from kstreams_assets.warehouse.table import storage_failures
 
 _UNCOMMITTED: Final = "_uncommitted"
-"""A file in a folder of new files until a commit refers to the others."""
+"""A file in a folder of new files until a commit refers to the others; its writer keeps it locked,
+so that only what a killed one left is swept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +76,8 @@ def uncommitted(table: Path) -> Iterator[Path]:
     """A new folder for files of one commit; its files are deleted if the block fails.
 
     The folder of the table is there. Commit after the block: what a commit may refer to is never
-    deleted.
+    deleted. The caller holds the lock when the block ends, at the latest: until then no sweep
+    takes the folder away.
 
     Raises:
         WarehouseError: It cannot be made.
@@ -83,12 +86,14 @@ def uncommitted(table: Path) -> Iterator[Path]:
     folder = table / f"{now}-{uuid.uuid4().hex[:8]}"
     with storage_failures(table):
         folder.mkdir()
-        (folder / _UNCOMMITTED).touch()
-    try:
-        yield folder
-    except BaseException:
-        _abandon(folder)
-        raise
+        mark = (folder / _UNCOMMITTED).open("wb")
+    with mark:
+        fcntl.flock(mark, fcntl.LOCK_EX)
+        try:
+            yield folder
+        except BaseException:
+            _abandon(folder)
+            raise
 
 
 def _abandon(folder: Path) -> None:
@@ -118,8 +123,18 @@ def sweep(path: Path, table: DeltaTable | None) -> None:
     for folder in left:
         if folder.name in committed:
             (folder / _UNCOMMITTED).unlink(missing_ok=True)
-        else:
+        elif not _is_written(folder / _UNCOMMITTED):
             _abandon(folder)
+
+
+def _is_written(mark: Path) -> bool:
+    """Whether a process writes into the folder of this mark right now."""
+    with suppress(FileNotFoundError), mark.open("rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
 
 
 def require_written(path: Path, files: Iterable[NewFile]) -> None:
@@ -144,11 +159,13 @@ def commit(
     files: Sequence[NewFile],
     *,
     replaces: Collection[Mapping[str, str]],
+    keeps: Collection[str] = (),
     provenance: Mapping[str, object],
 ) -> int | None:
     """Put new files in place of what the table holds of these parts, in one commit.
 
-    A part is what has the same values in the columns by which the table is partitioned.
+    A part is what has the same values in the columns by which the table is partitioned; of its
+    files those with the paths `keeps` stay.
 
     Returns:
         The version that holds them; None when there is nothing to put and nothing to replace.
@@ -162,6 +179,7 @@ def commit(
         (row, values)
         for row in _committed(path, table)
         if (values := tuple(row[f"partition.{column}"] for column in columns)) in parts
+        and unquote(row["path"]) not in keeps
     ]
     if not files and not stale:
         return None

@@ -273,7 +273,7 @@ class Contents:
     def _files(self) -> "Mapping[PartitionLife, list[_StoredFile]]":
         path = self._warehouse.records(self._application.application_id)
         columns = [*_SPAN, "topic_id", "records", "bytes", "written"]
-        spans = self._ledger.span_rows(self._topics, columns=columns)
+        spans = self._ledger.span_rows(self._topics, columns=columns, increments=True)
         return _files_by_life(path, spans, file_actions(path))
 
     def _know_changelogs(self, points: Iterable[RecoveryPoint]) -> None:

@@ -5,11 +5,11 @@ import math
 import time
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Final, Protocol
+from typing import Annotated, Final, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -56,6 +56,7 @@ from kstreams_assets.warehouse.table import (
     log_state,
     one_of,
     sql_string,
+    table_version,
     windows_and_topics,
 )
 
@@ -318,14 +319,24 @@ def chains_of(spans: Iterable[StoredSpan]) -> dict[PartitionLife, Chain]:
     return {life: Chain(of_life) for life, of_life in grouped.items()}
 
 
-_comparisons: dict[Path, tuple[tuple[LogState, LogState], Comparison]] = {}
-"""By records table, how it compared with the ledger when both were in this state."""
+_comparisons: dict[Path, tuple[tuple[LogState, ...], Comparison]] = {}
+"""By records table, how it compared with the ledger when all were in this state."""
 
 _VANISHED = frozenset({GapCause.TOPIC_DELETED, GapCause.TOPIC_RECREATED, GapCause.LOG_TRUNCATED})
 """With these the point that closes the window may not have seen the span's end."""
 
 _COMMITS_AT_ONCE = 10
 """More than other applications commit to the ledger while one of them writes a row."""
+
+_TABLES: Final = ("windows", "increments")
+INCREMENT: Final = "+"
+"""Stands in keys of increments, between that of their window and their number."""
+
+_LIFE: Final = ["window", "topic", "partition", "topic_id"]
+
+_LOOKS: Final = 5
+
+T = TypeVar("T")
 
 _NO_PARTITION = -1
 """A topic that had no partition when the window closed has one row: it says the window is done."""
@@ -446,20 +457,37 @@ class Ledger:
     """
 
     def __init__(self, warehouse: Warehouse, application_id: str) -> None:
-        self._table = Table(
-            warehouse.control("windows"),
-            LedgerEntry,
-            grows_along="window_start_ms",
-            statistics=("window", "window_start_ms", "window_end_ms", "topic", "recovery_point_id"),
+        self._table, self._open = (
+            Table(
+                warehouse.control(name),
+                LedgerEntry,
+                grows_along="window_start_ms",
+                statistics=(
+                    "window",
+                    "window_start_ms",
+                    "window_end_ms",
+                    "topic",
+                    "recovery_point_id",
+                ),
+            )
+            for name in _TABLES
         )
+        self._warehouse = warehouse
         self._application_id = application_id
         self._records = warehouse.records(application_id)
 
     def recorded_spans(
         self, windows: Sequence[Window], topics: Collection[str]
     ) -> list[RecordedSpan]:
-        """The spans whose edges bear on these windows: theirs, and the nearest on either side."""
-        rows = self.span_rows(topics, columns=_ROWS.names(RecordedSpan))
+        """The spans whose edges bear on these windows: theirs, and the nearest on either side.
+
+        Among them increments where windows are increments.
+        """
+        rows = self.span_rows(
+            topics,
+            columns=_ROWS.names(RecordedSpan),
+            increments=any(INCREMENT in window.key for window in windows),
+        )
         if rows.num_rows == 0 or not windows:
             return []
         low = min(window.start_ms for window in windows)
@@ -559,9 +587,14 @@ class Ledger:
         Raises:
             WarehouseError: The records table cannot be read.
         """
-        rows = self.span_rows(topics, columns=[*dict.fromkeys([*COLUMNS, *DAMAGE_COLUMNS])])
-        actions = file_actions(self._records)
-        return spans_of(rows, damaged_spans(self._records, rows, actions))
+        columns = [*dict.fromkeys([*COLUMNS, *DAMAGE_COLUMNS])]
+
+        def read() -> list[StoredSpan]:
+            rows = self.span_rows(topics, columns=columns, increments=True)
+            actions = file_actions(self._records)
+            return spans_of(rows, damaged_spans(self._records, rows, actions))
+
+        return self._at_rest(read)
 
     def damaged(
         self,
@@ -590,7 +623,7 @@ class Ledger:
 
     def _compared(self) -> Comparison:
         # Looked at before the tables are read: what changes meanwhile is seen by the next call.
-        state = log_state(self._table.path), log_state(self._records)
+        state = self._state()
         known, earlier = _comparisons.get(self._records, (None, None))
         if earlier is not None and known == state:
             return earlier
@@ -599,10 +632,13 @@ class Ledger:
         return compared
 
     def _compare(self, where: ds.Expression, earlier: Comparison | None = None) -> Comparison:
-        rows = self._table.read(
-            application_id=self._application_id, columns=DAMAGE_COLUMNS, where=where
+        rows, actions = self._at_rest(
+            lambda: (
+                self._spans(DAMAGE_COLUMNS, where, increments=True),
+                file_actions(self._records),
+            )
         )
-        return Comparison(self._records, rows, file_actions(self._records), earlier)
+        return Comparison(self._records, rows, actions, earlier)
 
     def folded_spans(
         self, topics: Collection[str], *, holes_matter: Collection[str]
@@ -613,12 +649,20 @@ class Ledger:
         call reads what was added since.
         """
         matter = frozenset(holes_matter)
-        files = self._table.fold(
-            self._application_id, COLUMNS, _FoldedFile(matter), where=pc.field("partition") >= 0
+        files, open_rows = self._at_rest(
+            lambda: (
+                self._table.fold(
+                    self._application_id,
+                    COLUMNS,
+                    _FoldedFile(matter),
+                    where=pc.field("partition") >= 0,
+                ),
+                self._increments(COLUMNS, _chosen(None, topics)),
+            )
         )
         wanted = set(topics)
         spans = (span for file in files for span in file if span.partition.topic in wanted)
-        return folded(spans, holes_matter=matter)
+        return folded([*spans, *spans_of(open_rows)], holes_matter=matter)
 
     def held_positions(
         self, application: StreamsApplication
@@ -666,10 +710,84 @@ class Ledger:
                 )
         return {partition: sorted(ranges) for partition, ranges in found.items()}
 
-    def span_rows(self, topics: Collection[str], *, columns: Sequence[str]) -> pa.Table:
-        """These columns of every span of these topics."""
-        return self._table.read(
-            application_id=self._application_id, columns=columns, where=_chosen(None, topics)
+    def span_rows(
+        self, topics: Collection[str], *, columns: Sequence[str], increments: bool = False
+    ) -> pa.Table:
+        """These columns of every span of these topics, those of increments if asked for."""
+        return self._spans(columns, _chosen(None, topics), increments=increments)
+
+    def _spans(self, columns: Sequence[str], where: ds.Expression, *, increments: bool) -> pa.Table:
+        if not increments:
+            return self._table.read(
+                application_id=self._application_id, columns=columns, where=where
+            )
+        # First, for they go after their window's rows have come.
+        open_ = self._open_rows(columns, where)
+        rows = self._table.read(
+            application_id=self._application_id,
+            columns=[*dict.fromkeys([*columns, *_LIFE])],
+            where=where | one_of("window", _parents(open_)),
+        )
+        kept = rows.filter(where) if open_.num_rows else rows
+        return pa.concat_tables([kept.select(columns), _not_closed(open_, rows).select(columns)])
+
+    def _open_rows(self, columns: Sequence[str], where: ds.Expression) -> pa.Table:
+        return self._open.read(
+            application_id=self._application_id,
+            columns=[*dict.fromkeys([*columns, *_LIFE])],
+            where=where,
+        )
+
+    def _increments(self, columns: Sequence[str], where: ds.Expression) -> pa.Table:
+        """These columns of the increments of windows that the ledger does not have yet."""
+        open_ = self._open_rows(columns, where)
+        if open_.num_rows:
+            of_windows = one_of("window", _parents(open_))
+            rows = self._table.read(
+                application_id=self._application_id, columns=_LIFE, where=of_windows
+            )
+            open_ = _not_closed(open_, rows)
+        return open_.select(columns)
+
+    def _at_rest(self, read: Callable[[], T]) -> T:
+        """What `read` makes of tables that nobody has committed to meanwhile, if that can be had.
+
+        A run commits to one after the other: read across such a moment, they do not match.
+        """
+        state = self._state()
+        found = read()
+        for _ in range(_LOOKS):
+            before, state = state, self._state()
+            if before == state:
+                break
+            found = read()
+        return found
+
+    def _state(self) -> tuple[LogState, ...]:
+        return tuple(map(log_state, (self._table.path, self._open.path, self._records)))
+
+    def increments_of(
+        self, window: Window, topics: Collection[str] | None = None
+    ) -> list[LedgerEntry]:
+        """The increments of a window, in order, also where the ledger has the window by now."""
+        inside = (pc.field("window_start_ms") >= window.start_ms) & (
+            pc.field("window_end_ms") <= window.end_ms
+        )
+        where = inside if topics is None else inside & one_of("topic", topics)
+        found = self._open.rows(self._application_id, where)
+        return sorted(found, key=lambda e: (e.result.plan.window, e.result.partition))
+
+    def record_increment(self, backups: "Sequence[BackedUpTopic]", *, run_id: str) -> None:
+        """Add the rows of an increment (windows with keys from `increment_key`), in one commit."""
+        self._record(self._open, backups, run_id)
+
+    def keep_increments(self, window: Window, entries: Sequence[LedgerEntry]) -> None:
+        """Drop the increments of a window but for these, in one commit."""
+        application = sql_string(self._application_id)
+        self._open.replace(
+            entries,
+            where=f"application_id = {application} AND window_start_ms >= {window.start_ms}"
+            f" AND window_end_ms <= {window.end_ms}",
         )
 
     def entries(
@@ -697,9 +815,14 @@ class Ledger:
 
     def record(self, backups: Sequence[BackedUpTopic], *, run_id: str) -> None:
         """Put the rows of these windows and topics in place of earlier ones, in one commit."""
+        self._record(self._table, backups, run_id)
+
+    def _record(
+        self, table: Table[LedgerEntry], backups: Sequence[BackedUpTopic], run_id: str
+    ) -> None:
         if not backups:
             return
-        version = self._table.version()
+        version = self.version()
         rows = [
             LedgerEntry(
                 application_id=self._application_id,
@@ -717,7 +840,7 @@ class Ledger:
         application = sql_string(self._application_id)
         # The range lets the writer skip files, which a long list of windows does not.
         starts_ms = [backup.window.start_ms for backup in backups]
-        self._table.replace(
+        table.replace(
             rows,
             where=f"application_id = {application} AND window_start_ms >= {min(starts_ms)}"
             f" AND window_start_ms <= {max(starts_ms)} AND ({pairs})",
@@ -725,7 +848,21 @@ class Ledger:
 
     def version(self) -> int:
         """The version of the ledger; it grows with each change."""
-        return self._table.version()
+        return ledger_version(self._warehouse)
+
+
+def ledger_version(warehouse: Warehouse) -> int:
+    """The version of the ledger of all applications; it grows with each change.
+
+    -1 while nobody has written it.
+    """
+    windows, increments = (table_version(warehouse.control(name)) for name in _TABLES)
+    return windows + increments + 1
+
+
+def increment_key(window: Window, number: int) -> str:
+    """The key under which an increment of a window is recorded, its files and its rows."""
+    return f"{window.key}{INCREMENT}{number:06d}"
 
 
 def _chosen(windows: Collection[str] | None, topics: Collection[str] | None) -> pc.Expression:
@@ -758,6 +895,22 @@ def _nearest(rows: pa.Table, column: str, edge_ms: int, *, before: bool) -> pa.T
     )
     extreme = extreme.rename_columns(["topic", "partition", column])
     return side.join(extreme, ["topic", "partition", column], join_type="left semi")
+
+
+def _parents(increments: pa.Table) -> list[str]:
+    """The keys of the windows of increments."""
+    return sorted({key.partition(INCREMENT)[0] for key in increments["window"].to_pylist()})
+
+
+def _not_closed(increments: pa.Table, rows: pa.Table) -> pa.Table:
+    """The increments of partitions that rows of the ledger do not have in their window yet."""
+    if increments.num_rows == 0:
+        return increments
+    known = {*zip(*(rows[name].to_pylist() for name in _LIFE), strict=True)}
+    keys = (key.partition(INCREMENT)[0] for key in increments["window"].to_pylist())
+    lives = zip(keys, *(increments[name].to_pylist() for name in _LIFE[1:]), strict=True)
+    open_ = [number for number, life in enumerate(lives) if life not in known]
+    return increments.take(pa.array(open_, pa.int64()))
 
 
 def _topics_by_window(found: Iterable[_Done]) -> dict[Window, set[str]]:

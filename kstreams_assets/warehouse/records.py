@@ -4,6 +4,7 @@ import math
 import time
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -39,6 +40,15 @@ RECORDS: Final = pa.schema(
 """A record of a backup; `timestamp_ms` is epoch milliseconds exactly as Kafka stored it."""
 
 PARTITIONED_BY: Final = ("window", "topic")
+
+_REPLACED_HOURS: Final = 6
+"""How long replaced files stay: whoever reads them has looked them up before."""
+_PROPERTIES: Final = {
+    "delta.checkpointInterval": "20",
+    "delta.logRetentionDuration": "interval 1 hours",
+    "delta.deletedFileRetentionDuration": f"interval {_REPLACED_HOURS} hours",
+}
+"""A follower commits every few seconds: a long log would make each look at the table slow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,18 +175,40 @@ def ensure_records(path: Path) -> DeltaTable:
         WarehouseError: It cannot be made.
     """
     table = open_records(path)
-    if table is not None:
-        return table
     with storage_failures(path):
+        if table is not None:
+            if _PROPERTIES.items() - table.metadata().configuration.items():
+                table.alter.set_table_properties(_PROPERTIES, raise_if_not_exists=False)
+            return table
         path.mkdir(parents=True, exist_ok=True)
         return DeltaTable.create(
             path,
             schema=RECORDS,
             partition_by=[*PARTITIONED_BY],
-            configuration={LAYOUT_PROPERTY: str(LAYOUT_VERSION)},
+            configuration={LAYOUT_PROPERTY: str(LAYOUT_VERSION), **_PROPERTIES},
             mode="ignore",
             raise_if_key_not_exists=False,
         )
+
+
+def tidy_records(path: Path) -> None:
+    """Delete files that were replaced hours ago, and what Delta's log no longer needs.
+
+    Nobody else writes the table meanwhile: the caller holds the lock.
+
+    Raises:
+        WarehouseError: The table cannot be read or written.
+    """
+    table = open_records(path)
+    if table is None:
+        return
+    with storage_failures(path):
+        gone = table.vacuum(_REPLACED_HOURS, dry_run=False, enforce_retention_duration=False)
+        for folder in {(path / unquote(file)).parent for file in gone}:
+            with suppress(OSError):  # other files are in it
+                folder.rmdir()
+        table.create_checkpoint()
+        table.cleanup_metadata()
 
 
 def contents_of(path: Path, files: Sequence[NewFile]) -> dict[SpanId, SpanContent]:

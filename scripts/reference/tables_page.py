@@ -89,6 +89,13 @@ def _tables(warehouse: Warehouse) -> list[tuple[Path, str, Columns]]:
             _columns(LedgerEntry),
         ),
         (
+            warehouse.control("increments"),
+            "What a follower has backed up of windows that are open, in order: rows as in"
+            " `windows`, with the window's key, `+` and a number as `window`. They go when the"
+            " window's own rows have come.",
+            _columns(LedgerEntry),
+        ),
+        (
             warehouse.control("topics"),
             "How each topic was described when a window was backed up.",
             _columns(NotedTopic),

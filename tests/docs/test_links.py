@@ -78,6 +78,8 @@ def _parse(command: click.Command, words: Sequence[str], parent: click.Context |
     context = command.make_context(command.name, list(words), parent=parent)
     if isinstance(command, click.Group):
         rest = [*context._protected_args, *context.args]
+        if not rest and command.invoke_without_command:
+            return
         _, inner, words = command.resolve_command(context, rest)
         assert inner is not None
         _parse(inner, words, context)

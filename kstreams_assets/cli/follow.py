@@ -1,0 +1,144 @@
+"""`kstreams-assets follow`: recovery points and backups every few seconds."""
+
+import contextlib
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+
+import click
+
+from kstreams_assets.backup.follow import Follower, FollowerStatus, status_of, trouble_of
+from kstreams_assets.backup.follow import follow as follow_all
+from kstreams_assets.cli import exit_codes
+from kstreams_assets.cli.options import app_options, apps_options
+from kstreams_assets.cli.output import print_json, print_table
+from kstreams_assets.cli.spark_run import spark_run
+from kstreams_assets.metrics.collect import Scrape
+from kstreams_assets.metrics.exposition import MetricsServer, parse_address
+from kstreams_assets.settings import ApplicationSettings
+
+_TOLD_EVERY_S = 60.0
+_SCRAPE_S = 8.0
+
+
+@click.group(invoke_without_command=True)
+@apps_options
+@click.option(
+    "--every",
+    "every_s",
+    default=2.0,
+    show_default=True,
+    type=click.FloatRange(min=0.1),
+    help="Seconds between two recovery points; more where one costs more than half a core.",
+)
+@click.option(
+    "--listen",
+    help="Serve /health and Prometheus' /metrics on this host:port; port 0: a free one.",
+)
+def follow(
+    all_settings: Sequence[ApplicationSettings],
+    every_s: float,
+    listen: str | None,
+) -> None:
+    """Take recovery points and back up what came before them, every few seconds.
+
+    Until stopped. A loss of the cluster then costs seconds, however long the windows are. Windows
+    are closed from what is there, and appear in Dagster by themselves. SIGTERM and Ctrl-C end it
+    cleanly after the step that has begun, a second one at once; killed, it goes on where it was.
+
+    \f
+    Raises ConfigurationError.
+    """
+    ended = threading.Event()
+    ending = _Ending(ended)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, ending)
+    logging.getLogger("kstreams_assets.backup.follow").setLevel(logging.INFO)
+    with contextlib.ExitStack() as opened, spark_run() as run:
+        if listen is not None:
+            server = MetricsServer(
+                parse_address(listen),
+                Scrape(all_settings, timeout_s=_SCRAPE_S),
+                health=lambda: _health(all_settings),
+            )
+            opened.enter_context(server)
+            click.echo(f"Serving metrics on {server.url}, health on {server.health_url}")
+        followers = [Follower(one, run.spark, run.id, every_s, _Told()) for one in all_settings]
+        for one in all_settings:
+            click.echo(f"Following {one.application_id} into {one.warehouse.root}.")
+        follow_all(followers, ended)
+    for follower in followers:
+        click.echo(f"{_line(follower.status)} Ended.")
+
+
+class _Ending:
+    """The first signal ends after the step, the second at once."""
+
+    def __init__(self, ended: threading.Event) -> None:
+        self._ended = ended
+
+    def __call__(self, number: int, frame: object) -> None:
+        if self._ended.is_set():
+            os._exit(exit_codes.INTERRUPTED)  # its threads may wait for a broker that is down
+        self._ended.set()
+
+
+class _Told:
+    """A line for the first covered point, and then one a minute."""
+
+    def __init__(self) -> None:
+        self._at = float("-inf")
+
+    def __call__(self, status: FollowerStatus) -> None:
+        now = time.monotonic()
+        if status.covered_point is not None and now - self._at >= _TOLD_EVERY_S:
+            self._at = now
+            click.echo(_line(status))
+
+
+def _line(status: FollowerStatus) -> str:
+    if status.covered_point is None or status.covered_at_ms is None:
+        return f"{status.application_id}: no point is covered yet. {status.problem}".strip()
+    age_s = time.time() - status.covered_at_ms / 1000
+    return (
+        f"{status.application_id}: point {status.covered_point} ({status.guarantee}) is covered,"
+        f" {age_s:.1f} s old; {status.steps} points, {status.records:,} records,"
+        f" a step takes {status.step_s:.1f} s. {status.problem}".strip()
+    )
+
+
+def _health(settings: Sequence[ApplicationSettings]) -> str:
+    """What a probe gets to read; empty if all is well."""
+    return "\n".join(f"{one.application_id}: {t}" for one in settings if (t := trouble_of(one)))
+
+
+@follow.command()
+@app_options
+def status(settings: ApplicationSettings, as_json: bool) -> None:
+    """How the follower of an application is. Exits 1 if its newest covered point is too old.
+
+    Too old is older than recoveryPoints.objectiveSeconds, 60 s where there is none.
+    """
+    found = status_of(settings.warehouse, settings.application_id)
+    trouble = trouble_of(settings)
+    if as_json:
+        print_json(
+            {
+                "application_id": settings.application_id,
+                "healthy": not trouble,
+                "trouble": trouble,
+                "follower": None if found is None else asdict(found),
+            }
+        )
+    else:
+        if found is not None:
+            rows = [[name, value] for name, value in asdict(found).items() if value is not None]
+            print_table(f"Follower of {settings.application_id}", ["what", "value"], rows)
+        click.echo(trouble or "It follows.")
+    if trouble:
+        sys.exit(exit_codes.CHECK_FAILED)

@@ -1,0 +1,173 @@
+"""A follower covers points within seconds, whatever happens to it."""
+
+import json
+import random
+import re
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import requests
+
+from kstreams_assets.kafka.cluster import KafkaCluster
+from kstreams_assets.kafka.connection import KafkaConnection
+from kstreams_assets.kafka.topics import TopicSpec
+from kstreams_assets.local.cluster import LocalCluster
+from kstreams_assets.warehouse.ledger import Ledger
+from kstreams_assets.warehouse.point import Guarantee
+from tests.backup.following import Following, new_following
+from tests.backup.writing import producer
+from tests.recovery.history import read_topics
+from tests.recovery.trial import (
+    NO_PURGE,
+    QUICK_SESSIONS,
+    application_of,
+    disturbance,
+    new_trial,
+    running,
+    wrong_points,
+)
+from tests.streams.cluster import unique_name
+
+pytestmark = [pytest.mark.kafka, pytest.mark.e2e]
+
+
+@pytest.fixture
+def following(kafka_cluster: LocalCluster, tmp_path: Path) -> Iterator[Following]:
+    """An application that is one topic."""
+    topic = unique_name("orders")
+    servers = kafka_cluster.bootstrap_servers
+    with KafkaCluster(KafkaConnection(bootstrap_servers=servers)) as cluster:
+        cluster.create_topics([TopicSpec(topic, 2)])
+    found = new_following(tmp_path, servers, unique_name("app"), {topic: "input"}, "hour")
+    yield found
+    found.end_if_it_runs()
+
+
+def _send(following: Following, count: int) -> None:
+    sender = producer(following.settings.connection.bootstrap_servers)
+    (topic,) = following.settings.topics
+    for number in range(count):
+        sender.produce(topic.name, b"%d" % number, partition=number % 2)
+    assert sender.flush(30) == 0
+
+
+def test_points_are_covered_and_a_signal_ends_it(following: Following) -> None:
+    assert following.run("follow", "status").returncode == 1
+    following.start()
+    following.wait_until_it_has_all()
+    _send(following, 100)
+    following.wait_until_it_has_all()
+    status = following.run("follow", "status", "--json")
+    assert status.returncode == 0, status.stderr
+    assert json.loads(status.stdout)["follower"]["records"] == 100
+    _send(following, 31)
+    following.wait_until_it_has_all()
+    assert following.end() == 0
+    (topic,) = following.settings.topics
+    assert sum(map(len, following.records(topic.name).values())) == 131
+    assert following.covered_points()
+    ended = following.run("follow", "status")
+    assert ended.returncode == 1
+    assert "It has ended." in ended.stdout
+
+
+def test_one_follower_of_an_application(following: Following) -> None:
+    following.start()
+    following.wait_until_it_has_all()
+    second = following.run("follow")
+    assert second.returncode == 2
+    assert "is held by" in second.stderr
+    assert "follower" in second.stderr
+    assert following.end(signal.SIGINT) == 0
+
+
+def _get(url: str) -> tuple[int, str]:
+    answer = requests.get(url, timeout=20)
+    return answer.status_code, answer.text
+
+
+def test_what_a_probe_and_prometheus_see_when_the_brokers_go_and_come(tmp_path: Path) -> None:
+    topic = unique_name("orders")
+    with LocalCluster(tmp_path / "cluster") as local:
+        servers = local.bootstrap_servers
+        with KafkaCluster(KafkaConnection(bootstrap_servers=servers)) as cluster:
+            cluster.create_topics([TopicSpec(topic, 2)])
+        following = new_following(
+            tmp_path, servers, "shop", {topic: "input"}, "hour", objective_s=12
+        )
+        try:
+            following.start("--listen", "127.0.0.1:0")
+            following.wait_until_it_has_all()
+            url = following.log.read_text().split("health on ")[1].split()[0]
+            assert _get(url) == (200, "ok\n")
+            metrics = _get(url.replace("/health", "/metrics"))[1]
+            assert 'kstreams_follower_failures{application_id="shop"} 0.0' in metrics
+            local.stop_node(0)
+            following.wait_for(lambda status: status.failures)
+            assert re.match(r"shop: The newest covered point is \d+ s old, over 12", _get(url)[1])
+            assert _get(url)[0] == 503
+            local.start_node(0)
+            following.wait_until_it_has_all()
+            assert _get(url) == (200, "ok\n")
+            assert following.end() == 0
+        finally:
+            following.end_if_it_runs()
+    assert "Trying again" in following.log.read_text()
+
+
+@pytest.mark.drill
+@pytest.mark.alone
+def test_ten_kills_beside_cron_under_load(kafka_cluster: LocalCluster, tmp_path: Path) -> None:
+    """Every covered point is exact, and the warehouse has what Kafka has, each record once."""
+    servers = kafka_cluster.bootstrap_servers
+    trial = new_trial(servers, tmp_path)
+    trial.create_topics()
+    application = application_of(trial.topics, ticks=False)
+    roles = {topic.name: role.value for topic in application.topics for role in topic.roles}
+    following = new_following(tmp_path, servers, application.application_id, roles, "minute")
+    following.every_s = 1.0
+    apps = [trial.app("i0", threads=2, config={**QUICK_SESSIONS, **NO_PURGE})]
+    runs: list[int] = []
+
+    def cron(over: threading.Event) -> None:
+        while not over.wait(15):
+            runs.append(following.run("backup").returncode)
+
+    source = random.Random(7)
+    kills = 0
+    try:
+        with running(apps), trial.load(rate=2_000):
+            time.sleep(2)
+            with disturbance(cron):
+                for _ in range(10):
+                    following.start()
+                    time.sleep(source.uniform(2, 14))
+                    following.kill()
+                    kills += 1
+                following.start()
+                following.wait_until_it_has_all()
+        trial.settle()
+        following.wait_until_it_has_all()
+        assert following.end() == 0
+    finally:
+        following.end_if_it_runs()
+    assert kills == 10
+    assert runs
+    assert set(runs) == {0}, following.log.read_text()
+    covered = following.covered_points()
+    exact = [point for point in covered if point.guarantee is Guarantee.EXACT]
+    assert len(exact) >= 30
+    assert wrong_points(trial, trial.history(), covered) == {}
+    ledger = Ledger(following.settings.warehouse, application.application_id)
+    assert ledger.done(set(roles)), "no window has closed"
+    kafka = read_topics(servers, [*roles])
+    for topic in roles:
+        for partition, records in following.records(topic).items():
+            if topic == trial.topics.repartition:  # what is processed is not backed up
+                assert {*records} <= {*kafka[partition]}
+            else:
+                assert records == kafka[partition]
