@@ -45,7 +45,7 @@ def free(rows: _Kept) -> None:
 
 
 def innermost_cause(text: str) -> str:
-    """The innermost cause that Kafka, Spark's Kafka source or Delta names, else the innermost.
+    """The innermost cause that Delta names, else the innermost.
 
     Below those lie Java's own (`ArithmeticException: long overflow`), which say less.
     """

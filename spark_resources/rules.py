@@ -89,14 +89,10 @@ _LATEST_MS: Final = 253_402_300_799_999
 
 
 class Views:
-    """Temp views in a session of their own, for one evaluation after the other.
-
-    `cluster` are the records that views of a cluster are taken from, with a column `topic`.
-    """
+    """Temp views in a session of their own, for one evaluation after the other."""
 
     def __init__(self, spark: SparkSession, schemas: "Mapping[int, RegisteredSchema]") -> None:
         self.session = new_session(spark)
-        self.cluster: DataFrame | None = None
         self._schemas = schemas
         self._kept: dict[tuple[LogSource, StoreFormat | None], DataFrame] = {}
         self._frames: dict[Hashable, DataFrame] = {}
@@ -131,15 +127,13 @@ class Views:
         self._frames.clear()
         self._named.clear()
 
-    def forget_cluster(self) -> None:
-        """Free what was read of a cluster."""
-        if self.cluster is not None:
-            free(self.cluster)
-        self.cluster = None
+    def forget(self, root: str) -> None:
+        """Free what is kept of files below this folder."""
+        for key in [key for key in self._kept if key[0].root == root]:
+            free(self._kept.pop(key))
 
     def close(self) -> None:
         """Free the memory."""
-        self.forget_cluster()
         self.end_evaluation()
         for rows in self._kept.values():
             free(rows)
@@ -155,7 +149,7 @@ class Views:
 
     def _records(self, content: LoggedRows) -> DataFrame:
         source = content.source
-        if content.format.needs_registry or isinstance(source, str):
+        if content.format.needs_registry:
             # All records together tell the newest schema, which is that of the column.
             decoded = with_decoded_record(self._raw(content), content.format, self._schemas)
             return _shaped(decoded, content.format)
@@ -198,12 +192,7 @@ class Views:
 
     def _raw(self, content: LoggedRows, work: SnapshotWork | None = None) -> DataFrame:
         """Records as they are; for stores numbered, so that a record that comes twice is told."""
-        if isinstance(content.source, str):
-            assert self.cluster is not None  # noqa: S101 (who plans such rows has read the cluster)
-            rows = self.cluster.where(F.col("topic") == content.source).select(*_COLUMNS)
-        else:
-            rows = self._source(content.source, None)
-        rows = rows_inside(rows, content.ranges)
+        rows = rows_inside(self._source(content.source, None), content.ranges)
         if work is not None:
             rows = numbered(rows, work)
         if content.saved_file is None:
@@ -237,7 +226,7 @@ class Views:
 def _is_worth_keeping(content: Content) -> bool:
     if isinstance(content, SnapshotRows):
         return False
-    if isinstance(content.source, LogSource) and content.source.is_whole:
+    if content.source.is_whole:
         return content.is_store
     return content.records <= _SHARED_RECORDS
 

@@ -112,18 +112,17 @@ class FoldTask:
 
 def span_tasks(
     stretches: Sequence[ReadRange],
-    spans: Sequence[SpanPlan],
+    edges: Mapping[tuple[str, int], SpanEdges],
     *,
     folder: NewFolder,
     config: LibrdkafkaConfig,
     idle_timeout_s: float,
 ) -> list[SpanTask]:
-    """Tasks that read these stretches, of which the spans consist: the largest first.
+    """Tasks that read these stretches, cut into spans at `edges`: the largest first.
 
     Several small stretches make one task. `config` is that of the connection (see
     `librdkafka_config`).
     """
-    edges = _edges(spans)
     bundles: list[list[ReadRange]] = []
     room = 0
     for stretch in sorted(stretches, key=lambda one: one.start - one.end):
@@ -148,7 +147,8 @@ def span_tasks(
     ]
 
 
-def _edges(spans: Sequence[SpanPlan]) -> dict[tuple[str, int], SpanEdges]:
+def edges_of(spans: Sequence[SpanPlan]) -> dict[tuple[str, int], SpanEdges]:
+    """Where the spans begin and end that have something to read, by topic and partition."""
     by_partition: dict[TopicPartitionId, list[SpanPlan]] = {}
     for span in sorted(spans, key=lambda span: span.read_start):
         if span.to_read:

@@ -49,7 +49,7 @@ class LogSource:
     """Span files below the table of records `root`: equal sources hold the same records.
 
     `is_whole`: all there is of the topic, and little enough to be kept in memory. `records` is
-    about how many they hold.
+    about how many they hold. Records of a cluster are files of one evaluation, without windows.
     """
 
     topic: str
@@ -63,16 +63,15 @@ class LogSource:
 class LoggedRows:
     """A view of records, or of the newest one per key (`is_store`): those of `source` in `ranges`.
 
-    `source` are files of the backup, or the name of a topic on a cluster. From the offsets in
-    `in_flight_from` on records were not yet processed; partitions that are absent had nothing in
-    flight. `saved_file` has records that were saved with recovery points, of a topic only those
-    that lie in no span file. `records` is their number. `window` is, of a store, the window that
-    ends with this state.
+    From the offsets in `in_flight_from` on records were not yet processed; partitions that are
+    absent had nothing in flight. `saved_file` has records that were saved with recovery points, of
+    a topic only those that lie in no span file. `records` is their number. `window` is, of a store,
+    the window that ends with this state.
     """
 
     format: StoreFormat
     is_store: bool
-    source: LogSource | str
+    source: LogSource
     ranges: Ranges
     in_flight_from: Mapping[int, int]
     records: int

@@ -501,12 +501,12 @@ class BackupRun:
             "Reading %d offsets of %d topics for %s.", offsets, len(topics), range_of(windows)
         )
         from spark_resources.data_files import NewFolder
-        from spark_resources.span_tasks import span_tasks
+        from spark_resources.span_tasks import edges_of, span_tasks
 
         connection = self.cluster.connection
         tasks = span_tasks(
             reads,
-            spans,
+            edges_of(spans),
             folder=NewFolder(str(folder), *self._compression),
             config=librdkafka_config(connection),
             idle_timeout_s=self.settings.read_stall_s,

@@ -1,9 +1,10 @@
-"""What a cluster holds of an application now, as views of rules; asks the cluster for offsets."""
+"""What a cluster holds of an application now, as views of rules; reads its records once."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from kstreams_assets.app.model import TopicRoles
+from kstreams_assets.backup.run import Spark
 from kstreams_assets.completeness.content import (
     Moment,
     Part,
@@ -11,10 +12,10 @@ from kstreams_assets.completeness.content import (
     in_flight_from,
     wanted,
 )
-from kstreams_assets.completeness.planner import MomentPlanner
+from kstreams_assets.completeness.planner import KEPT_BYTES, MomentPlanner, Staging
 from kstreams_assets.completeness.runnable import Standing, listed
 from kstreams_assets.completeness.view import View, ViewKind
-from kstreams_assets.kafka.clients import java_system_properties, spark_options
+from kstreams_assets.errors import KafkaError
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.settings import ApplicationSettings
@@ -25,16 +26,17 @@ from kstreams_assets.warehouse.point import (
     PartitionCut,
     RecoveryPoint,
 )
-from spark_resources.work import LoggedRows, ReadRange
+from spark_resources.work import LoggedRows, LogSource, ReadRange
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from spark_resources.cluster_source import TopicFiles
 
 
 class ClusterContents:
     """What there is on a cluster: the rows of views, and what they are worth; as `MomentPlanner`.
 
     `topics` are looked at, `backup` is the recovery point that was restored, where it is known.
+    Records are read once, when the first view asks for them, into files of `staging`.
     """
 
     def __init__(
@@ -47,43 +49,69 @@ class ClusterContents:
         point_id: str,
         topics: Mapping[str, TopicRoles],
         backup: MomentPlanner | None,
+        spark: Spark,
+        staging: Staging,
     ) -> None:
         self._settings, self._cluster, self._names = settings, cluster, names
-        self._backup = backup
+        self._backup, self._spark, self._staging = backup, spark, staging
+        self._read: Mapping[str, TopicFiles] | KafkaError | RuntimeError | None = None
         self.moment = Moment(self._as_point(point_id, committed, topics))
 
     def content(self, asked: ViewPart) -> LoggedRows:
-        """The rows of a view."""
+        """The rows of a view.
+
+        Raises:
+            KafkaError, SparkJobError: The topics cannot be read.
+        """
         view = asked.view
         parts = wanted(view, self.moment, Part.ALL)
+        source = self._source(self._names.get(view.topic, view.topic))
         return LoggedRows(
             format=view.format,
             is_store=view.kind is ViewKind.STORE,
-            source=self._names.get(view.topic, view.topic),
+            source=source,
             ranges={one.cut.partition: one.ranges for one in parts},
             in_flight_from=in_flight_from(view, self.moment),
-            records=sum(len(each) for one in parts for each in one.ranges),
+            records=source.records,
         )
 
-    def read(self, spark: "SparkSession") -> "DataFrame":
-        """All records that views can need, read once."""
-        from spark_resources.cluster_source import cluster_records
+    def _source(self, topic: str) -> LogSource:
+        files = self._files().get(topic)
+        root = self._staging.root
+        if files is None:
+            return LogSource(topic, root, (), 0)
+        is_whole = files.bytes <= KEPT_BYTES
+        return LogSource(topic, root, files.files, files.records, is_whole)
 
-        connection = self._cluster.connection
-        return cluster_records(
-            spark,
-            [
-                ReadRange(
-                    TopicPartitionId(self._names.get(cut.topic, cut.topic), cut.partition),
-                    cut.log_start,
-                    cut.end,
-                )
-                for cut in self.moment.point.partitions
-                if cut.log_start < cut.end
-            ],
-            kafka_options=spark_options(connection),
-            system_properties=java_system_properties(connection),
-            group_id_prefix=f"kstreams-assets-{self._settings.application_id}",
+    def _files(self) -> "Mapping[str, TopicFiles]":
+        """The records of all topics; a cluster that could not be read is not asked again."""
+        if self._read is None:
+            try:
+                self._read = self._read_all()
+            except (KafkaError, RuntimeError) as error:  # RuntimeError: that of a Spark job
+                self._read = error
+        if isinstance(self._read, Exception):
+            raise self._read
+        return self._read
+
+    def _read_all(self) -> "Mapping[str, TopicFiles]":
+        from spark_resources.cluster_source import read_topics
+
+        stretches = [
+            ReadRange(
+                TopicPartitionId(self._names.get(cut.topic, cut.topic), cut.partition),
+                cut.log_start,
+                cut.end,
+            )
+            for cut in self.moment.point.partitions
+            if cut.log_start < cut.end
+        ]
+        return read_topics(
+            stretches,
+            self._staging.folder(),
+            connection=self._cluster.connection,
+            settings=self._settings.backup,
+            spark=lambda: self._spark.spark_session,
         )
 
     def scrub(self, text: str) -> str:

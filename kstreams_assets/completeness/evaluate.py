@@ -26,6 +26,7 @@ from kstreams_assets.completeness.runnable import (
     runnables_of,
 )
 from kstreams_assets.completeness.view import ViewKind
+from kstreams_assets.errors import KafkaError
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.settings import ApplicationSettings
@@ -148,6 +149,8 @@ class Evaluator(Closing):
             point_id=point_id,
             topics={view.topic: view.roles for rule in rest for view, _ in rule.views.values()},
             backup=None if point is None else self._planner.at(Moment(point)),
+            spark=self._spark,
+            staging=self._staging,
         )
         told = [
             rule.result(_WITHOUT_WINDOWS, Place.RESTORE, *self._run_of, point_id=point_id)
@@ -189,7 +192,7 @@ class Evaluator(Closing):
         finally:
             if "_views" in self.__dict__:
                 self._views.end_evaluation()
-                self._views.forget_cluster()
+                self._views.forget(self._staging.root)
             self._staging.empty()
 
     def _result(
@@ -219,8 +222,9 @@ class Evaluator(Closing):
             else:
                 self._define(contents, parts, shared, defined)
                 found, violations, sample = self._ran(contents, rule, parts, standing)
-        except (SparkJobError, OSError) as error:
-            reason = contents.scrub(str(error)).rstrip(".")
+        except (SparkJobError, KafkaError, OSError) as error:
+            told = error.problem if isinstance(error, KafkaError) else str(error)
+            reason = contents.scrub(told).rstrip(".")
             found = Judged(
                 Outcome.FAILED,
                 f"It could not be evaluated: {reason}. Correct the rule, or what the reason names,"
@@ -257,8 +261,6 @@ class Evaluator(Closing):
             if part not in defined:
                 defined[part] = contents.content(part)
         views = self._views
-        if isinstance(contents, ClusterContents) and views.cluster is None:
-            views.cluster = contents.read(views.session)
         # Before anything is defined: what is kept in memory is planned then.
         tune(views.session, sum(defined[part].records for part in {*parts.values()}))
         for name, part in parts.items():

@@ -149,17 +149,22 @@ class Staging(Closing):
     def __init__(self, warehouse: Warehouse, application_id: str) -> None:
         self._parent = warehouse.root / ".staging" / f"completeness-{application_id}"
         self._folder = self._parent / uuid.uuid4().hex
+        self.root = str(self._folder)
         self._count = 0
 
     def write(self, rows: pa.Table) -> str:
         """Store saved records as a file and return its path."""
-        if not self._count:
-            self._sweep()
-            self._folder.mkdir(parents=True)
         self._count += 1
-        path = self._folder / f"{self._count:06d}.parquet"
+        path = self.folder() / f"{self._count:06d}.parquet"
         pq.write_table(rows.select(_COLUMNS), path, use_dictionary=False)
         return str(path)
+
+    def folder(self) -> Path:
+        """The folder, for other files of the evaluation."""
+        if not self._folder.exists():
+            self._sweep()
+            self._folder.mkdir(parents=True)
+        return self._folder
 
     def empty(self) -> None:
         """Remove the files that were written."""
@@ -184,7 +189,7 @@ def _age_of(folder: Path) -> float:
         return time.time()
 
 
-_KEPT_BYTES: Final = 256 * 1024**2
+KEPT_BYTES: Final = 256 * 1024**2
 """A topic of which not more is backed up is read and decoded once for all that is evaluated."""
 _ALL: Final = (OffsetRange(0, 2**62),)
 
@@ -214,7 +219,7 @@ class ContentPlanner:
         if lives not in self._whole:
             unbounded = [replace(part, ranges=_ALL) for part in parts]
             whole, size = self._files(topic, unbounded)
-            self._whole[lives] = replace(whole, is_whole=True) if size <= _KEPT_BYTES else None
+            self._whole[lives] = replace(whole, is_whole=True) if size <= KEPT_BYTES else None
         return self._whole[lives] or self._files(topic, parts)[0]
 
     @cached_property

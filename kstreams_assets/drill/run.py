@@ -1,19 +1,19 @@
 """One restore drill from beginning to end; knows no Dagster."""
 
-import json
 import logging
 import secrets
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
-from kstreams_assets.app.model import Store, TopicRole
+from kstreams_assets.app.model import TopicRole
 from kstreams_assets.backup.run import Spark
 from kstreams_assets.completeness.on_restores import evaluate_restore, require_complete
+from kstreams_assets.completeness.planner import Staging
 from kstreams_assets.completeness.result import Outcome, RuleResult
 from kstreams_assets.drill.application import DrilledApplication, Follower, MachineUse, size_of
 from kstreams_assets.drill.command import drill_command, require_command, require_machine
@@ -39,7 +39,6 @@ from kstreams_assets.errors import (
     KafkaError,
     KStreamsAssetsError,
 )
-from kstreams_assets.kafka.clients import spark_options
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.layout import warehouse_lock
@@ -65,9 +64,12 @@ from kstreams_assets.warehouse.restores import (
     StoredTopic,
 )
 from kstreams_assets.warehouse.table import require_backup
+from spark_resources.work import ReadRange
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
+
+    from spark_resources.cluster_source import TopicFiles
 
 
 _DRILL: Final = "drill-"
@@ -277,49 +279,69 @@ _SAMPLE: Final = 5
 
 
 def compare_state(
-    spark: "SparkSession",
+    settings: ApplicationSettings,
     cluster: KafkaCluster,
     restore: StoredRestore,
     *,
+    spark: Spark,
     restored_ends: Mapping[TopicPartitionId, int],
-    stores: Sequence[Store],
 ) -> tuple[StoreComparison, ...]:
     """Newest record of each key of every changelog: as it was restored, and as it is now.
 
     What was restored lies below `restored_ends` (exclusive, by target partition) and is as in the
     backup, record by record, since the restore was verified; the drill's topics delete and compact
-    nothing, so that all of it must still be there. `stores` are those of the application.
-    The application must be stopped. Raises what Spark raises when the cluster cannot be read.
+    nothing, so that all of it must still be there. The application must be stopped.
+
+    Raises:
+        KafkaError, SparkJobError: The changelogs cannot be read.
     """
+    from spark_resources.cluster_source import TopicFiles, read_topics
+    from spark_resources.failures import spark_failures
+
     topics = [topic for topic in restore.topics if roles_of(topic).is_changelog]
-    return tuple(
-        _compared(
-            spark,
-            cluster,
-            topic,
-            restored_ends,
-            tuple(store.name for store in stores if store.changelog == topic.source),
+    partitions = [id_ for topic in topics for id_ in partitions_of(topic)]
+    starts = cluster.log_start_offsets(partitions)
+    ends = cluster.last_stable_offsets(partitions)
+    with Staging(settings.warehouse, settings.application_id) as staging, spark_failures():
+        found = read_topics(
+            [
+                ReadRange(id_, starts[id_], ends[id_])
+                for id_ in partitions
+                if starts[id_] < ends[id_]
+            ],
+            staging.folder(),
+            connection=cluster.connection,
+            settings=settings.backup,
+            spark=lambda: spark.spark_session,
         )
-        for topic in topics
-    )
+        return tuple(
+            _compared(
+                spark,
+                found.get(topic.target, TopicFiles()),
+                topic,
+                restored_ends,
+                tuple(
+                    store.name
+                    for store in settings.application.stores
+                    if store.changelog == topic.source
+                ),
+            )
+            for topic in topics
+        )
 
 
 def _compared(
-    spark: "SparkSession",
-    cluster: KafkaCluster,
+    spark: Spark,
+    records: "TopicFiles",
     topic: StoredTopic,
     restored_ends: Mapping[TopicPartitionId, int],
     stores: tuple[str, ...],
 ) -> StoreComparison:
-    partitions = partitions_of(topic)
-    starts = cluster.log_start_offsets(partitions)
-    ends = cluster.last_stable_offsets(partitions)
     found: Mapping[str, Any] = {}
     sample: tuple[str, ...] = ()
-    if any(ends[id_] > starts[id_] for id_ in partitions):
-        keys = _keys(
-            _records(spark, cluster, topic.target, starts, ends), restored_ends, topic.target
-        ).cache()
+    if records.files:
+        rows = spark.spark_session.read.parquet(*records.files)
+        keys = _keys(rows, restored_ends, topic.target).cache()
         found = _counts(keys)
         sample = _sample(keys)
         keys.unpersist()
@@ -340,28 +362,6 @@ def _compared(
         added=count("added"),
         deleted=count("deleted"),
         sample=sample,
-    )
-
-
-def _records(
-    spark: "SparkSession",
-    cluster: KafkaCluster,
-    topic: str,
-    starts: Mapping[TopicPartitionId, int],
-    ends: Mapping[TopicPartitionId, int],
-) -> "DataFrame":
-    def offsets(of: Mapping[TopicPartitionId, int]) -> str:
-        return json.dumps({topic: {str(id_.partition): offset for id_, offset in of.items()}})
-
-    return (
-        spark.read.format("kafka")
-        .options(**spark_options(cluster.connection))
-        .option("kafka.isolation.level", "read_committed")
-        .option("assign", json.dumps({topic: sorted(id_.partition for id_ in starts)}))
-        .option("startingOffsets", offsets(starts))
-        .option("endingOffsets", offsets(ends))
-        .option("failOnDataLoss", "true")
-        .load()
     )
 
 
@@ -655,11 +655,11 @@ class _Attempt:
         self, cluster: KafkaCluster, restore: StoredRestore, result: RestoreResult
     ) -> None:
         comparisons = compare_state(
-            self.run.spark.spark_session,
+            self.run.settings,
             cluster,
             restore,
+            spark=self.run.spark,
             restored_ends={p.target: p.end for p in result.produced},
-            stores=self.run.settings.application.stores,
         )
         problems = state_problems(
             comparisons,

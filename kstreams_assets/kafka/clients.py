@@ -1,7 +1,6 @@
 """A connection as the configuration of librdkafka and of Java clients, and what clients log."""
 
 import logging
-from collections.abc import Mapping
 
 from kstreams_assets.errors import ConfigurationError
 from kstreams_assets.kafka.connection import (
@@ -128,7 +127,6 @@ def _oauthbearer(sasl: OAuthBearerSasl) -> LibrdkafkaConfig:
 
 
 _SECURITY = "org.apache.kafka.common.security"
-_ALLOWED_URLS = "org.apache.kafka.sasl.oauthbearer.allowed.urls"
 
 
 def java_config(connection: KafkaConnection) -> dict[str, str]:
@@ -152,18 +150,6 @@ def java_config(connection: KafkaConnection) -> dict[str, str]:
             config["sasl.oauthbearer.token.endpoint.url"] = connection.sasl.token_endpoint_url
     extras = resolve_extras("extra_java", connection.extra_java)
     return config | {key: _java_text(value) for key, value in extras.items()}
-
-
-def spark_options(connection: KafkaConnection) -> dict[str, str]:
-    """The same as options of Spark's Kafka source: each name with the prefix `kafka.`."""
-    return {f"kafka.{name}": value for name, value in java_config(connection).items()}
-
-
-def java_system_properties(connection: KafkaConnection) -> Mapping[str, str]:
-    """JVM properties the client needs: kafka-clients 4.0 wants token endpoints allowed."""
-    if isinstance(connection.sasl, OAuthBearerSasl):
-        return {_ALLOWED_URLS: connection.sasl.token_endpoint_url}
-    return {}
 
 
 def _java_ssl(ssl: SslSettings) -> dict[str, str]:

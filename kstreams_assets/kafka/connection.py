@@ -296,7 +296,9 @@ class KafkaConnection(_Settings):
         default_factory=dict, description="Settings for confluent-kafka, as librdkafka names them."
     )
     extra_java: Mapping[str, RawSetting] = Field(
-        default_factory=dict, description="Settings for Spark's Kafka client, as Java names them."
+        default_factory=dict,
+        description="Settings for Kafka's Java client, which only a drill's application uses:"
+        " accepted for older files.",
     )
     extra_kafka_python: Mapping[str, RawSetting] = Field(
         default_factory=dict, description="Keyword arguments for kafka-python."

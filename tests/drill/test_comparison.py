@@ -57,11 +57,11 @@ def test_every_kind_of_change(
         ends = {TopicPartitionId(topic, 0): 7, TopicPartitionId(topic, 1): 2}
         ends |= {TopicPartitionId(empty, n): 0 for n in range(2)}
         stores = (Store("s", topic), Store("t", empty), Store("u", None))
+        application = replace(place.settings.application, stores=stores)
+        settings = replace(place.settings, application=application)
 
         def compare() -> tuple[StoreComparison, ...]:
-            return compare_state(
-                spark.spark_session, place.cluster, restore, restored_ends=ends, stores=stores
-            )
+            return compare_state(settings, place.cluster, restore, spark=spark, restored_ends=ends)
 
         at_first, of_empty = compare()
         _produce(servers, topic, _SINCE)

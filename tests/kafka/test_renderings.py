@@ -12,9 +12,7 @@ from pydantic import SecretStr
 from kstreams_assets.errors import ConfigurationError, SecretNotFoundError
 from kstreams_assets.kafka.clients import (
     java_config,
-    java_system_properties,
     librdkafka_config,
-    spark_options,
 )
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.kafka.wire import ClientCredentialsTokenProvider, kafka_python_arguments
@@ -110,14 +108,10 @@ class TestJava:
             "security.protocol": "PLAINTEXT",
         }
 
-    def test_spark_prefix(self) -> None:
+    def test_extras_as_java_writes_them(self) -> None:
         connection = _connection(extra_java={"max.poll.records": 50_000, "check.crcs": True})
-        assert spark_options(connection) == {
-            "kafka.bootstrap.servers": "a:1,b:2",
-            "kafka.security.protocol": "PLAINTEXT",
-            "kafka.max.poll.records": "50000",
-            "kafka.check.crcs": "true",
-        }
+        config = java_config(connection)
+        assert (config["max.poll.records"], config["check.crcs"]) == ("50000", "true")
 
     @pytest.mark.parametrize(
         ("mechanism", "module"),
@@ -155,10 +149,6 @@ class TestJava:
         assert config["sasl.login.callback.handler.class"].endswith(
             "OAuthBearerLoginCallbackHandler"
         )
-        assert java_system_properties(OIDC) == {
-            "org.apache.kafka.sasl.oauthbearer.allowed.urls": "https://idp/token"
-        }
-        assert java_system_properties(_connection()) == {}
 
     def test_mutual_tls_is_inline(self, tmp_path: Path) -> None:
         certificate = tmp_path / "cert.pem"

@@ -30,12 +30,11 @@ from kstreams_assets.errors import (
 )
 from kstreams_assets.kafka.clients import (
     java_config,
-    java_system_properties,
     librdkafka_config,
     tame_client_logs,
 )
 from kstreams_assets.kafka.cluster import KafkaCluster
-from kstreams_assets.kafka.connection import KafkaConnection
+from kstreams_assets.kafka.connection import KafkaConnection, OAuthBearerSasl
 from kstreams_assets.kafka.raw_log import RawLogReader
 from kstreams_assets.kafka.topics import TopicSpec
 from kstreams_assets.kafka.wire import kafka_python_arguments
@@ -53,6 +52,7 @@ pytestmark = pytest.mark.kafka
 PASSWORD = 'al"ice\\s; sécret=$1 #'
 CLIENT_SECRET = 'oidc"secret\\;#x'
 LIMIT_S = 5.0
+_ALLOWED_URLS = "org.apache.kafka.sasl.oauthbearer.allowed.urls"
 
 
 @dataclass(frozen=True)
@@ -184,7 +184,11 @@ def _java_topics(connection: KafkaConnection, directory: Path) -> list[str]:
     """The topics as Kafka's own Java tool lists them over this connection."""
     settings = directory / "client.properties"
     settings.write_text(properties_text(java_config(connection).items()), "ascii")
-    system = [f"-D{name}={value}" for name, value in java_system_properties(connection).items()]
+    system = (
+        [f"-D{_ALLOWED_URLS}={connection.sasl.token_endpoint_url}"]
+        if isinstance(connection.sasl, OAuthBearerSasl)
+        else []
+    )
     result = subprocess.run(
         [
             str(find_java().executable),

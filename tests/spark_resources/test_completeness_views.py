@@ -16,6 +16,7 @@ from kstreams_assets.app.store_format import Encoding, Format, StoreFormat
 from kstreams_assets.completeness.view import View, ViewKind, views_of
 from kstreams_assets.layout import Warehouse
 from kstreams_assets.offsets import OffsetRange
+from spark_resources.data_files import FILE
 from spark_resources.failures import SparkJobError
 from spark_resources.resource import SparkSessionResource
 from spark_resources.rules import Views, run_rule
@@ -25,17 +26,7 @@ from tests.completeness.stored_topics import ORDERS, TOTALS, StoredTopics
 pytestmark = pytest.mark.spark
 
 LIMIT_S = 120.0
-_HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
-_SCHEMA = pa.schema(
-    [
-        ("partition", pa.int32()),
-        ("offset", pa.int64()),
-        ("timestamp_ms", pa.int64()),
-        ("headers", _HEADERS),
-        ("key", pa.binary()),
-        ("value", pa.binary()),
-    ]
-)
+_SCHEMA = FILE.remove(FILE.get_field_index("timestamp_type"))
 
 
 def record(
@@ -208,20 +199,20 @@ def test_a_snapshot_shows_what_its_table_holds(
     assert nothing == []
 
 
-def test_records_of_a_cluster_are_told_by_their_topic(views: Views, names: dict[str, View]) -> None:
-    columns = "partition INT, offset BIGINT, timestamp_ms BIGINT, headers ARRAY<STRUCT<key: STRING,"
-    columns += " value: BINARY>>, key BINARY, value BINARY, window STRING, topic STRING"
-    made = [
-        (0, offset, 5, None, b"k", b'{"amount": 1}', None, topic)
-        for topic in ("restored.orders", "other")
-        for offset in range(4)
-    ]
-    views.cluster = views.session.createDataFrame(made, columns)
+def test_records_of_a_cluster_have_no_window(
+    views: Views, names: dict[str, View], tmp_path: Path
+) -> None:
+    made = [record(offset, b"k", b'{"amount": 1}') for offset in range(4)]
+    pq.write_table(pa.Table.from_pylist(made, _SCHEMA), tmp_path / "orders.parquet")
+    files = (str(tmp_path / "orders.parquet"),)
     ranges = {0: (OffsetRange(1, 3),)}
-    content = LoggedRows(StoreFormat(), False, "restored.orders", ranges, {}, 2)
-    found = rows(views, names[ORDERS], content)
-    views.forget_cluster()
-    assert sorted((r._offset, r.amount, r._window) for r in found) == [(1, 1, None), (2, 1, None)]
+    for is_whole in (False, True):
+        read = LogSource("restored.orders", str(tmp_path), files, 4, is_whole)
+        found = rows(views, names[ORDERS], LoggedRows(StoreFormat(), False, read, ranges, {}, 2))
+        views.end_evaluation()
+        views.forget(str(tmp_path))
+        told = sorted((r._offset, r.amount, r._window) for r in found)
+        assert told == [(1, 1, None), (2, 1, None)]
 
 
 def test_times_beyond_the_calendar_are_null(
