@@ -25,7 +25,7 @@ from spark_resources.ktable_rows import (
     numbered,
     rows_inside,
 )
-from spark_resources.session import cores_of
+from spark_resources.session import close_at_exit, cores_of
 from spark_resources.work import Content, LoggedRows, LogSource, Sample, SnapshotRows, SnapshotWork
 
 if TYPE_CHECKING:
@@ -63,6 +63,7 @@ class _Clonable(Protocol):
 def new_session(spark: SparkSession) -> SparkSession:
     """A session beside another one: the same JVM, temp views and settings of its own."""
     session = cast("_Clonable", spark).cloneSession()
+    close_at_exit(session)
     for name, value in _OWN.items():
         session.conf.set(name, value)
     return session
@@ -133,11 +134,12 @@ class Views:
             free(self._kept.pop(key))
 
     def close(self) -> None:
-        """Free the memory."""
+        """Free the memory, end the session."""
         self.end_evaluation()
         for rows in self._kept.values():
             free(rows)
         self._kept.clear()
+        self.session.stop()
 
     def _rows(self, content: Content) -> DataFrame:
         if isinstance(content, SnapshotRows):

@@ -1,6 +1,7 @@
 """The Spark session of a process, by Spark Connect: on this host's engine, or on another server."""
 
 import contextlib
+import weakref
 from typing import TYPE_CHECKING, Final
 
 from pyspark.errors import PySparkException
@@ -101,6 +102,7 @@ class LazySession:
             url = self._lease.engine.url
         try:
             session = SparkSession.builder.remote(url).create()
+            close_at_exit(session)
             if self._lease is not None:
                 # On this host a server that does not answer is gone: not ten minutes of retries.
                 session.client.set_retry_policies([DefaultPolicy(max_retries=_RETRIES)])
@@ -114,6 +116,14 @@ class LazySession:
                 " (`kstreams-assets engine status`).",
             ) from None
         return session
+
+
+def close_at_exit(session: "SparkSession") -> None:
+    """Close the connection of a session that nobody stopped before the process ends.
+
+    Left to the interpreter's last steps, gRPC waits for ever for a thread that has ended already.
+    """
+    weakref.finalize(session, session.client.close)
 
 
 def warm_up(session: "SparkSession") -> None:

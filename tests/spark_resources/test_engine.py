@@ -34,6 +34,15 @@ def probe():
 sys.argv = ["kstreams-assets", "probe"]
 module.main()
 """
+_LEAVES_SESSIONS = """
+from spark_resources.rules import new_session
+from spark_resources.session import LazySession
+from spark_resources.settings import SparkSettings
+
+spark = LazySession(SparkSettings())
+beside = new_session(spark.spark_session)
+print(beside.range(5).count(), flush=True)
+"""
 _START_S = 240
 _SOON_S = 30
 
@@ -97,6 +106,17 @@ def test_processes_share_one_engine_which_ends_unused(folder: Path) -> None:
     assert _gone(engine.jvm_pid)
     assert engines() == []
     assert not told.exists()
+
+
+def test_a_process_ends_that_has_not_stopped_its_sessions(folder: Path) -> None:
+    ends = subprocess.run(
+        [sys.executable, "-c", _LEAVES_SESSIONS],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=_START_S,
+    )
+    assert (ends.returncode, ends.stdout) == (0, "5\n"), ends.stderr
 
 
 def test_nobody_gets_in_without_the_token(folder: Path) -> None:
