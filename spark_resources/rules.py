@@ -25,7 +25,7 @@ from spark_resources.ktable_rows import (
     numbered,
     rows_inside,
 )
-from spark_resources.session import close_at_exit, cores_of
+from spark_resources.session import close_at_exit, cores_of, end_session
 from spark_resources.work import Content, LoggedRows, LogSource, Sample, SnapshotRows, SnapshotWork
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ class Views:
         for rows in self._kept.values():
             free(rows)
         self._kept.clear()
-        self.session.stop()
+        end_session(self.session)
 
     def _rows(self, content: Content) -> DataFrame:
         if isinstance(content, SnapshotRows):

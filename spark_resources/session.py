@@ -8,6 +8,7 @@ from pyspark.errors import PySparkException
 
 from kstreams_assets.errors import ConfigurationError
 from spark_resources.engine import Lease, lease
+from spark_resources.failures import SPARK_FAILURES
 from spark_resources.jars import class_path
 from spark_resources.java import find_java
 from spark_resources.settings import SparkSettings
@@ -124,6 +125,13 @@ def close_at_exit(session: "SparkSession") -> None:
     Left to the interpreter's last steps, gRPC waits for ever for a thread that has ended already.
     """
     weakref.finalize(session, session.client.close)
+
+
+def end_session(beside: "SparkSession") -> None:
+    """End a session beside another one, on the server too; pyspark cannot `stop` a cloned one."""
+    with contextlib.suppress(*SPARK_FAILURES):
+        beside.client.release_session()
+    beside.client.close()
 
 
 def warm_up(session: "SparkSession") -> None:
