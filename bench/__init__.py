@@ -1,1 +1,1 @@
-"""Benchmarks: `make bench`, or `python -m bench windows|backup`."""
+"""Benchmarks: `make bench`, or `python -m bench plain windows ...`."""

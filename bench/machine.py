@@ -1,4 +1,4 @@
-"""What a measurement was made on, and how it is written down."""
+"""What a measurement was made on, and how the older benchmarks are written down."""
 
 import os
 import platform
@@ -8,30 +8,29 @@ from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 
+import psutil
+
 from spark_resources.java import find_java
 
 RESULTS = Path(__file__).with_name("results")
 _PACKAGES = ("pyspark", "delta-spark", "deltalake", "confluent-kafka", "kafka-python", "dagster")
 
 
-def machine() -> list[str]:
-    """Lines that name machine, versions and commit."""
+def machine() -> dict[str, str]:
+    """Machine, versions and commit."""
+    git = ["git", "describe", "--always", "--dirty", "--exclude", "*"]
     commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=10,
-        cwd=RESULTS,
+        git, capture_output=True, text=True, check=False, timeout=10, cwd=RESULTS
     ).stdout.strip()
-    java = find_java()
     packages = ", ".join(f"{name} {version(name)}" for name in _PACKAGES)
-    return [
-        f"- {datetime.now(tz=UTC):%Y-%m-%d %H:%M} UTC, commit {commit}",
-        f"- {platform.system()} {platform.machine()}, {os.cpu_count()} cores shared by broker,"
-        f" Spark and Python; Java {java.version}, Python {platform.python_version()}",
-        f"- {packages}; broker and Streams 4.3.1",
-    ]
+    memory_gib = psutil.virtual_memory().total / 2**30
+    return {
+        "measured": f"{datetime.now(tz=UTC):%Y-%m-%d %H:%M} UTC, commit {commit}",
+        "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores shared by"
+        f" broker, Spark and Python, {memory_gib:.0f} GiB",
+        "versions": f"Java {find_java().version}, Python {platform.python_version()}, {packages};"
+        " broker and Streams 4.3.1",
+    }
 
 
 def write_result(
@@ -44,7 +43,8 @@ def write_result(
     notes: Sequence[str] = (),
 ) -> Path:
     """Write one result as Markdown into bench/results and return its path."""
-    lines = [f"# {title}", "", f"`{command}`", "", *machine(), ""]
+    facts = [f"- {value}" for value in machine().values()]
+    lines = [f"# {title}", "", f"`{command}`", "", *facts, ""]
     lines += [f"| {' | '.join(columns)} |", f"|{'---|' * len(columns)}"]
     lines += [f"| {' | '.join(_cell(cell) for cell in row)} |" for row in rows]
     lines += ["", *notes, ""]

@@ -1,49 +1,93 @@
-"""How much memory a Spark session takes."""
+"""CPU and memory of processes with all that they start."""
 
-import re
+import os
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+
+import psutil
+
+_EVERY_S = 0.2
+_YOUNG_S = 2.0
+"""A process that began so shortly before it was watched is counted from its begin."""
+
+
+@dataclass(slots=True)
+class Usage:
+    """CPU seconds, and the peak of the resident memory of all together in MB (10^6).
+
+    Memory that processes share counts for each of them: the sum is an upper bound.
+    """
+
+    cpu_s: float = 0.0
+    peak_mb: float = 0.0
+    alone: Sequence[int] = ()
+    _began: dict[int, float] = field(default_factory=dict[int, float], repr=False)
+    _seen: dict[int, float] = field(default_factory=dict[int, float], repr=False)
+
+    def look(self, roots: Iterable[int], *, before: float = 0.0) -> None:
+        """Count what the processes have used by now; those that ended count as last seen.
+
+        What processes have used that began before this time (epoch seconds) does not count.
+        """
+        together = 0.0
+        for process in (*_with_children(roots), *map(psutil.Process, self.alone)):
+            with suppress(psutil.Error):
+                times = process.cpu_times()
+                used = times.user + times.system
+                together += process.memory_info().rss / 1e6
+                if process.create_time() < before - _YOUNG_S:
+                    self._began[process.pid] = used
+                self._seen[process.pid] = used
+        self.peak_mb = max(self.peak_mb, together)
+        self.cpu_s = sum(used - self._began.get(pid, 0.0) for pid, used in self._seen.items())
+
+    def of(self, pid: int) -> float:
+        """CPU seconds of one process, as last seen."""
+        return self._seen.get(pid, 0.0) - self._began.get(pid, 0.0)
 
 
 @contextmanager
-def peak_memory(jvm_pid: int | None) -> Iterator[list[float]]:
-    """Peak resident memory in MB of the largest Python worker and of the JVM."""
-    peaks = [0.0, 0.0]
-    ended = threading.Event()
+def watched(roots: Callable[[], Iterable[int]], *, me: bool = False) -> Iterator[Usage]:
+    """What these processes and all that they start use during the block; with `me` this one too.
+
+    Of this one without its children, of which the broker is one.
+    """
+    usage, ended = Usage(alone=(os.getpid(),) if me else ()), threading.Event()
+    began = time.time()
+    usage.look(roots(), before=began)
 
     def watch() -> None:
-        while not ended.wait(0.2):
-            peaks[0] = max([peaks[0], *map(_peak_mb, python_workers(jvm_pid))])
-            peaks[1] = max(peaks[1], _peak_mb(jvm_pid))
+        while not ended.wait(_EVERY_S):
+            usage.look(roots())
 
-    thread = threading.Thread(target=watch, daemon=True)
+    thread = threading.Thread(target=watch, name="watch", daemon=True)
     thread.start()
     try:
-        yield peaks
+        yield usage
     finally:
         ended.set()
         thread.join(10)
+        usage.look(roots())
 
 
 def python_workers(jvm_pid: int | None) -> list[int]:
     """Processes in which Spark runs Python tasks: children of the JVM's pyspark daemon."""
-    parents: dict[int, int] = {}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = stat.read_text(encoding="utf-8").rpartition(")")[2].split()
-        except OSError:
-            continue
-        parents[int(stat.parent.name)] = int(fields[1])
-    daemons = {pid for pid, parent in parents.items() if parent == jvm_pid}
-    return [pid for pid, parent in parents.items() if parent in daemons]
+    if jvm_pid is None:
+        return []
+    with suppress(psutil.Error):
+        daemons = psutil.Process(jvm_pid).children()
+        return [worker.pid for daemon in daemons for worker in daemon.children()]
+    return []
 
 
-def _peak_mb(pid: int | None) -> float:
-    try:
-        status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
-    except OSError:
-        return 0.0
-    found = re.search(r"VmHWM:\s+(\d+) kB", status)
-    return int(found[1]) / 1024 if found else 0.0
+def _with_children(roots: Iterable[int]) -> list[psutil.Process]:
+    found: dict[int, psutil.Process] = {}
+    for pid in roots:
+        with suppress(psutil.Error):
+            root = psutil.Process(pid)
+            for process in (root, *root.children(recursive=True)):
+                found[process.pid] = process
+    return list(found.values())

@@ -1,66 +1,153 @@
-"""Many windows in one backfill: one Spark start, and time that grows with data, not windows."""
+"""Windows of a few records, tables and rules: what starting, waiting and planning cost."""
 
+import shutil
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Final
 
 from confluent_kafka import Producer
 
-from bench.machine import write_result
-from bench.setting import Setting, setting
+from bench.harness import Act, Case, Measured, Options
+from bench.place import Place, flushed, place, send
+from examples.demo.live import await_drained
+from examples.order_processor.application import OrderProcessor, create_topics
+from examples.order_processor.load import produce_orders
+from examples.order_processor.orders import OrderGenerator
+from kstreams_assets.app_file.read import load_settings
 from kstreams_assets.kafka.topics import TopicSpec
-from kstreams_assets.layout import Warehouse
+from kstreams_assets.recovery.recorder import recorder_of
+from kstreams_assets.warehouse.point import RecoveryPoint
 
-_TOPICS = tuple(f"topic-{number}" for number in range(5))
-_PARTITIONS = 4
-_RECORDS = 200_000
-_COUNTS = (1, 25, 50, 100, 200)
-_VALUE = b"v" * 200
+_TOPICS: Final = tuple(f"topic-{number}" for number in range(5))
+_PARTITIONS: Final = 4
+_OF_WINDOW: Final = 6_000
+_WINDOWS: Final = 10
+_VALUE: Final = b"v" * 200
+_ROOT: Final = Path(__file__).parents[1]
+_EXAMPLE: Final = _ROOT / "examples/defs/order_processor/defs.yaml"
+_ORDERS: Final = 120_000
+_CUSTOMERS: Final = 1_000
+_CHANGELOG_STAYS: Final = {"topic.min.compaction.lag.ms": "3600000"}
 
 
-def main() -> None:
-    """Measure and write bench/results/windows.md."""
-    rows: list[list[object]] = []
-    with setting(_TOPICS) as place:
-        place.cluster.create_topics([TopicSpec(t, _PARTITIONS, 1) for t in _TOPICS])
-        began = time.monotonic()
-        _ = place.spark.spark_session
-        start_s = time.monotonic() - began
-        _measure(place, _COUNTS[1])  # not counted: the JVM warms up
-        for count in _COUNTS:
-            seconds = _measure(place, count)
-            rows.append([count, count * len(_TOPICS), _RECORDS, seconds, 1000 * seconds / count])
-            print(rows[-1], flush=True)
-    write_result(
-        "windows",
-        title="100 windows x 5 topics as one backfill",
-        command="python -m bench windows",
-        columns=["windows", "windows x topics", "records in all", "seconds", "ms per window"],
-        rows=rows,
-        notes=[
-            f"The same {_RECORDS:,} records of 200 bytes over {len(_TOPICS)} topics with"
-            f" {_PARTITIONS} partitions each, cut into more and more windows; each row is one run"
-            " (one Kafka read, one Delta commit, one ledger commit) in a warm JVM.",
-            f"One Spark start for all of them: {start_s:.1f} s.",
-        ],
+@contextmanager
+def small(options: Options) -> Iterator[Case]:
+    """Windows of 20 spans, one or ten of them, with and without an engine."""
+    with place() as here:
+        here.cluster.create_topics([TopicSpec(t, _PARTITIONS, 1) for t in _TOPICS])
+        file = here.file({"inputs": list(_TOPICS)})
+        points: list[RecoveryPoint] = []
+        for number in range(1 + _WINDOWS):
+            if number:
+                _produce(here, options.scaled(_OF_WINDOW, 100))
+            points.append(here.point(file, number))
+
+        def backup(windows: int, *, warm: bool) -> Measured:
+            here.engine_runs() if warm else here.no_engine()
+            root = here.warehouse(points)
+            keys = [here.window(number) for number in range(1, 1 + windows)]
+            words = ["--app", str(file), "--warehouse", str(root)]
+            measured = here.command("backup", *words, *(f"--window={key}" for key in keys))
+            here.stored(root, keys, windows * options.scaled(_OF_WINDOW, 100))
+            shutil.rmtree(root)
+            return measured
+
+        yield Case(
+            "Windows of 6,000 records in 20 spans: the whole process",
+            [
+                Act(
+                    "20 spans, warm engine",
+                    partial(backup, 1, warm=True),
+                    at_most={"seconds": 3.5},
+                ),
+                Act(
+                    "200 spans, warm engine",
+                    partial(backup, _WINDOWS, warm=True),
+                    at_most={"seconds": 8.0},
+                ),
+                Act(
+                    "20 spans, no engine runs",
+                    partial(backup, 1, warm=False),
+                    at_most={"seconds": 12.0},
+                ),
+            ],
+            [
+                f"{len(_TOPICS)} topics with {_PARTITIONS} partitions each, {_OF_WINDOW:,} records"
+                " of 200 bytes per window; 200 spans are ten windows in one run. So few records are"
+                " read in the process itself, so that no engine is started where none runs.",
+            ],
+        )
+
+
+def _produce(here: Place, records: int) -> None:
+    producer = Producer({"bootstrap.servers": here.bootstrap_servers, "linger.ms": 5})
+    for number in range(records):
+        topic, partition = _TOPICS[number % len(_TOPICS)], number % _PARTITIONS
+        send(producer, topic, _VALUE, b"key-%d" % number, partition=partition)
+    flushed(producer)
+
+
+@contextmanager
+def orders(options: Options) -> Iterator[Case]:
+    """Tables and rules of the order processor: a window of a minute at 2,000 orders a second."""
+    with place() as here:
+        here.engine_runs()
+        backed_up, window, variables = _orders_backed_up(here, options.scaled(_ORDERS, 2_000))
+
+        def command(*words: str) -> Callable[[], Measured]:
+            def run() -> Measured:
+                root = here.copy(backed_up)
+                told = ["--app", str(_EXAMPLE), "--warehouse", str(root), "--window", window]
+                measured = here.command(*words, *told, **variables)
+                shutil.rmtree(root)
+                return measured
+
+            return run
+
+        make, check = command("ktables", "make"), command("completeness", "check")
+        yield Case(
+            "Tables and rules of the order processor: the whole process",
+            [
+                Act("ktables make", make, at_most={"seconds": 4.0}),
+                Act("completeness check", check, at_most={"seconds": 4.0}),
+            ],
+            [
+                f"One window of {options.scaled(_ORDERS, 2_000):,} orders of {_CUSTOMERS:,}"
+                " customers, warm engine; one store, six rules.",
+            ],
+        )
+
+
+def _orders_backed_up(here: Place, count: int) -> tuple[Path, str, dict[str, str]]:
+    """A warehouse with one window of orders that the application has processed.
+
+    Returns its folder, the window, and the variables that the example's YAML reads.
+    """
+    servers, root = here.bootstrap_servers, here.folder / "orders"
+    create_topics(servers, partitions=_PARTITIONS)
+    settings = load_settings(_EXAMPLE, bootstrap_servers=servers, warehouse=str(root))
+    processor = OrderProcessor(
+        servers,
+        state_dir=here.folder / "state",
+        application_id=settings.application_id,
+        config=_CHANGELOG_STAYS,
     )
-
-
-def _measure(place: Setting, count: int) -> float:
-    """Produce the records in `count` windows, then back them up in one run."""
-    warehouse = Warehouse(place.folder / f"warehouse-{time.monotonic_ns()}")
-    place.dated_point(warehouse, 0)
-    windows = []
-    producer = Producer({"bootstrap.servers": place.bootstrap_servers, "linger.ms": 5})
-    for number in range(count):
-        for index in range(_RECORDS // count):
-            producer.produce(_TOPICS[index % len(_TOPICS)], _VALUE, partition=index % _PARTITIONS)
-            if index % 10_000 == 0:
-                producer.poll(0)
-        producer.flush(60)
-        windows.append(place.dated_point(warehouse, number + 1))
-    began = time.monotonic()
-    place.back_up(warehouse, windows)
-    return time.monotonic() - began
-
-
-if __name__ == "__main__":
-    main()
+    with processor:
+        generator = OrderGenerator(seed=5, customers=_CUSTOMERS)
+        produce_orders(servers, generator, count=count)
+        await_drained(settings, here.cluster)
+    point = recorder_of(settings, here.cluster).take()
+    minute = datetime.fromtimestamp(point.taken_at_ms // 60_000 * 60, tz=UTC)
+    time.sleep(max(0.0, minute.timestamp() + 61 - time.time()))
+    variables = {
+        "KSTREAMS_BOOTSTRAP_SERVERS": servers,
+        "KSTREAMS_WINDOWS_START": f"{minute:%Y-%m-%d}",
+    }
+    window = f"{minute:%Y-%m-%d-%H:%M}"
+    told = ["--app", str(_EXAMPLE), "--warehouse", str(root), "--window", window]
+    here.command("backup", *told, **variables)
+    return root, window, variables

@@ -1,7 +1,7 @@
 """Reads spans of Kafka partitions and writes their files: tasks for Spark, or for this process.
 
 Committed records only. A task reads with librdkafka and writes with pyarrow: nothing goes through a
-JVM, which would take half as long again [measured: `bench/results/backup.md`].
+JVM, which would take half as long again.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -1,62 +1,83 @@
-"""The benchmark table of README.md, from the tables under bench/results."""
+"""The benchmark table of README.md, from the results of `python -m bench`."""
 
 import re
 from pathlib import Path
+from typing import NamedTuple
+
+from bench.harness import CaseResult
+from bench.machine import RESULTS
 
 _CHECKOUT = Path(__file__).resolve().parents[2]
-_RESULTS = _CHECKOUT / "bench" / "results"
 README = _CHECKOUT / "README.md"
 _BLOCK = re.compile(r"(<!-- bench -->\n).*?(<!-- /bench -->)", re.DOTALL)
+_MISSING = "not measured yet"
+
+
+class _Row(NamedTuple):
+    what: str
+    case: str
+    act: str
+    figure: str = "seconds"
+    unit: str = "s"
+
+
+_CONSUMER = "ConsumerPerformance, fetch time"
+_LOOP = "plain producer loop"
+_CALLED = {_CONSUMER: "Kafka's consumer", _LOOP: "the plain loop"}
 
 _ROWS = (
-    ("backup.md", "Kafka's ConsumerPerformance", "Kafka's consumer alone"),
-    ("backup.md", "first backup in a new JVM", "backup, first one in a new JVM"),
-    ("backup.md", "backup, warm JVM", "backup, warm JVM"),
-    (
-        "restore.md",
-        "plain loop of two processes",
-        "plain loop: two processes, files into producers",
-    ),
-    ("restore.md", "restore, first one in its JVM", "restore, first one in a new JVM"),
-    ("restore.md", "restore without verification", "restore, warm JVM"),
-    ("restore.md", "restore with verification", "restore and comparison of every record"),
+    _Row("1 M records of 1 KB: Kafka's own consumer", "plain", _CONSUMER),
+    _Row("their backup, whole command", "plain", "backup"),
+    _Row("the same in transactions, 5 % aborted", "transactional", "backup"),
+    _Row("plain loop: files into two producers", "plain", _LOOP),
+    _Row("restore, every record compared", "plain", "restore, every record compared"),
+    _Row("window of 20 small spans, whole command", "windows", "20 spans, warm engine"),
+    _Row("the same where no engine runs", "windows", "20 spans, no engine runs"),
+    _Row("six rules over 120,000 orders, whole command", "orders", "completeness check"),
+    _Row("table of 3 M changes, whole command", "ktable", "ktables make, from the begin"),
+    _Row("state of one of its 300,000 keys", "ktable", "state of one key"),
+    _Row("loss of the cluster costs (follower, 95th percentile)", "follow", "follow", "age_p95_s"),
+    _Row("its follower uses, at 2,000 orders/s", "follow", "follow", "cores", "cores"),
+    _Row("loss to RUNNING elsewhere, all compared, rules included", "recovery", "demo", "rto_s"),
 )
-"""File of results, how its rows begin (the fastest counts), and what README calls it. The first one
-of each file is what its others are compared with."""
-_UNITS = {"backup.md": "Kafka's consumer", "restore.md": "the plain loop"}
 
 
 def readme() -> str:
     """README.md with its benchmark table made anew.
 
     Raises:
-        ValueError: A result that the table wants, or the table's place in README.md, is missing.
+        ValueError: The table's place in README.md is missing, or a result lacks an act.
     """
-    text, count = _BLOCK.subn(rf"\g<1>{_table()}\g<2>", README.read_text(encoding="utf-8"))
+    text, count = _BLOCK.subn(
+        lambda found: found[1] + table(RESULTS) + found[2], README.read_text(encoding="utf-8")
+    )
     if count != 1:
         raise ValueError("README.md has no place '<!-- bench -->' for the benchmark table")
     return text
 
 
-def _table() -> str:
-    lines = [
-        "| 1 M records, about 1 GB, 4 partitions | seconds | records/s | time, compared with |",
-        "|---|---|---|---|",
-    ]
-    units: dict[str, float] = {}
-    for file, begins, name in _ROWS:
-        seconds, rate = _fastest(file, begins)
-        compared = f"{seconds / units[file]:.1f} times {_UNITS[file]}" if file in units else "1.0"
-        units.setdefault(file, seconds)
-        lines.append(f"| {name} | {seconds:.1f} | {rate} | {compared} |")
+def table(results: Path) -> str:
+    """The table from the results in a folder; trials (of another scale than 1) do not count."""
+    lines = ["| what | measured | compared with | asked for |", "|---|---|---|---|"]
+    for row in _ROWS:
+        found = CaseResult.read(results / f"{row.case}.json")
+        if found is None or found.scale != 1:
+            lines.append(f"| {row.what} | {_MISSING} | | |")
+            continue
+        lines.append(_line(row, found))
     return "\n".join(lines) + "\n"
 
 
-def _fastest(file: str, begins: str) -> tuple[float, str]:
-    """Seconds, and records a second as the file of results has them."""
-    lines = (_RESULTS / file).read_text(encoding="utf-8").splitlines()
-    rows = [[c.strip() for c in line.strip("|").split("|")] for line in lines if line[:1] == "|"]
-    found = [(float(row[1]), row[2]) for row in rows if row[0].startswith(begins)]
-    if not found:
-        raise ValueError(f"bench/results/{file} has no row that begins with {begins!r}")
-    return min(found)
+def _line(row: _Row, result: CaseResult) -> str:
+    acts = {act.name: act for act in result.acts}
+    if row.act not in acts:
+        raise ValueError(f"bench/results/{row.case}.json has no act {row.act!r}")
+    act, figures = acts[row.act], result.medians()[row.act]
+    ratio = figures.get("ratio")
+    compared = "" if ratio is None else f"{ratio:.2f} times {_CALLED[act.against]}"
+    name = "ratio" if "ratio" in act.at_most else row.figure
+    most = act.at_most.get(name)
+    asked = ""
+    if most is not None:
+        asked = f"≤ {most:g}: {'met' if figures[name] <= most else 'not met'}"
+    return f"| {row.what} | {figures[row.figure]:.1f} {row.unit} | {compared} | {asked} |"
