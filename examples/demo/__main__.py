@@ -33,7 +33,7 @@ from examples.demo.report import (
     print_windows,
     rule_findings,
 )
-from examples.demo.restoring import Restored, restore
+from examples.demo.restoring import Restored, loaded_definitions, restore
 from examples.demo.shop import Shop
 from examples.order_processor.application import OrderProcessor, create_topics
 from examples.order_processor.load import produce_orders
@@ -80,6 +80,8 @@ class _Story:
     )
     phases_s: dict[str, float] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
+    definitions: dg.Definitions = field(default_factory=dg.Definitions)
+    """As Dagster has them loaded while the application runs."""
 
     def tell(self) -> DemoReport:
         """From the first order to the comparison with the uninterrupted run."""
@@ -143,6 +145,7 @@ class _Story:
             application = self._order_processor(cluster, self.place.state)
             application.start()
             warm = engine_started(self.place.engine_log)
+            self.definitions = loaded_definitions()
             print(f"The order processor runs; {RATE:,.0f} orders/s from now on.")
             shop = Shop(cluster.bootstrap_servers, self.generator, rate=RATE)
             shop.start()
@@ -171,7 +174,7 @@ class _Story:
     def _restore(self, settings: ApplicationSettings, cluster: LocalCluster) -> Restored:
         print("Restoring to the newest exact point ...")
         with dg.DagsterInstance.get() as instance:
-            restored = restore(settings, cluster.bootstrap_servers, instance)
+            restored = restore(settings, self.definitions, cluster.bootstrap_servers, instance)
         print(f"Run {restored.run_id}: {restored.records:,} records, {restored.seconds:.1f} s.")
         self.phases_s["the restore, verified record by record"] = (
             restored.seconds - restored.rules_s

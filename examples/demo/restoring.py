@@ -34,19 +34,28 @@ class Restored:
         return sum(topic.records for topic in self.restore.topics)
 
 
+def loaded_definitions() -> dg.Definitions:
+    """What `workspace.yaml` serves, read with the environment as it is now."""
+    from examples.definitions import defs
+
+    return defs()
+
+
 def restore(
-    settings: ApplicationSettings, bootstrap_servers: str, instance: dg.DagsterInstance
+    settings: ApplicationSettings,
+    definitions: dg.Definitions,
+    bootstrap_servers: str,
+    instance: dg.DagsterInstance,
 ) -> Restored:
     """Materialise every restore asset of the application onto a cluster, newest exact point.
+
+    The definitions may be those of the lost cluster: where to goes with the run.
 
     Raises:
         DemoError: The run did not come to its end, in Dagster's words.
     """
-    from examples.definitions import defs
-
     application_id = settings.application_id
     began = time.monotonic()
-    definitions = defs()
     result = definitions.resolve_implicit_global_asset_job_def().execute_in_process(
         instance=instance,
         asset_selection=[
