@@ -1,7 +1,10 @@
 """Transactions as the log of one partition shows them: stretches of data, closed by markers. Pure.
 
 A marker closes the open data of its producer id in its partition (KIP-98); it may lie far behind
-the data, with data and markers of other producers in between.
+the data, with data and markers of other producers in between. It does so whatever the epochs of the
+data are (Kafka's ProducerStateManager): a coordinator of Kafka 4.3 that was killed between preparing
+a commit and writing the markers can complete it without ever writing them, and what it left open is
+decided by the markers of the producer's next transaction.
 """
 
 from collections.abc import Iterable
@@ -62,14 +65,13 @@ class Tail:
 
 def tail_of(partition: TopicPartitionId, batches: Iterable[RawBatch], *, below: int) -> Tail:
     """Take the batches of a log apart; data at or above `below` is left out, markers are not."""
-    opened: dict[int, list[RawBatch]] = {}
+    opened: dict[int, list[list[RawBatch]]] = {}
     segments: list[Segment] = []
     markers: list[Marker] = []
     plain: list[OffsetRange] = []
 
     def close(producer_id: int, marker: Marker | None) -> None:
-        data = opened.pop(producer_id, None)
-        if data:
+        for data in opened.pop(producer_id, ()):
             ranges = tuple(RangeSet(OffsetRange(b.base_offset, b.last_offset + 1) for b in data))
             segments.append(Segment(partition, producer_id, data[0].producer_epoch, ranges, marker))
 
@@ -85,10 +87,10 @@ def tail_of(partition: TopicPartitionId, batches: Iterable[RawBatch], *, below: 
         elif not batch.is_transactional:
             plain.append(OffsetRange(batch.base_offset, batch.last_offset + 1))
         else:
-            before = opened.get(producer_id)
-            if before and before[-1].producer_epoch != batch.producer_epoch:
-                close(producer_id, None)
-            opened.setdefault(producer_id, []).append(batch)
+            of_producer = opened.setdefault(producer_id, [])
+            if not of_producer or of_producer[-1][-1].producer_epoch != batch.producer_epoch:
+                of_producer.append([])
+            of_producer[-1].append(batch)
     for producer_id in list(opened):
         close(producer_id, None)
     segments.sort(key=lambda segment: segment.start)

@@ -67,6 +67,24 @@ class TestTransactionsWithOffsets:
         logs.offsets.commit(ONE)
         assert _cut(logs.sample()).ends[CHANGELOG] == 3
 
+    def test_one_that_lost_its_markers_ends_with_the_next_one_of_its_producer(self) -> None:
+        """As a coordinator of Kafka 4.3 leaves it that was killed before it wrote them."""
+        logs = Logs()
+        logs.changelog.data(ONE, 3)
+        logs.repartition.data(ONE)
+        logs.offsets.offsets(ONE, {INPUT: 10})
+        pending = logs.offsets.group_log()
+        after = Tx(1, 1)
+        logs.changelog.data(after, 2)
+        logs.offsets.offsets(after, {INPUT: 20})
+        before = _cut(logs.sample(group=pending, committed=told(input=4)))
+        assert (before.ends[CHANGELOG], _offsets(before)) == (0, {INPUT: 4})
+        _commit(after, logs.changelog, logs.offsets)
+        cut = _cut(logs.sample())
+        assert cut.ends == {CHANGELOG: 5, REPARTITION: 1, OUTPUT: 0}
+        assert not any(cut.excluded.values())
+        assert _offsets(cut) == {INPUT: 20}
+
     def test_its_data_marker_may_come_before_that_of_the_offsets(self) -> None:
         logs = Logs()
         logs.changelog.data(ONE, 3)
