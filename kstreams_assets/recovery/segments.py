@@ -2,9 +2,9 @@
 
 A marker closes the open data of its producer id in its partition (KIP-98); it may lie far behind
 the data, with data and markers of other producers in between. It does so whatever the epochs of the
-data are (Kafka's ProducerStateManager): a coordinator of Kafka 4.3 that was killed between preparing
-a commit and writing the markers can complete it without ever writing them, and what it left open is
-decided by the markers of the producer's next transaction.
+data are (Kafka's ProducerStateManager): a coordinator that was killed between preparing a commit
+and writing the markers may complete it without any (KAFKA-20734), and what it left open is decided
+by the markers of the producer's next transaction.
 """
 
 from collections.abc import Iterable

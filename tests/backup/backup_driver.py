@@ -1,7 +1,7 @@
 """A backup run in a process of its own, which tells how far it is.
 
 Arguments: a JSON object with bootstrap, warehouse, application_id, topics, windows (start, end,
-key) and hold (a milestone at which it waits to be killed).
+key), hold (a milestone at which it waits to be killed) and here (whether it reads in this process).
 """
 
 import json
@@ -17,6 +17,7 @@ from kstreams_assets.backup.run import BackupRun
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.layout import Warehouse
+from kstreams_assets.settings import BackupSettings
 from kstreams_assets.warehouse.ledger import Ledger, TopicFactsTable
 from kstreams_assets.warehouse.spans import Window
 from spark_resources.resource import SparkSessionResource
@@ -60,6 +61,7 @@ def main() -> None:
             spark=spark,
             run_id="driver",
             begins_ms=job["windows"][0][0],
+            settings=BackupSettings() if job["here"] else BackupSettings(few_offsets=0),
         )
         run.execute([Window(*window) for window in job["windows"]], newest_closed=None)
     milestone("done")

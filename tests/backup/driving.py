@@ -35,9 +35,12 @@ class Driver:
 
 @contextlib.contextmanager
 def driver(
-    bench: Workbench, windows: Sequence[Window], *, hold: str | None = None
+    bench: Workbench, windows: Sequence[Window], *, hold: str | None = None, here: bool = False
 ) -> Iterator[Driver]:
-    """Start a backup of these windows; `hold` is a milestone at which it waits to be killed."""
+    """Start a backup of these windows; `hold` is a milestone at which it waits to be killed.
+
+    It reads by tasks of Spark, which outlive it, or `here`, in its own process.
+    """
     job = {
         "bootstrap": bench.bootstrap_servers,
         "warehouse": str(bench.warehouse.root),
@@ -45,6 +48,7 @@ def driver(
         "topics": sorted(bench.roles),
         "windows": [astuple(window) for window in windows],
         "hold": hold,
+        "here": here,
     }
     process = subprocess.Popen(
         [sys.executable, str(Path(__file__).with_name("backup_driver.py")), json.dumps(job)],

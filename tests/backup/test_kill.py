@@ -29,6 +29,7 @@ class Moment:
     delay_s: float = 0.0
     hold: bool = False
     until: Callable[[Workbench], bool] | None = None
+    here: bool = False
 
 
 def _has_data_files(bench: Workbench) -> bool:
@@ -48,9 +49,10 @@ FIRST_BACKUP = {
     "before anything": Moment("start"),
     "lock taken": Moment("locked", hold=True),
     "planned": Moment("planned", hold=True),
-    "the JVM starts": Moment("writing", delay_s=1.5),
-    "the JVM is up": Moment("writing", delay_s=6.0),
+    "Spark is asked": Moment("writing"),
+    "tasks begin": Moment("writing", delay_s=0.3),
     "files are written": Moment("writing", until=_has_data_files),
+    "files are written in the process itself": Moment("writing", until=_has_data_files, here=True),
     "the Delta commit is there": Moment("writing", until=_has_commit),
     "committed, nothing recorded": Moment("written", hold=True),
     "topics described, no ledger": Moment("described", hold=True),
@@ -68,7 +70,8 @@ def _files(bench: Workbench) -> int:
 
 
 def _kill_at(bench: Workbench, windows: Sequence[Window], moment: Moment) -> None:
-    with driver(bench, windows, hold=moment.milestone if moment.hold else None) as running:
+    hold = moment.milestone if moment.hold else None
+    with driver(bench, windows, hold=hold, here=moment.here) as running:
         if moment.milestone != "start":
             running.await_milestone(moment.milestone)
         time.sleep(moment.delay_s)
