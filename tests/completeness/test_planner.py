@@ -116,7 +116,7 @@ def test_a_small_topic_is_one_source_at_every_point(stored: StoredTopics, stagin
 def test_of_a_large_topic_only_files_that_are_needed_are_read(
     stored: StoredTopics, staging: Staging, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(planner_module, "_KEPT_BYTES", 10)
+    monkeypatch.setattr(planner_module, "KEPT_BYTES", 10)
     planner = ContentPlanner(stored.settings, staging)
     early = logged(planner, planner.moments.of_point("point-0"), parts(stored, ORDERS)[0])
     [new] = parts(stored, ORDERS, part=Part.NEW)
