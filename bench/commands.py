@@ -1,6 +1,5 @@
 """CPU time of commands that cron and people run often, on the order processor's YAML."""
 
-import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -8,13 +7,14 @@ from statistics import median
 from tempfile import TemporaryDirectory
 
 from bench.machine import write_result
+from bench.memory import of_children
+from examples.demo.place import DEFS
 from kstreams_assets.app_file.read import load_settings
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.kafka.topics import TopicSpec
 from kstreams_assets.local.cluster import LocalCluster
 
-_YAML = Path(__file__).parents[1] / "examples/defs/order_processor/defs.yaml"
 _REPEATS = 7
 _PARTITIONS = 2
 _COMMANDS = {
@@ -37,8 +37,8 @@ def main() -> None:
         LocalCluster(Path(folder) / "kafka", heap_mb=512) as local,
     ):
         servers = local.bootstrap_servers
-        app = ["--app", str(_YAML), "--bootstrap", servers, "--warehouse", f"{folder}/warehouse"]
-        settings = load_settings(_YAML)
+        app = ["--app", str(DEFS), "--bootstrap", servers, "--warehouse", f"{folder}/warehouse"]
+        settings = load_settings(DEFS)
         with KafkaCluster(KafkaConnection(bootstrap_servers=servers)) as cluster:
             topics = [TopicSpec(t.name, _PARTITIONS, 1) for t in settings.application.topics]
             cluster.create_topics(topics)
@@ -64,7 +64,7 @@ def main() -> None:
 
 
 def _cpu_s(words: list[str]) -> float:
-    before = _of_children()
+    before = of_children()
     done = subprocess.run(
         [sys.executable, "-m", "kstreams_assets.cli.main", *words],
         capture_output=True,
@@ -74,12 +74,7 @@ def _cpu_s(words: list[str]) -> float:
     )
     if done.returncode not in {0, 1}:
         raise RuntimeError(f"{words} ended with {done.returncode}: {done.stderr}")
-    return _of_children() - before
-
-
-def _of_children() -> float:
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
+    return of_children() - before
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from confluent_kafka import KafkaError, Message, Producer
 
 from bench.harness import Act, Case, Measured, Opened, Options
 from bench.memory import watched
-from bench.place import APPLICATION, Place, externals, flushed, place, send
+from bench.place import APPLICATION, LIMIT_S, Place, externals, flushed, place, send
 from kstreams_assets.kafka.topics import TopicSpec
 from kstreams_assets.layout import Warehouse
 from kstreams_assets.offsets import OffsetRange, TopicPartitionId
@@ -35,7 +35,6 @@ from spark_resources.session import LazySession
 from spark_resources.settings import SparkSettings
 
 _TOPIC: Final = "orders"
-_LIMIT_S: Final = 600.0
 _PEAK_MB: Final = 3_000.0
 _PAYLOADS: Final = 50_000
 """More than a compressor's window holds."""
@@ -221,8 +220,8 @@ class _Copies:
         with kept.open("wb") as out:
             cat = subprocess.Popen(["cat", *map(str, logs)], stdout=subprocess.PIPE)
             command = ["zstd", "-q", "-1", "-c"]
-            subprocess.run(command, stdin=cat.stdout, stdout=out, check=True, timeout=_LIMIT_S)
-            cat.wait(_LIMIT_S)
+            subprocess.run(command, stdin=cat.stdout, stdout=out, check=True, timeout=LIMIT_S)
+            cat.wait(LIMIT_S)
         seconds = time.monotonic() - began
         stored = kept.stat().st_size / 1e6
         kept.unlink()
@@ -284,7 +283,7 @@ class _Copies:
             capture_output=True,
             text=True,
             check=False,
-            timeout=_LIMIT_S,
+            timeout=LIMIT_S,
         )
         if done.returncode:
             raise RuntimeError(f"{tool} failed: {done.stdout}{done.stderr}")
@@ -348,7 +347,7 @@ class _Copies:
             ready.wait(120)
             began = time.monotonic()
             for process in processes:
-                process.join(_LIMIT_S)
+                process.join(LIMIT_S)
             seconds = time.monotonic() - began
         if any(process.exitcode != 0 for process in processes):
             raise RuntimeError("a plain loop failed")

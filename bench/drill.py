@@ -11,6 +11,7 @@ from typing import Final
 from confluent_kafka import Consumer, TopicPartition
 
 from bench.machine import write_result
+from examples.demo.place import DEFS
 from examples.order_processor.application import OrderProcessor, create_topics
 from examples.order_processor.load import produce_orders
 from examples.order_processor.orders import CustomerTotal, OrderGenerator, customer_totals
@@ -34,7 +35,6 @@ from spark_resources.settings import SparkSettings
 ORDERS: Final = 1_000_000
 CUSTOMERS: Final = 20_000
 
-_ROOT: Final = Path(__file__).parents[1]
 _PARTITIONS: Final = 4
 _LEFT: Final = 50_000
 """So many orders at most are not processed when the point is taken."""
@@ -95,7 +95,7 @@ def drill_orders(folder: Path, spark: Spark, *, orders: int = ORDERS) -> Drilled
 
 def _settings(servers: str, folder: Path) -> ApplicationSettings:
     settings = load_settings(
-        _ROOT / "examples/defs/order_processor/defs.yaml",
+        DEFS,
         application_id=None,
         bootstrap_servers=servers,
         warehouse=str(folder / "warehouse"),

@@ -13,19 +13,16 @@ from typing import Final
 
 from bench.harness import Act, Case, Measured, Options
 from bench.memory import watched
-from bench.place import Place, engines_in, place
+from bench.place import CUSTOMERS, Place, engines_in, order_processor, place
+from examples.demo.live import RATE
+from examples.demo.place import CHECKOUT, DEFS
 from examples.demo.shop import Shop
-from examples.order_processor.application import OrderProcessor, create_topics
+from examples.order_processor.application import create_topics
 from examples.order_processor.orders import OrderGenerator
 from kstreams_assets.app_file.read import load_settings
 from kstreams_assets.backup.follow import status_of
 from kstreams_assets.warehouse.point import Guarantee
 
-_ROOT: Final = Path(__file__).parents[1]
-_EXAMPLE: Final = _ROOT / "examples/defs/order_processor/defs.yaml"
-_RATE: Final = 2_000.0
-_CUSTOMERS: Final = 1_000
-_CHANGELOG_STAYS: Final = {"topic.min.compaction.lag.ms": "3600000"}
 _LASTS_S: Final = 600.0
 _SETTLED_S: Final = 20.0
 _END_S: Final = 120.0
@@ -37,16 +34,10 @@ def follow(options: Options) -> Iterator[Case]:
     with place() as here:
         servers = here.bootstrap_servers
         create_topics(servers)
-        shop = Shop(servers, OrderGenerator(seed=9, customers=_CUSTOMERS), rate=_RATE)
-        processor = OrderProcessor(
-            servers,
-            state_dir=here.folder / "state",
-            application_id="order-processor",
-            config=_CHANGELOG_STAYS,
-        )
+        shop = Shop(servers, OrderGenerator(seed=9, customers=CUSTOMERS), rate=RATE)
 
         def run() -> Measured:
-            with processor:
+            with order_processor(here):
                 shop.start()
                 try:
                     return _followed(here, shop, options.scaled(_LASTS_S, 10))
@@ -75,10 +66,8 @@ def follow(options: Options) -> Iterator[Case]:
 
 def _followed(here: Place, shop: Shop, lasts_s: float) -> Measured:
     root = here.folder / "warehouse"
-    settings = load_settings(
-        _EXAMPLE, bootstrap_servers=here.bootstrap_servers, warehouse=str(root)
-    )
-    words = ["--app", str(_EXAMPLE), "--warehouse", str(root)]
+    settings = load_settings(DEFS, bootstrap_servers=here.bootstrap_servers, warehouse=str(root))
+    words = ["--app", str(DEFS), "--warehouse", str(root)]
     follower = here.start(
         "follow",
         *words,
@@ -143,7 +132,7 @@ def _demo_with_its_own_engine() -> Measured:
     began = time.monotonic()
     done = subprocess.run(
         [sys.executable, "-m", "examples.demo"],
-        cwd=_ROOT,
+        cwd=CHECKOUT,
         capture_output=True,
         text=True,
         check=False,
@@ -151,7 +140,7 @@ def _demo_with_its_own_engine() -> Measured:
     )
     if done.returncode:
         raise RuntimeError(f"the demo failed:\n{done.stdout}\n{done.stderr}")
-    told = json.loads((_ROOT / ".demo/demo-report.json").read_text(encoding="utf-8"))
+    told = json.loads((CHECKOUT / ".demo/demo-report.json").read_text(encoding="utf-8"))
     figures = {
         "rpo_s": told["recovery_point_age_s"],
         "rto_s": told["recovery_s"],

@@ -1,6 +1,7 @@
 """CPU and memory of processes with all that they start."""
 
 import os
+import resource
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -71,6 +72,12 @@ def watched(roots: Callable[[], Iterable[int]], *, me: bool = False) -> Iterator
         ended.set()
         thread.join(10)
         usage.look(roots())
+
+
+def of_children() -> float:
+    """CPU seconds of all children of this process that have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def python_workers(jvm_pid: int | None) -> list[int]:

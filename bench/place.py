@@ -1,7 +1,6 @@
 """A broker, an engine and warehouses of a case's own; commands run in them as whole processes."""
 
 import os
-import resource
 import shutil
 import subprocess
 import sys
@@ -18,23 +17,25 @@ import yaml
 from confluent_kafka import Producer
 
 from bench.harness import Act, Measured, Options
-from bench.memory import Usage, watched
+from bench.memory import Usage, of_children, watched
+from examples.demo.place import APPLICATION_ID, CHECKOUT, CONFIG
+from examples.order_processor.application import OrderProcessor
 from kstreams_assets.app_file.read import load_settings
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.layout import Warehouse
 from kstreams_assets.local.cluster import LocalCluster
 from kstreams_assets.recovery.recorder import recorder_of
-from kstreams_assets.settings import ApplicationSettings
 from kstreams_assets.warehouse.ledger import Ledger
 from kstreams_assets.warehouse.point import RecoveryPoint
 from kstreams_assets.warehouse.points import RecoveryPointTable
 from spark_resources.engine import ENGINES_VARIABLE, engines, stop
 
-_ROOT: Final = Path(__file__).parents[1]
-_LIMIT_S: Final = 900.0
+LIMIT_S: Final = 900.0
 _MINUTE_MS: Final = 60_000
 APPLICATION: Final = "bench"
+CUSTOMERS: Final = 1_000
+"""Of the orders that the order processor gets."""
 
 
 @dataclass(slots=True)
@@ -71,13 +72,9 @@ class Place:
         path.write_text(yaml.safe_dump({"type": component, "attributes": told}), encoding="utf-8")
         return path
 
-    def settings(self, file: Path, warehouse: Path) -> ApplicationSettings:
-        """What a file says, with another warehouse."""
-        return load_settings(file, warehouse=str(warehouse))
-
     def point(self, file: Path, number: int) -> RecoveryPoint:
         """Take a point now and date it into a window; it is in no warehouse yet."""
-        settings = self.settings(file, self.folder / "probe")
+        settings = load_settings(file, warehouse=str(self.folder / "probe"))
         point = recorder_of(settings, self.cluster).take()
         shutil.rmtree(self.folder / "probe")
         middle = self.begin + timedelta(minutes=number, seconds=30)
@@ -99,14 +96,14 @@ class Place:
 
     def command(self, *words: str, **variables: str) -> Measured:
         """A command of `kstreams-assets` from its start to its end; raises when it fails."""
-        before = _of_children()
+        before = of_children()
         began = time.monotonic()
         process = self.start(*words, **variables)
         with watched(lambda: [process.pid, *_engine_pids()]) as usage:
-            out, err = process.communicate(timeout=_LIMIT_S)
+            out, err = process.communicate(timeout=LIMIT_S)
             seconds = time.monotonic() - began
         # Of the process itself the system knows more than was seen of it.
-        cpu_s = usage.cpu_s - usage.of(process.pid) + _of_children() - before
+        cpu_s = usage.cpu_s - usage.of(process.pid) + of_children() - before
         if process.returncode:
             raise RuntimeError(f"{words} ended with {process.returncode}:\n{out}\n{err}")
         return Measured(seconds, cpu_s, usage.peak_mb)
@@ -115,8 +112,8 @@ class Place:
         """Start a command of `kstreams-assets`."""
         return subprocess.Popen(
             [sys.executable, "-m", "kstreams_assets.cli.main", *words],
-            env={**os.environ, "PYTHONPATH": str(_ROOT), **variables},
-            cwd=_ROOT,
+            env={**os.environ, "PYTHONPATH": str(CHECKOUT), **variables},
+            cwd=CHECKOUT,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -158,6 +155,16 @@ def place(heap_mb: int = 1024, *, properties: Mapping[str, str] | None = None) -
         yield Place(Path(folder), cluster, today - timedelta(days=1))
 
 
+def order_processor(here: Place) -> OrderProcessor:
+    """The order processor of the demo, to be entered."""
+    return OrderProcessor(
+        here.bootstrap_servers,
+        state_dir=here.folder / "state",
+        application_id=APPLICATION_ID,
+        config=CONFIG,
+    )
+
+
 @contextmanager
 def engines_in(folder: Path) -> Iterator[None]:
     """Engines are looked for and started in this folder; they end with the block."""
@@ -184,7 +191,7 @@ def externals(
         began = time.monotonic()
         process = subprocess.Popen(["/bin/sh", "-c", command], env={**os.environ, **told})
         with watched(lambda: [process.pid]) as usage:
-            process.wait(_LIMIT_S)
+            process.wait(LIMIT_S)
             seconds = time.monotonic() - began
         if process.returncode:
             raise RuntimeError(f"{command!r} ended with {process.returncode}")
@@ -210,11 +217,6 @@ def externals(
 
 def _engine_pids() -> list[int]:
     return [engine.pid for engine in engines()]
-
-
-def _of_children() -> float:
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
 
 
 def flushed(producer: Producer) -> None:

@@ -12,9 +12,10 @@ from typing import Final
 from confluent_kafka import Producer
 
 from bench.harness import Act, Case, Measured, Options
-from bench.place import Place, flushed, place, send
+from bench.place import CUSTOMERS, Place, flushed, order_processor, place, send
 from examples.demo.live import await_drained
-from examples.order_processor.application import OrderProcessor, create_topics
+from examples.demo.place import DEFS
+from examples.order_processor.application import create_topics
 from examples.order_processor.load import produce_orders
 from examples.order_processor.orders import OrderGenerator
 from kstreams_assets.app_file.read import load_settings
@@ -27,11 +28,7 @@ _PARTITIONS: Final = 4
 _OF_WINDOW: Final = 6_000
 _WINDOWS: Final = 10
 _VALUE: Final = b"v" * 200
-_ROOT: Final = Path(__file__).parents[1]
-_EXAMPLE: Final = _ROOT / "examples/defs/order_processor/defs.yaml"
 _ORDERS: Final = 120_000
-_CUSTOMERS: Final = 1_000
-_CHANGELOG_STAYS: Final = {"topic.min.compaction.lag.ms": "3600000"}
 
 
 @contextmanager
@@ -101,7 +98,7 @@ def orders(options: Options) -> Iterator[Case]:
         def command(*words: str) -> Callable[[], Measured]:
             def run() -> Measured:
                 root = here.copy(backed_up)
-                told = ["--app", str(_EXAMPLE), "--warehouse", str(root), "--window", window]
+                told = ["--app", str(DEFS), "--warehouse", str(root), "--window", window]
                 measured = here.command(*words, *told, **variables)
                 shutil.rmtree(root)
                 return measured
@@ -116,7 +113,7 @@ def orders(options: Options) -> Iterator[Case]:
                 Act("completeness check", check, at_most={"seconds": 4.0}),
             ],
             [
-                f"One window of {options.scaled(_ORDERS, 2_000):,} orders of {_CUSTOMERS:,}"
+                f"One window of {options.scaled(_ORDERS, 2_000):,} orders of {CUSTOMERS:,}"
                 " customers, warm engine; one store, six rules.",
             ],
         )
@@ -129,15 +126,9 @@ def _orders_backed_up(here: Place, count: int) -> tuple[Path, str, dict[str, str
     """
     servers, root = here.bootstrap_servers, here.folder / "orders"
     create_topics(servers, partitions=_PARTITIONS)
-    settings = load_settings(_EXAMPLE, bootstrap_servers=servers, warehouse=str(root))
-    processor = OrderProcessor(
-        servers,
-        state_dir=here.folder / "state",
-        application_id=settings.application_id,
-        config=_CHANGELOG_STAYS,
-    )
-    with processor:
-        generator = OrderGenerator(seed=5, customers=_CUSTOMERS)
+    settings = load_settings(DEFS, bootstrap_servers=servers, warehouse=str(root))
+    with order_processor(here):
+        generator = OrderGenerator(seed=5, customers=CUSTOMERS)
         produce_orders(servers, generator, count=count)
         await_drained(settings, here.cluster)
     point = recorder_of(settings, here.cluster).take()
@@ -148,6 +139,6 @@ def _orders_backed_up(here: Place, count: int) -> tuple[Path, str, dict[str, str
         "KSTREAMS_WINDOWS_START": f"{minute:%Y-%m-%d}",
     }
     window = f"{minute:%Y-%m-%d-%H:%M}"
-    told = ["--app", str(_EXAMPLE), "--warehouse", str(root), "--window", window]
+    told = ["--app", str(DEFS), "--warehouse", str(root), "--window", window]
     here.command("backup", *told, **variables)
     return root, window, variables
