@@ -18,6 +18,7 @@ from spark_resources.ktable_values import Decoded, decoded, parts_of
 NULL_KEY: Final = "null key"
 """What `decode_error` says of a record without a key."""
 _KEY_APART, _VALUE_APART = "_key_apart", "_value_apart"
+_KEY_READ, _VALUE_READ = "_key_read", "_value_read"
 
 
 def with_key_parts(rows: DataFrame, store: StoreFormat) -> DataFrame:
@@ -87,6 +88,8 @@ def _of_rows(
 
 
 def _with(rows: DataFrame, key: Decoded, value: Decoded, *, needs_key: bool = True) -> DataFrame:
+    rows, key = _read_once(rows, key, _KEY_READ)
+    rows, value = _read_once(rows, value, _VALUE_READ)
     null_key: Column = F.when(F.col("key").isNull(), F.lit(NULL_KEY))
     wrong = [key.named("key").problem, value.named("value").problem]
     problems = F.concat_ws("; ", *([null_key] if needs_key else []), *wrong)
@@ -96,4 +99,12 @@ def _with(rows: DataFrame, key: Decoded, value: Decoded, *, needs_key: bool = Tr
             "decoded_value": value.value,
             "decode_error": F.when(problems != "", problems),
         }
-    )
+    ).drop(_KEY_READ, _VALUE_READ)
+
+
+def _read_once(rows: DataFrame, read: Decoded, name: str) -> tuple[DataFrame, Decoded]:
+    """What is costly to read becomes a column: Spark would read it anew for each use."""
+    if read.both is None:
+        return rows, read
+    found = F.col(name)
+    return rows.withColumn(name, read.both), Decoded(found["value"], found["problem"])

@@ -28,11 +28,13 @@ _JSON_OPTIONS: Final = {"columnNameOfCorruptRecord": "corrupt", "allowSingleQuot
 class Decoded:
     """A decoded column, and a text where the bytes are not what was declared; NULL gives neither.
 
-    `value` is NULL wherever `problem` is not.
+    `value` is NULL wherever `problem` is not. `both` is a struct of the two where computing one
+    costs as much as computing both: as a column of its own it is computed once.
     """
 
     value: Column
     problem: Column
+    both: Column | None = None
 
     def named(self, name: str) -> "Decoded":
         """The same with `name: ` in front of the problem."""
@@ -119,29 +121,27 @@ def _json(column: Column, schema: str) -> Decoded:
     So the text is read as the first of two elements of a list: whatever is not exactly one object
     breaks the list or changes its length.
     """
-    text = F.try_validate_utf8(column)
+    text, size = F.try_validate_utf8(column), size_text(column)
     listed = F.from_json(
         F.concat(F.lit('{"list":['), text, F.lit(",{}]}")),
         f"list ARRAY<STRUCT<{schema}>>, corrupt STRING",
         _JSON_OPTIONS,
     )
-    judged = _once(listed, _judged)
-    value = judged["value"]
-    why = (
-        F.when(
-            text.isNull(), F.concat(size_text(column), F.lit(", not UTF-8, where JSON is declared"))
+
+    def judged(listed: Column) -> Column:
+        first = F.try_element_at(listed["list"], F.lit(1))
+        is_object = (F.coalesce(F.size(listed["list"]), F.lit(0)) == 2) & first.isNotNull()
+        is_right = is_object & listed["corrupt"].isNull()
+        why = (
+            F.when(text.isNull(), F.concat(size, F.lit(", not UTF-8, where JSON is declared")))
+            .when(~is_object, F.concat(size, F.lit(", not one JSON object")))
+            .otherwise(F.lit("a JSON object with a field of another type than declared"))
         )
-        .when(~judged["is_object"], F.concat(size_text(column), F.lit(", not one JSON object")))
-        .otherwise(F.lit("a JSON object with a field of another type than declared"))
-    )
-    return Decoded(value, F.when(column.isNotNull() & value.isNull(), why))
+        problem = F.when(column.isNotNull() & ~is_right, why)
+        return F.struct(F.when(is_right, first).alias("value"), problem.alias("problem"))
 
-
-def _judged(listed: Column) -> Column:
-    first = F.try_element_at(listed["list"], F.lit(1))
-    is_object = (F.coalesce(F.size(listed["list"]), F.lit(0)) == 2) & first.isNotNull()
-    value = F.when(is_object & listed["corrupt"].isNull(), first)
-    return F.struct(value.alias("value"), is_object.alias("is_object"))
+    both = _once(listed, judged)
+    return Decoded(both["value"], both["problem"], both)
 
 
 def _once(column: Column, use: Callable[[Column], Column]) -> Column:

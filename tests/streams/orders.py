@@ -22,6 +22,9 @@ _CONFIG: Final = {
     # The tasks of a killed instance move within seconds.
     "session.timeout.ms": "6000",
     "heartbeat.interval.ms": "1500",
+    # An instance that comes back gets its share of tasks at once, however far its state is behind:
+    # else, on a busy machine, it gets none with state for ten minutes.
+    "acceptable.recovery.lag": str(2**63 - 1),
     # Every update is one changelog record and one output record, whenever it is committed.
     "statestore.cache.max.bytes": "0",
 }
