@@ -15,11 +15,11 @@ from examples.demo.place import DEFS
 from examples.order_processor.application import OrderProcessor, create_topics
 from examples.order_processor.load import produce_orders
 from examples.order_processor.orders import CustomerTotal, OrderGenerator, customer_totals
+from examples.streams.librdkafka import librdkafka_config
 from kstreams_assets.app_file.read import load_settings
 from kstreams_assets.backup.run import Spark, back_up
 from kstreams_assets.drill.report import DrillReport, bottleneck, objective_verdict
 from kstreams_assets.drill.run import DrillRequest, DrillRun
-from kstreams_assets.kafka.clients import librdkafka_config
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.local.cluster import LocalCluster

@@ -242,6 +242,8 @@ class RawReadTimeoutError(KafkaError):
         self.partition = partition
         self.reached = reached
         self.end = end
+        self.timeout_s = timeout_s
+        self.reason = reason
 
 
 class RawReadLimitError(KafkaError):
@@ -585,8 +587,8 @@ class RestoreRecordsError(RestoreError):
 class ProduceRefusedError(RestoreError):
     """The target did not take a record; those before it are there, none behind it.
 
-    `source_offset` is that of the record, `reason` librdkafka's name of the error
-    (`MSG_SIZE_TOO_LARGE`, `INVALID_TIMESTAMP` ...), `detail` its words.
+    `source_offset` is that of the record, `reason` Kafka's name of the error
+    (`MESSAGE_SIZE_TOO_LARGE`, `INVALID_TIMESTAMP` ...), `detail` its words.
     """
 
     def __init__(self, *, partition: str, source_offset: int, reason: str, detail: str) -> None:

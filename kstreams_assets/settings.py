@@ -35,7 +35,7 @@ class BackupSettings:
     """
 
     compression: str = "zstd"
-    compression_level: int = 1
+    compression_level: int = 2
     commit_bytes: int = 4 * 1024**3
     windows_per_commit: int = 200
     lock_wait_s: float = 60.0

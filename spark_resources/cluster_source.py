@@ -6,8 +6,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from kstreams_assets.kafka.clients import librdkafka_config
-from kstreams_assets.kafka.connection import KafkaConnection
+from kstreams_assets.kafka.connection import CarriedConnection, KafkaConnection
 from kstreams_assets.settings import BackupSettings
 from kstreams_assets.warehouse.committer import NewFile
 from spark_resources.data_files import NewFolder, SpanEdges
@@ -56,17 +55,17 @@ def read_topics(
             for one in stretches
         },
         folder=NewFolder(str(folder), *_COMPRESSION),
-        config=librdkafka_config(connection),
+        connection=CarriedConnection.of(connection),
         idle_timeout_s=settings.read_stall_s,
     )
     if sum(one.end - one.start for one in stretches) <= settings.few_offsets:
-        rows = run_here(tasks)
+        done = run_here(tasks)
     else:
         from spark_resources.partition_tasks import run_partition_tasks
 
-        rows = run_partition_tasks(spark(), tasks, run_on_spark)
+        done = run_partition_tasks(spark(), tasks, run_on_spark)
     found: dict[str, TopicFiles] = {}
-    for row in chain.from_iterable(rows):
+    for row in chain.from_iterable(one.rows for one in done):
         file = NewFile.told(folder, row)
         topic = file.values["topic"]
         known = found.get(topic, TopicFiles())

@@ -175,6 +175,11 @@ class Comparison:
         pair.compare()
         self.expected += pair.backup.passed
 
+    def equal(self, count: int) -> None:
+        """So many records of both, the next ones, are the same."""
+        self.compared += count
+        self.expected += count
+
     def report(self, offset: int, what: str, *, belongs_at: int | None) -> None:
         """Count a difference, and keep it if it is among the first.
 

@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from kstreams_assets.kafka.record_columns import COLUMNS
 from kstreams_assets.layout import file_digest
 from kstreams_assets.offsets import TopicPartitionId
 
@@ -23,17 +24,7 @@ RECORD_COLUMNS: Final = (
 )
 """A record of a backup; `timestamp_ms` is epoch milliseconds exactly as Kafka stored it."""
 
-FILE: Final = pa.schema(
-    [
-        ("partition", pa.int32()),
-        ("offset", pa.int64()),
-        ("timestamp_ms", pa.int64()),
-        ("timestamp_type", pa.int32()),
-        ("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
-        ("key", pa.binary()),
-        ("value", pa.binary()),
-    ]
-)
+FILE: Final = pa.schema([pa.field("partition", pa.int32()), *COLUMNS])
 """The columns of a file; window and topic are in Delta's log."""
 
 WRITTEN: Final = pa.schema(

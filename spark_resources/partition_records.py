@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from kstreams_assets.errors import RestoreRecordsError
+from kstreams_assets.kafka.record_columns import HEADERS
 from kstreams_assets.layout import file_digest
 from kstreams_assets.offsets import OffsetRange, RangeSet, TopicPartitionId
 from kstreams_assets.warehouse.records import SpanFile
@@ -81,12 +82,11 @@ class PartitionWork:
 
 Offsets = npt.NDArray[np.int64]
 
-_HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 SCHEMA = pa.schema(
     [
         ("offset", pa.int64()),
         ("timestamp_ms", pa.int64()),
-        ("headers", _HEADERS),
+        ("headers", HEADERS),
         ("key", pa.binary()),
         ("value", pa.binary()),
     ]
@@ -140,7 +140,7 @@ def work_offsets(work: PartitionWork, *, first: int | None = None) -> Iterator[O
 
 def header_lists(column: pa.Array) -> list[list[tuple[str, bytes | None]] | None]:
     """Headers as Kafka's Python client takes and gives them; None where there is none."""
-    counts = _counts(column)
+    counts = header_counts(column)
     if not counts.any():
         return [None] * len(column)
     flat = column.flatten()
@@ -356,7 +356,7 @@ def _as_text(numbers: pa.Array) -> pa.Array:
 
 def _appended(headers: pa.Array, added: Sequence[tuple[str, pa.Array]]) -> pa.Array:
     """Each record's headers, then the added ones."""
-    counts = _counts(headers)
+    counts = header_counts(headers)
     own = headers.flatten()
     names = [own.field("key"), *(pa.repeat(pa.scalar(n), len(headers)) for n, _ in added)]
     values = [own.field("value"), *(values for _, values in added)]
@@ -370,13 +370,14 @@ def _appended(headers: pa.Array, added: Sequence[tuple[str, pa.Array]]) -> pa.Ar
     places = pa.array(order)
     pairs = pa.StructArray.from_arrays(
         [pa.concat_arrays(names).take(places), pa.concat_arrays(values).take(places)],
-        fields=list(_HEADERS.value_type),
+        fields=list(HEADERS.value_type),
     )
     starts = pa.array(np.concatenate(([0], ends)).astype(np.int32))
-    return pa.ListArray.from_arrays(starts, pairs, type=_HEADERS)
+    return pa.ListArray.from_arrays(starts, pairs, type=HEADERS)
 
 
-def _counts(headers: pa.Array) -> Offsets:
+def header_counts(headers: pa.Array) -> Offsets:
+    """How many headers each record has."""
     lengths = pc.list_value_length(headers)  # pyright: ignore[reportAttributeAccessIssue]
     return lengths.fill_null(0).to_numpy().astype(np.int64)
 

@@ -1,32 +1,37 @@
-"""The Spark task of a restore's verification: some partitions, read back and compared."""
+"""The Spark task of a restore's verification: some partitions, read back and compared.
 
-from bisect import bisect_left
+What was read back and the backup are compared as columns of Arrow; from the first difference on
+record by record, so that each can be named.
+"""
+
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from itertools import chain
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from kstreams_assets.errors import OffsetMapError
-from kstreams_assets.kafka.clients import LibrdkafkaConfig
+from kstreams_assets.kafka.connection import CarriedConnection
+from kstreams_assets.kafka.raw_batch import Tallies
+from kstreams_assets.kafka.raw_log import RawLogReader
 from kstreams_assets.offsets import OffsetMap, OffsetRange, OffsetRuns
 from spark_resources.comparison import ANY_CREATE_TIME, CREATE_TIME, Comparison, RecordColumns
-from spark_resources.kafka_reader import KafkaReader, no_cyclic_collection
 from spark_resources.partition_records import (
     PartitionVerified,
     PartitionWork,
+    header_counts,
     header_lists,
     work_records,
 )
 from spark_resources.partition_tasks import check_stop
+from spark_resources.span_tasks import committed
+from spark_resources.work import ReadRange
 
 _READ_ON: Final = 1_000
 """How many records behind the last expected one are looked at, to name them."""
-
-_SHORT: Final = 2_000
-_AHEAD_KB: Final = 32_768
-_AHEAD_OF_SHORT_KB: Final = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +40,8 @@ class PartitionReading:
 
     `runs` and `end` are its offset map, `stretches` the target offsets to compare (in order,
     disjoint), `stable_end` the target's last stable offset. With `accept_replaced_timestamps` the
-    timestamps of records that have 0 or below in the backup are not compared.
+    timestamps of records that have 0 or below in the backup are not compared: earlier releases
+    could not send them.
     """
 
     work: PartitionWork
@@ -48,48 +54,127 @@ class PartitionReading:
 
 @dataclass(frozen=True, slots=True)
 class ReadBackTask:
-    """Reads partitions back one after the other with one consumer; pickled into Spark tasks.
+    """Reads partitions back one after the other; pickled into Spark tasks.
 
-    `config` is librdkafka's, with secrets. Raises what `KafkaReader.read` and `work_records` do.
+    Raises what `span_tasks.committed` and `work_records` do.
     """
 
-    config: LibrdkafkaConfig
+    connection: CarriedConnection
     idle_timeout_s: float
 
     def __call__(self, readings: Sequence[PartitionReading]) -> list[PartitionVerified]:
         """Compare each."""
-        longest = max(len(s) for reading in readings for s in reading.stretches)
-        reader = KafkaReader(
-            self.config,
-            idle_timeout_s=self.idle_timeout_s,
-            # what is fetched behind a short stretch is fetched for nothing
-            read_ahead_kb=_AHEAD_KB if longest > _SHORT else _AHEAD_OF_SHORT_KB,
+        with RawLogReader(self.connection.opened()) as reader:
+            return [self._compared(reading, reader) for reading in readings]
+
+    def _compared(self, reading: PartitionReading, reader: RawLogReader) -> PartitionVerified:
+        work = reading.work
+        offset_map = OffsetMap(reading.runs, reading.end, partition=work.target)
+        comparison = Comparison(work.target, offset_map.source_of)
+        backup = _Backup(reading)
+        replaced = 0
+        for stretch in reading.stretches:
+            stop = stretch.end + _READ_ON if stretch.end == reading.end else stretch.end
+            there = ReadRange(work.target, stretch.start, min(stop, reading.stable_end))
+            target = committed(reader, there, Tallies([]), idle_timeout_s=self.idle_timeout_s)
+            replaced += _compare(
+                comparison,
+                backup.records(stretch),
+                target,
+                accept_replaced=reading.accept_replaced_timestamps,
+            )
+        return PartitionVerified(
+            target=work.target,
+            records=work.records,
+            compared=comparison.compared,
+            differing=comparison.differing,
+            differences=tuple(comparison.differences),
+            replaced_timestamps=replaced,
         )
-        with no_cyclic_collection(), reader:
-            return [_compare(reading, reader) for reading in readings]
-
-    def __repr__(self) -> str:
-        return f"ReadBackTask({self.config['bootstrap.servers']})"
 
 
-def _compare(reading: PartitionReading, reader: KafkaReader) -> PartitionVerified:
-    work = reading.work
-    offset_map = OffsetMap(reading.runs, reading.end, partition=work.target)
-    comparison = Comparison(work.target, offset_map.source_of)
-    backup = _Backup(reading)
-    for stretch in reading.stretches:
-        stop = stretch.end
-        if stop == reading.end:
-            stop = min(reading.stable_end, reading.end + _READ_ON)
-        target = reader.read(work.target, stretch.start, stop)
-        comparison.run(backup.records(stretch), target)
-    return PartitionVerified(
-        target=work.target,
-        records=work.records,
-        compared=comparison.compared,
-        differing=comparison.differing,
-        differences=tuple(comparison.differences),
-        replaced_timestamps=backup.replaced_timestamps,
+def _compare(
+    comparison: Comparison,
+    backup: Iterator[pa.RecordBatch],
+    target: Iterator[pa.RecordBatch],
+    *,
+    accept_replaced: bool,
+) -> int:
+    """Compare one stretch, to the ends of both; how many timestamps were replaced."""
+    replaced = 0
+    ours, its = next(backup, None), next(target, None)
+    while ours is not None and its is not None:
+        count = min(ours.num_rows, its.num_rows)
+        differing = _differing_times(ours[:count], its[:count], accept_replaced=accept_replaced)
+        if differing is None or not _equal(ours[:count], its[:count]):
+            break
+        replaced += differing
+        comparison.equal(count)
+        ours = ours[count:] if count < ours.num_rows else next(backup, None)
+        its = its[count:] if count < its.num_rows else next(target, None)
+    if ours is None and its is None:
+        return replaced
+    ours_on = chain([ours] if ours is not None else [], backup)
+    its_on = chain([its] if its is not None else [], target)
+    rest = _Listed(accept_replaced)
+    comparison.run(map(rest.of_backup, ours_on), map(_listed, its_on))
+    return replaced + rest.replaced
+
+
+def _differing_times(
+    ours: pa.RecordBatch, its: pa.RecordBatch, *, accept_replaced: bool
+) -> int | None:
+    """How many timestamps are others, as accepted; None if some may not be."""
+    if its.column("timestamp_type").to_numpy().any():
+        return None
+    of_ours = ours.column("timestamp_ms").to_numpy()
+    differ = of_ours != its.column("timestamp_ms").to_numpy()
+    allowed = of_ours <= 0 if accept_replaced else False
+    return None if (differ & ~np.asarray(allowed)).any() else int(np.count_nonzero(differ))
+
+
+def _equal(ours: pa.RecordBatch, its: pa.RecordBatch) -> bool:
+    """Whether offsets, keys, values and headers are the same."""
+    if not all(ours.column(name).equals(its.column(name)) for name in ("offset", "key", "value")):
+        return False
+    of_ours, of_its = ours.column("headers"), its.column("headers")
+    if of_ours.equals(of_its):
+        return True
+    # An empty list is as good as none.
+    counts = header_counts(of_ours), header_counts(of_its)
+    return np.array_equal(*counts) and of_ours.flatten().equals(of_its.flatten())
+
+
+class _Listed:
+    """The backup's records as lists."""
+
+    def __init__(self, accept_replaced: bool) -> None:
+        self.replaced = 0
+        self._accept_replaced = accept_replaced
+
+    def of_backup(self, batch: pa.RecordBatch) -> RecordColumns:
+        timestamps_ms = batch.column("timestamp_ms").to_numpy()
+        listed = _listed(batch)
+        if self._accept_replaced:
+            replaced = np.flatnonzero(timestamps_ms <= 0)
+            for index in replaced.tolist():
+                listed.times[index] = ANY_CREATE_TIME
+            self.replaced += len(replaced)
+        return listed
+
+
+def _listed(batch: pa.RecordBatch) -> RecordColumns:
+    """Records as lists; the backup's have no type of timestamp, as a restore gives them theirs."""
+    times = batch.column("timestamp_ms").to_pylist()
+    types = [0] * len(times)
+    if "timestamp_type" in batch.schema.names:
+        types = batch.column("timestamp_type").to_pylist()
+    return RecordColumns(
+        batch.column("offset").to_pylist(),
+        [(kind + CREATE_TIME, ms) for kind, ms in zip(types, times, strict=True)],
+        batch.column("key").to_pylist(),
+        batch.column("value").to_pylist(),
+        header_lists(batch.column("headers")),
     )
 
 
@@ -97,43 +182,30 @@ class _Backup:
     """The backup's records of one partition, where the offset map puts them."""
 
     def __init__(self, reading: PartitionReading) -> None:
-        self.replaced_timestamps = 0
         self._reading = reading
         self._batches = work_records(_part(reading))
-        self._rest: RecordColumns | None = None
+        self._rest: pa.RecordBatch | None = None
 
-    def records(self, stretch: OffsetRange) -> Iterator[RecordColumns]:
+    def records(self, stretch: OffsetRange) -> Iterator[pa.RecordBatch]:
         """Those whose target offsets lie in a stretch; ask in order, and read each to its end."""
-        while chunk := self._rest or self._next():
-            inside = bisect_left(chunk.offsets, stretch.end)
+        while (batch := self._rest or self._next()) is not None:
             self._rest = None
-            if inside < len(chunk.offsets):
-                self._rest = chunk.part(inside, len(chunk.offsets))
-                yield chunk.part(0, inside)
+            inside = int(batch.column("offset").to_numpy().searchsorted(stretch.end))
+            if inside < batch.num_rows:
+                self._rest = batch[inside:]
+                if inside:
+                    yield batch[:inside]
                 return
-            yield chunk
+            yield batch
 
-    def _next(self) -> RecordColumns | None:
+    def _next(self) -> pa.RecordBatch | None:
         check_stop()
         batch = next(self._batches, None)
         if batch is None:
             return None
-        return RecordColumns(
-            self._target_offsets(batch.column("offset").to_numpy()).tolist(),
-            self._times(batch.column("timestamp_ms").to_numpy()),
-            batch.column("key").to_numpy(zero_copy_only=False).tolist(),
-            batch.column("value").to_numpy(zero_copy_only=False).tolist(),
-            header_lists(batch.column("headers")),
-        )
-
-    def _times(self, timestamps_ms: npt.NDArray[np.int64]) -> list[Any]:
-        times: list[Any] = [(CREATE_TIME, ms) for ms in timestamps_ms.tolist()]
-        if self._reading.accept_replaced_timestamps:
-            replaced = np.flatnonzero(timestamps_ms <= 0)
-            for index in replaced.tolist():
-                times[index] = ANY_CREATE_TIME
-            self.replaced_timestamps += len(replaced)
-        return times
+        offsets = self._target_offsets(batch.column("offset").to_numpy())
+        index = batch.schema.get_field_index("offset")
+        return batch.set_column(index, batch.schema.field(index), pa.array(offsets))
 
     def _target_offsets(self, offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         runs = self._reading.runs

@@ -1,7 +1,8 @@
 """Reads spans of Kafka partitions and writes their files: tasks for Spark, or for this process.
 
-Committed records only. A task reads with librdkafka and writes with pyarrow: nothing goes through a
-JVM, which would take half as long again.
+A task fetches raw batches, turns the committed ones into columns and writes them with pyarrow, so
+that what lies in the log beside them (markers, aborted records, holes) is accounted for as it is
+read. Nothing goes through a JVM.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,64 +15,137 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from kstreams_assets.errors import StoredDataError
-from kstreams_assets.kafka.clients import LibrdkafkaConfig
+from kstreams_assets.errors import (
+    ClusterUnavailableError,
+    OffsetOutOfRangeError,
+    RawReadTimeoutError,
+    StoredDataError,
+)
+from kstreams_assets.kafka.connection import CarriedConnection
+from kstreams_assets.kafka.raw_batch import RangeTally, Tallies
+from kstreams_assets.kafka.raw_log import RawLogReader
+from kstreams_assets.kafka.record_columns import columns_of
 from kstreams_assets.layout import WrittenFile, first_changed
 from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.warehouse.spans import SpanPlan
-from spark_resources.comparison import RecordColumns
 from spark_resources.data_files import FILE, NewFolder, SpanEdges, SpanFiles
-from spark_resources.kafka_reader import KafkaReader, no_cyclic_collection
 from spark_resources.work import ReadRange
 
 _SHORT: Final = 20_000
 _TASK_STRETCHES: Final = 25
-_AHEAD_KB: Final = 32_768
-_AHEAD_OF_SHORT_KB: Final = 4_096
 _THREADS: Final = 4
 _FOLDED_RECORDS: Final = 8_192
 
 
 @dataclass(frozen=True, slots=True)
+class Written:
+    """What a task has done: a row of `data_files.WRITTEN` for each file.
+
+    Spans without a record have none. `tallies` account for the offsets that were read, by window,
+    topic and partition.
+    """
+
+    rows: list[dict[str, Any]]
+    tallies: Mapping[tuple[str, str, int], RangeTally] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class SpanTask:
-    """Stretches of partitions, and the spans of which they consist; `config` holds secrets."""
+    """Stretches of partitions, and the spans of which they consist."""
 
     stretches: tuple[ReadRange, ...]
     spans: Mapping[tuple[str, int], SpanEdges]
     folder: NewFolder
-    config: LibrdkafkaConfig = field(repr=False)
+    connection: CarriedConnection
     idle_timeout_s: float
 
-    def run(self, check: Callable[[], None] = lambda: None) -> list[dict[str, Any]]:
+    def run(self, check: Callable[[], None] = lambda: None) -> Written:
         """Read and write; `check` is called now and then, and may raise.
-
-        Returns:
-            A row of `data_files.WRITTEN` for each file; spans without a record have none.
 
         Raises:
             KafkaError: Its subclasses say why a stretch cannot be read to its end.
         """
-        longest = max(stretch.end - stretch.start for stretch in self.stretches)
-        reader = KafkaReader(
-            self.config,
-            idle_timeout_s=self.idle_timeout_s,
-            # What is fetched behind a short stretch is fetched for nothing.
-            read_ahead_kb=_AHEAD_KB if longest > _SHORT else _AHEAD_OF_SHORT_KB,
-        )
         files = SpanFiles(self.folder, self.spans)
-        with no_cyclic_collection(), reader:
-            written = files.write(self._records(reader, check))
-            return [row for batch in written for row in batch.to_pylist()]
+        tallies: dict[tuple[str, str, int], RangeTally] = {}
+        with RawLogReader(self.connection.opened()) as reader:
+            written = files.write(self._records(reader, check, tallies))
+            return Written([row for batch in written for row in batch.to_pylist()], tallies)
 
     def _records(
-        self, reader: KafkaReader, check: Callable[[], None]
+        self,
+        reader: RawLogReader,
+        check: Callable[[], None],
+        tallies: dict[tuple[str, str, int], RangeTally],
     ) -> Iterator[tuple[TopicPartitionId, pa.RecordBatch]]:
         for stretch in self.stretches:
-            read = reader.read(stretch.partition, stretch.start, stretch.end, to_the_end=True)
-            for records in read:
+            topic, number = stretch.partition.topic, stretch.partition.partition
+            edges = self.spans[topic, number]
+            of_it = [
+                RangeTally(start, end)
+                for start, end in zip(edges.starts, edges.ends, strict=True)
+                if stretch.start <= start < stretch.end
+            ]
+            seen = Tallies(of_it)
+            for records in committed(
+                reader,
+                stretch,
+                seen,
+                idle_timeout_s=self.idle_timeout_s,
+            ):
                 check()
-                if records.offsets:
-                    yield stretch.partition, _batch(stretch.partition.partition, records)
+                yield stretch.partition, _with_partition(number, records)
+            for tally in of_it:
+                window = edges.windows[edges.starts.index(tally.start)]
+                tallies[window, topic, number] = tally
+
+
+def committed(
+    reader: RawLogReader, stretch: ReadRange, seen: Tallies, *, idle_timeout_s: float
+) -> Iterator[pa.RecordBatch]:
+    """The committed records of a stretch, with the columns of `record_columns.COLUMNS`.
+
+    `seen` accounts for all of its offsets.
+
+    Raises:
+        OffsetOutOfRangeError: The log does not hold its start, or is not decided up to its end.
+        ClusterUnavailableError: Nothing came for too long.
+        KafkaError: Others say why it cannot be read.
+    """
+    partition, start, end = stretch.partition, stretch.start, stretch.end
+    stream = reader.stream(partition, start, end, deadline_s=idle_timeout_s, by_progress=True)
+    try:
+        for batches in stream:
+            data: list[memoryview] = []
+            for batch in batches:
+                header = batch.header
+                seen.add(header)
+                if header.aborted is None:
+                    raise OffsetOutOfRangeError(
+                        partition=str(partition),
+                        offset=end - 1,
+                        log_start=start,
+                        log_end=header.base_offset,
+                    )
+                if not (header.is_control or header.aborted):
+                    data.append(batch.data)
+            for records in columns_of(data, partition=str(partition)):
+                inside = _between(records, start, end)
+                if inside.num_rows:
+                    yield inside
+    except RawReadTimeoutError as error:
+        raise ClusterUnavailableError(
+            bootstrap_servers=reader.bootstrap_servers,
+            operation=f"fetch {partition} from offset {error.reached}",
+            timeout_s=error.timeout_s,
+            reason=error.reason,
+        ) from None
+    seen.finish()
+
+
+def _between(records: pa.RecordBatch, start: int, end: int) -> pa.RecordBatch:
+    offsets = records.column("offset").to_numpy()
+    first, last = np.searchsorted(offsets, (start, end))
+    return records.slice(int(first), int(last - first))
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +157,8 @@ class FoldTask:
     files: tuple[tuple[Path, WrittenFile], ...]
     folder: NewFolder
 
-    def run(self, check: Callable[[], None] = lambda: None) -> list[dict[str, Any]]:
-        """As `SpanTask.run`.
+    def run(self, check: Callable[[], None] = lambda: None) -> Written:
+        """As `SpanTask.run`; nothing is accounted for.
 
         Raises:
             StoredDataError: A file is not as its backup noted it.
@@ -98,7 +172,7 @@ class FoldTask:
             )
         spans = {(self.partition.topic, self.partition.partition): self.span}
         written = SpanFiles(self.folder, spans).write(self._records(check))
-        return [row for batch in written for row in batch.to_pylist()]
+        return Written([row for batch in written for row in batch.to_pylist()])
 
     def _records(
         self, check: Callable[[], None]
@@ -115,13 +189,12 @@ def span_tasks(
     edges: Mapping[tuple[str, int], SpanEdges],
     *,
     folder: NewFolder,
-    config: LibrdkafkaConfig,
+    connection: CarriedConnection,
     idle_timeout_s: float,
 ) -> list[SpanTask]:
     """Tasks that read these stretches, cut into spans at `edges`: the largest first.
 
-    Several small stretches make one task. `config` is that of the connection (see
-    `librdkafka_config`).
+    Several small stretches make one task.
     """
     bundles: list[list[ReadRange]] = []
     room = 0
@@ -140,7 +213,7 @@ def span_tasks(
                 for key in ((one.partition.topic, one.partition.partition) for one in bundle)
             },
             folder=folder,
-            config=config,
+            connection=connection,
             idle_timeout_s=idle_timeout_s,
         )
         for bundle in bundles
@@ -165,7 +238,7 @@ def edges_of(spans: Sequence[SpanPlan]) -> dict[tuple[str, int], SpanEdges]:
 
 def run_here(
     tasks: Sequence[SpanTask | FoldTask], check: Callable[[], None] = lambda: None
-) -> list[list[dict[str, Any]]]:
+) -> list[Written]:
     """Run tasks in this process, some at a time; results in order.
 
     Raises:
@@ -181,28 +254,14 @@ def run_here(
                 one.cancel()
 
 
-def run_on_spark(task: SpanTask) -> list[dict[str, Any]]:
+def run_on_spark(task: SpanTask) -> Written:
     """One Spark task; it ends early when another one of its job has failed."""
     from spark_resources.partition_tasks import check_stop
 
     return task.run(check_stop)
 
 
-def _batch(partition: int, records: RecordColumns) -> pa.RecordBatch:
+def _with_partition(partition: int, records: pa.RecordBatch) -> pa.RecordBatch:
     """Records with the columns of `FILE`."""
-    count = len(records.offsets)
-    kinds, times = zip(*records.times, strict=True)
-    headers = records.headers
-    columns = [
-        pa.array(np.full(count, partition, np.int32)),
-        pa.array(records.offsets, pa.int64()),
-        pa.array(times, pa.int64()),
-        # librdkafka numbers the types of timestamps from one, Kafka from zero.
-        pa.array(np.array(kinds, np.int32) - 1),
-        pa.array(headers, FILE.field("headers").type)
-        if any(headers)
-        else pa.nulls(count, FILE.field("headers").type),
-        pa.array(records.keys, pa.binary()),
-        pa.array(records.values, pa.binary()),
-    ]
-    return pa.RecordBatch.from_arrays(columns, schema=FILE)
+    numbers = pa.array(np.full(records.num_rows, partition, np.int32))
+    return pa.RecordBatch.from_arrays([numbers, *records.columns], schema=FILE)

@@ -739,7 +739,9 @@ class BackupModel(Block):
     """How backups are written; defaults fit most applications."""
 
     compression: str = Field(default="zstd", description="zstd, snappy, lz4_raw, gzip or none.")
-    compression_level: int = Field(default=1, description="For zstd; above 3 buys nothing.")
+    compression_level: int = Field(
+        default=BackupSettings().compression_level, description="For zstd; above 2 buys little."
+    )
     commit_bytes: int = Field(
         default=BackupSettings().commit_bytes,
         description="A long backfill commits about this many bytes at a time.",

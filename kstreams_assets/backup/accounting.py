@@ -5,12 +5,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from queue import SimpleQueue
+from types import MappingProxyType
 
 from kstreams_assets.backup.planner import TopicPlan
 from kstreams_assets.closing import Closing
 from kstreams_assets.errors import KafkaError, OffsetOutOfRangeError
 from kstreams_assets.kafka.connection import KafkaConnection
-from kstreams_assets.kafka.raw_batch import RangeTally
+from kstreams_assets.kafka.raw_batch import RangeTally, Tallies
 from kstreams_assets.kafka.raw_log import RawLogReader
 from kstreams_assets.warehouse.records import SpanId
 from kstreams_assets.warehouse.spans import Gap, GapCause, SpanContent, SpanPlan, SpanResult
@@ -86,11 +87,15 @@ class Accountant(Closing):
         return True
 
     def results(
-        self, topics: Sequence[TopicPlan], contents: Mapping[SpanId, SpanContent]
+        self,
+        topics: Sequence[TopicPlan],
+        contents: Mapping[SpanId, SpanContent],
+        seen: Mapping[SpanId, Look] = MappingProxyType({}),
     ) -> dict[tuple[str, str], tuple[SpanResult, ...]]:
         """What became of each span, with every missing offset explained or told as unexplained.
 
-        Keyed by (window key, topic). What could not be looked at in time is told as such. Where
+        Keyed by (window key, topic). `seen` is what the log held where records were read just now:
+        only other spans are looked at. What could not be looked at in time is told as such. Where
         only the look is lacking, the records stay as they are stored.
         """
         accounts = {topic.id: _accounts(topic, contents) for topic in topics}
@@ -98,8 +103,9 @@ class Accountant(Closing):
             (account.plan, account.visible_from)
             for of_topic in accounts.values()
             for account in of_topic
-            if account.needs_look
+            if account.needs_look and _id(account.plan) not in seen
         )
+        looks |= seen
         return {
             topic.id: tuple(
                 account.result(looks, is_changelog=topic.topic.roles.is_changelog)
@@ -179,19 +185,12 @@ class Accountant(Closing):
         """Hand each batch of the log to the tallies (in order of offsets) that it belongs to."""
         if start >= end:
             return
-        first = 0
+        followed = Tallies(tallies)
         for batch in reader.scan(
             of.partition, start, end, deadline_s=self.stall_s, by_progress=True
         ):
-            while first < len(tallies) and tallies[first].end <= batch.base_offset:
-                tallies[first].finish()
-                first += 1
-            for index in range(first, len(tallies)):
-                if tallies[index].start > batch.last_offset:
-                    break
-                tallies[index].add(batch)
-        for tally in tallies:
-            tally.finish()
+            followed.add(batch)
+        followed.finish()
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +213,7 @@ class _Account:
     def result(self, looks: Mapping[SpanId, Look], *, is_changelog: bool) -> SpanResult:
         if self.settled is not None:
             return self.settled
-        look = looks.get(_id(self.plan))
+        look = looks.get(_id(self.plan)) if self.needs_look else None
         explained = explain(self.plan, self.content.records, look) if look else []
         return SpanResult(
             plan=self.plan,

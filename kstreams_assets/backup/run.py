@@ -5,12 +5,11 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
-from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from kstreams_assets.app.model import AppTopic, StreamsApplication
-from kstreams_assets.backup.accounting import Accountant
+from kstreams_assets.backup.accounting import Accountant, Look
 from kstreams_assets.backup.fold import Pieces, fold_tasks, pieces_of, superseded
 from kstreams_assets.backup.planner import Planner, RunPlan, TopicPlan, read_ranges
 from kstreams_assets.backup.result import (
@@ -24,8 +23,8 @@ from kstreams_assets.backup.result import (
 )
 from kstreams_assets.backup.windows import WindowEdges
 from kstreams_assets.errors import KafkaError, OffsetOutOfRangeError, TopicNotFoundError
-from kstreams_assets.kafka.clients import librdkafka_config
 from kstreams_assets.kafka.cluster import KafkaCluster
+from kstreams_assets.kafka.connection import CarriedConnection
 from kstreams_assets.kafka.topics import TopicDescription
 from kstreams_assets.layout import (
     LockHandle,
@@ -33,6 +32,7 @@ from kstreams_assets.layout import (
     WarehouseLockedError,
     warehouse_lock,
 )
+from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.recovery.recorder import Recorder
 from kstreams_assets.settings import ApplicationSettings, BackupSettings, RecoveryPointSettings
 from kstreams_assets.warehouse.calendar import WindowCalendar
@@ -60,7 +60,7 @@ from spark_resources.work import ReadRange
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from spark_resources.span_tasks import SpanTask
+    from spark_resources.span_tasks import SpanTask, Written
 
 
 _log = logging.getLogger(__name__)
@@ -229,8 +229,8 @@ class BackupRun:
             every = [one for of_topic in pieces.values() for one in of_topic]
             with uncommitted(self._records) as folder:
                 new = NewFolder(str(folder), *self._compression)
-                rows = run_here(fold_tasks(self._records, every, new), self.check)
-                files = [NewFile.told(folder, row) for row in chain.from_iterable(rows)]
+                done = run_here(fold_tasks(self._records, every, new), self.check)
+                files = _files(folder, done)
                 contents = contents_of(self._records, files)
                 results = {one.id: one.result(contents.get(one.id, SpanContent())) for one in every}
                 stack.enter_context(self._locked())
@@ -425,11 +425,11 @@ class BackupRun:
             self.cluster.connection, settings.scan_stall_s, settings.scan_connections
         ) as accountant:
             fresh = [t for t in plans if t not in again and accountant.can_be_read_again(t)]
-            with self._written(fresh, windows, lock) as files:
+            with self._written(fresh, windows, lock) as (files, looks):
                 contents = contents_of(self._records, files)
                 self._refuse_recreated(plan, windows, fresh, files)
                 self._refuse_poorer(fresh, contents, windows)
-                results = accountant.results([*fresh, *again], contents)
+                results = accountant.results([*fresh, *again], contents, looks)
         # Outside the block: what a commit may refer to is never deleted.
         version = self._commit(files, fresh, windows)
         took_s = time.monotonic() - began
@@ -476,12 +476,12 @@ class BackupRun:
     @contextmanager
     def _written(
         self, plans: Sequence[TopicPlan], windows: Sequence[Window], lock: LockHandle
-    ) -> Iterator[list[NewFile]]:
+    ) -> "Iterator[_Read]":
         """Files of what is to be read; they are deleted if the block fails."""
         spans = [span for topic in plans for span in topic.spans]
         reads = read_ranges(spans)
         if not reads:
-            yield []
+            yield _Read([], {})
             return
         ensure_records(self._records)
         with uncommitted(self._records) as folder:
@@ -494,7 +494,7 @@ class BackupRun:
         reads: Sequence[ReadRange],
         windows: Sequence[Window],
         lock: LockHandle,
-    ) -> list[NewFile]:
+    ) -> "_Read":
         offsets = sum(span.to_read for span in spans)
         topics = {span.partition.topic for span in spans}
         _log.info(
@@ -508,28 +508,31 @@ class BackupRun:
             reads,
             edges_of(spans),
             folder=NewFolder(str(folder), *self._compression),
-            config=librdkafka_config(connection),
+            connection=CarriedConnection.of(connection),
             idle_timeout_s=self.settings.read_stall_s,
         )
         try:
-            return self._run(tasks, folder, offsets, lock)
+            done = self._run(tasks, offsets, lock)
         except (OffsetOutOfRangeError, TopicNotFoundError, RuntimeError) as error:
             reason = error.problem if isinstance(error, KafkaError) else str(error)
             raise BackupReadError(windows=windows, reason=connection.scrub(reason)) from None
+        looks = {
+            SpanId(window, TopicPartitionId(topic, number)): Look(tally)
+            for one in done
+            for (window, topic, number), tally in one.tallies.items()
+        }
+        return _Read(_files(folder, done), looks)
 
     def _run(
-        self, tasks: "Sequence[SpanTask]", folder: Path, offsets: int, lock: LockHandle
-    ) -> list[NewFile]:
+        self, tasks: "Sequence[SpanTask]", offsets: int, lock: LockHandle
+    ) -> "Sequence[Written]":
         """Here if there is little to do, else on Spark."""
         from spark_resources.span_tasks import run_here
 
         few = offsets <= self.settings.few_offsets
-        rows = run_here(tasks, self.check) if few else self._on_spark(tasks, lock)
-        return [NewFile.told(folder, row) for row in chain.from_iterable(rows)]
+        return run_here(tasks, self.check) if few else self._on_spark(tasks, lock)
 
-    def _on_spark(
-        self, tasks: "Sequence[SpanTask]", lock: LockHandle
-    ) -> list[list[dict[str, Any]]]:
+    def _on_spark(self, tasks: "Sequence[SpanTask]", lock: LockHandle) -> "Sequence[Written]":
         from spark_resources.partition_tasks import run_partition_tasks
         from spark_resources.span_tasks import run_on_spark
 
@@ -593,6 +596,17 @@ class BackupRun:
         }
         if poorer:
             raise PoorerBackupError(windows=windows, topics=poorer)
+
+
+class _Read(NamedTuple):
+    """The files that were written, and what lay in the log where they were read."""
+
+    files: list[NewFile]
+    looks: Mapping[SpanId, Look]
+
+
+def _files(folder: Path, done: "Iterable[Written]") -> list[NewFile]:
+    return [NewFile.told(folder, row) for one in done for row in one.rows]
 
 
 def _kept(topic: TopicPlan) -> tuple[SpanResult, ...]:

@@ -1,4 +1,4 @@
-"""A connection as the configuration of librdkafka and of Java clients, and what clients log."""
+"""A connection as the configuration of Java clients, and what clients log."""
 
 import logging
 
@@ -14,8 +14,6 @@ from kstreams_assets.kafka.connection import (
     resolve_extras,
 )
 
-LIBRDKAFKA_LOGGER = "kstreams_assets.kafka.clients"
-
 # kafka-python writes its whole configuration, every request and every byte on the wire, passwords
 # included, to these loggers at level DEBUG.
 _LOGGERS_WITH_CREDENTIALS = (
@@ -29,7 +27,7 @@ _LOGGERS_WITH_CREDENTIALS = (
 
 # They report every attempt to reconnect, and every login without TLS.
 _LOGGERS_OF_ATTEMPTS = (
-    LIBRDKAFKA_LOGGER,
+    "kafka.cluster",
     "kafka.net.connection",
     "kafka.net.inet",
     "kafka.net.manager",
@@ -65,65 +63,6 @@ def tame_client_logs() -> None:
         logging.getLogger(name).addFilter(_NO_DEBUG)  # adding it twice changes nothing
     for name in _LOGGERS_OF_ATTEMPTS:  # after the filter above, which must see the true level
         logging.getLogger(name).addFilter(_AS_DEBUG)
-
-
-LibrdkafkaConfig = dict[str, str | bool | int | float]
-
-
-def librdkafka_config(connection: KafkaConnection) -> LibrdkafkaConfig:
-    """The settings every confluent-kafka client of this cluster starts from, secrets in clear.
-
-    Build it where the client is built and keep it nowhere. Raises SecretNotFoundError,
-    ConfigurationError.
-    """
-    timeout_ms = round(connection.request_timeout_seconds * 1000)
-    config: LibrdkafkaConfig = {
-        "bootstrap.servers": connection.bootstrap_servers,
-        "security.protocol": connection.security_protocol.value,
-        "client.id": "kstreams-assets",
-        # librdkafka refuses less than 10 ms and more than 300 s
-        "socket.timeout.ms": min(max(timeout_ms, 10), 300_000),
-        "socket.connection.setup.timeout.ms": min(max(timeout_ms, 1_000), 30_000),
-    }
-    if connection.ssl is not None:
-        config |= _ssl(connection.ssl)
-    sasl = connection.sasl
-    if isinstance(sasl, OAuthBearerSasl):
-        config |= _oauthbearer(sasl)
-    elif sasl is not None:
-        config["sasl.mechanism"] = sasl.mechanism
-        config["sasl.username"] = sasl.username
-        config["sasl.password"] = sasl.password.resolve("sasl.password")
-    return config | resolve_extras("extra_librdkafka", connection.extra_librdkafka)
-
-
-def _ssl(ssl: SslSettings) -> LibrdkafkaConfig:
-    config: LibrdkafkaConfig = {
-        "ssl.endpoint.identification.algorithm": "https" if ssl.verify_host_name else "none"
-    }
-    if ssl.ca is not None:
-        config["ssl.ca.pem"] = read_certificates("ssl.ca", ssl.ca)
-    key = ssl.resolve_private_key()
-    if ssl.certificate is not None and key is not None:
-        config["ssl.certificate.pem"] = read_certificates("ssl.certificate", ssl.certificate)
-        config["ssl.key.pem"] = key
-    password = ssl.resolve_key_password()
-    if password is not None:
-        config["ssl.key.password"] = password
-    return config
-
-
-def _oauthbearer(sasl: OAuthBearerSasl) -> LibrdkafkaConfig:
-    config: LibrdkafkaConfig = {
-        "sasl.mechanism": sasl.mechanism,
-        "sasl.oauthbearer.method": "oidc",
-        "sasl.oauthbearer.client.id": sasl.client_id,
-        "sasl.oauthbearer.client.secret": sasl.client_secret.resolve("sasl.client_secret"),
-        "sasl.oauthbearer.token.endpoint.url": sasl.token_endpoint_url,
-    }
-    if sasl.scope is not None:
-        config["sasl.oauthbearer.scope"] = sasl.scope
-    return config
 
 
 _SECURITY = "org.apache.kafka.common.security"

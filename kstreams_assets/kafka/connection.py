@@ -2,6 +2,7 @@
 
 import fnmatch
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Literal
@@ -13,7 +14,14 @@ from cryptography.hazmat.primitives.serialization import (
     PrivateFormat,
     load_pem_private_key,
 )
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SecretStr,
+    field_validator,
+    model_validator,
+)
 
 from kstreams_assets.errors import ConfigurationError
 from kstreams_assets.kafka.secret import MASK, Secret
@@ -293,7 +301,8 @@ class KafkaConnection(_Settings):
         default=30.0, description="After how long a call to the cluster gives up."
     )
     extra_librdkafka: Mapping[str, RawSetting] = Field(
-        default_factory=dict, description="Settings for confluent-kafka, as librdkafka names them."
+        default_factory=dict,
+        description="Settings for librdkafka, which nothing uses any more: for older files.",
     )
     extra_java: Mapping[str, RawSetting] = Field(
         default_factory=dict,
@@ -340,11 +349,11 @@ class KafkaConnection(_Settings):
             self._refuse("a sasl block", "SASL_SSL or SASL_PLAINTEXT")
         if self.sasl is None and protocol.uses_sasl and not self._has_raw_sasl:
             self._refuse("no sasl block", "SSL or PLAINTEXT")
-        for field, settings in self._extras():
+        for block, settings in self._extras():
             for key, value in settings.items():
                 if isinstance(value, str) and _looks_secret(key):
                     raise ConfigurationError(
-                        f"{field}[{key!r}] stands in clear.",
+                        f"{block}[{key!r}] stands in clear.",
                         remedy="Write it as {env: NAME} or {file: PATH}.",
                     )
         return self
@@ -417,10 +426,10 @@ class KafkaConnection(_Settings):
             yield "sasl.password", self.sasl.password
         if isinstance(self.sasl, OAuthBearerSasl):
             yield "sasl.client_secret", self.sasl.client_secret
-        for field, settings in self._extras():
+        for block, settings in self._extras():
             for key, value in settings.items():
                 if isinstance(value, Secret):
-                    yield f"{field}.{key}", value
+                    yield f"{block}.{key}", value
 
     def scrub(self, text: str) -> str:
         """The text with every secret of this connection masked (for what clients say in errors)."""
@@ -429,6 +438,58 @@ class KafkaConnection(_Settings):
             if value:
                 text = text.replace(value, MASK)
         return text
+
+
+@dataclass(frozen=True, slots=True)
+class CarriedConnection:
+    """A connection with its secrets and certificates, for tasks in other processes.
+
+    It can be pickled, and shows no secret. Make it where it is sent, and keep it nowhere.
+    """
+
+    settings: KafkaConnection
+    secrets: Mapping[str, str] = field(repr=False)
+
+    @classmethod
+    def of(cls, connection: KafkaConnection) -> "CarriedConnection":
+        """Raises SecretNotFoundError, ConfigurationError."""
+        secrets = {setting: secret.resolve(setting) for setting, secret in connection.secrets()}
+        named = connection.ssl
+        ssl = named and named.model_copy(
+            update={
+                "ca": named.ca and read_certificates("ssl.ca", named.ca),
+                "certificate": named.certificate
+                and read_certificates("ssl.certificate", named.certificate),
+                **_nulls(named, "private_key", "key_password"),
+            }
+        )
+        sasl = connection.sasl
+        sasl = sasl and sasl.model_copy(update=_nulls(sasl, "password", "client_secret"))
+        extras = {
+            name: {k: v for k, v in settings.items() if not isinstance(v, Secret)}
+            for name, settings in connection._extras()  # noqa: SLF001
+        }
+        return cls(connection.model_copy(update={"ssl": ssl, "sasl": sasl, **extras}), secrets)
+
+    def opened(self) -> KafkaConnection:
+        """The connection, whose secrets are now values of this process."""
+        blocks: dict[str, dict[str, object]] = {}
+        for setting, text in self.secrets.items():
+            block, _, name = setting.partition(".")
+            blocks.setdefault(block, {})[name] = Secret.of(SecretStr(text))
+        updates: dict[str, object] = {}
+        for block, values in blocks.items():
+            told = getattr(self.settings, block)
+            updates[block] = (
+                told.model_copy(update=values)
+                if isinstance(told, BaseModel)
+                else {**told, **values}
+            )
+        return self.settings.model_copy(update=updates)
+
+
+def _nulls(block: BaseModel, *names: str) -> dict[str, None]:
+    return {name: None for name in names if name in type(block).model_fields}
 
 
 def _hosts(bootstrap_servers: str) -> list[str]:
@@ -457,6 +518,7 @@ def _looks_secret(key: str) -> bool:
 
 
 __all__ = [
+    "CarriedConnection",
     "KafkaConnection",
     "OAuthBearerSasl",
     "PasswordSasl",

@@ -2,7 +2,7 @@
 
 import struct
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple
 
@@ -18,6 +18,8 @@ HEADER: Final = struct.Struct(">qiibIhiqqqhii")
 max timestamp, producer id, producer epoch, base sequence, record count."""
 CODEC: Final = 0x07
 """The bits of the attributes that name the compression."""
+LOG_APPEND_TIME: Final = 0x08
+"""The bit of the attributes that says that the broker has set the time."""
 
 _LOG_OVERHEAD: Final = 12  # base offset and length, which the length does not count
 _SIZE: Final = struct.Struct(">qi")
@@ -186,7 +188,6 @@ def _snappy_block(block: bytes) -> bytes:
     return pa.Codec("snappy").decompress(block, decompressed_size=size, asbytes=True)
 
 
-_LOG_APPEND_TIME: Final = 0x08
 _Headers = tuple[tuple[str, bytes | None], ...]
 _NO_HEADERS: Final[_Headers] = ()
 
@@ -237,7 +238,7 @@ def _corrupt(partition: str, offset: int, error: Exception) -> CorruptBatchError
 def _append_time(attributes: int, max_timestamp: int) -> tuple[int, int | None]:
     """The timestamp type, and the time of all records where the broker has set it."""
     # the broker writes LogAppendTime into the header only, and leaves the records as they came
-    return (1, max_timestamp) if attributes & _LOG_APPEND_TIME else (0, None)
+    return (1, max_timestamp) if attributes & LOG_APPEND_TIME else (0, None)
 
 
 def _decode(
@@ -409,6 +410,29 @@ class RangeTally:
     def _note_absent(self) -> None:
         if self.first_absent is None:
             self.first_absent = self.position
+
+
+class Tallies:
+    """Tallies of ranges of one partition, in order: each batch goes to those it belongs to."""
+
+    def __init__(self, tallies: Sequence[RangeTally]) -> None:
+        self._tallies, self._first = tallies, 0
+
+    def add(self, batch: RawBatch) -> None:
+        """Account for a batch; batches come in order of offsets."""
+        tallies = self._tallies
+        while self._first < len(tallies) and tallies[self._first].end <= batch.base_offset:
+            tallies[self._first].finish()
+            self._first += 1
+        for index in range(self._first, len(tallies)):
+            if tallies[index].start > batch.last_offset:
+                break
+            tallies[index].add(batch)
+
+    def finish(self) -> None:
+        """There are no more batches in the ranges."""
+        for tally in self._tallies[self._first :]:
+            tally.finish()
 
 
 def content_of_range(batches: Iterable[RawBatch], start: int, end: int) -> RangeTally:

@@ -1,5 +1,6 @@
 """Raw ranges of partitions, read from their leaders batch by batch."""
 
+import contextlib
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -18,6 +19,7 @@ from kstreams_assets.errors import (
     RawReadLimitError,
     RawReadTimeoutError,
 )
+from kstreams_assets.kafka.channel import Channels, FetchAnswer, receive_fetch, send_fetch
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.kafka.leaders import (
     EARLIEST,
@@ -68,7 +70,7 @@ class RawRange:
 
 
 FIRST_FETCH_BYTES: Final = 2**19
-LARGEST_FETCH_BYTES: Final = 2**24
+LARGEST_FETCH_BYTES: Final = 2**23
 
 # From version 13 on topics go by id; version 12 is what every broker from 2.7 to 4.x answers.
 _FETCH_VERSION: Final = 12
@@ -410,6 +412,81 @@ class _Deadline:
             )
 
 
+class _Fetching:
+    """One partition, fetched from its leader, whoever that is by now."""
+
+    def __init__(
+        self, wire: WireClient, leaders: PartitionLeaders, channels: Channels, deadline: _Deadline
+    ) -> None:
+        self._wire, self._leaders, self._channels = wire, leaders, channels
+        self._deadline = deadline
+        self._node: int | None = None
+        """The broker that has been asked and has not answered yet."""
+
+    def ask(self, position: int, size: int, isolation: Isolation) -> None:
+        """Ask for the next answer; what stands against it shows when it is waited for."""
+        with contextlib.suppress(OSError, ClusterUnavailableError):
+            self._ask(position, size, isolation)
+
+    def answer(self, position: int, size: int, isolation: Isolation) -> FetchAnswer:
+        """The next answer, asked for unless it is on its way."""
+        deadline, partition, reason = self._deadline, self._deadline.partition, "no leader"
+        while True:
+            deadline.check(position, reason)
+            try:
+                if self._node is not None or self._ask(position, size, isolation):
+                    answer = self._received()
+                    if answer.throttle_time_ms:  # as KIP-219 has it: what is sent now waits there
+                        time.sleep(min(answer.throttle_time_ms / 1000, self._limit_s()))
+                    if answer.error_code == 0 and (answer.records or not answer.throttle_time_ms):
+                        return answer
+                    raise_lasting(
+                        answer.error_code,
+                        Wanted(partition, position, size),
+                        self._wire,
+                        self._leaders,
+                        timeout_s=max(_LEAST_S, deadline.remaining_s()),
+                    )
+                    reason = error_name(answer.error_code)
+            except OSError as error:
+                reason = str(error)
+            except ClusterUnavailableError as error:
+                reason = error.reason
+            self.leave()
+            self._leaders.forget(partition)
+            time.sleep(_RETRY_S)
+
+    def leave(self) -> None:
+        """Leave unread what was asked for."""
+        if self._node is not None:
+            self._channels.drop(self._node)
+            self._node = None
+
+    def _ask(self, position: int, size: int, isolation: Isolation) -> bool:
+        """Whether there is a leader, which is asked then."""
+        partition = self._deadline.partition
+        leaders = self._leaders.of([partition], operation="fetch", timeout_s=self._limit_s())
+        node = leaders.get(partition)
+        if node is None:
+            return False
+        channel = self._channels.to(node, operation="fetch", timeout_s=self._limit_s())
+        self._node = node
+        send_fetch(channel, partition, position, max_bytes=size, isolation=isolation)
+        return True
+
+    def _received(self) -> FetchAnswer:
+        node = self._node
+        assert node is not None  # noqa: S101 (it was asked)
+        channel = self._channels.to(node, operation="fetch", timeout_s=self._limit_s())
+        channel.limit(self._limit_s())
+        answer = receive_fetch(channel)
+        self._node = None
+        return answer
+
+    def _limit_s(self) -> float:
+        return max(_LEAST_S, min(self._wire.timeout_s, self._deadline.remaining_s()))
+
+
 class RawLogReader(Closing):
     """Reads raw batches of partitions of one cluster, from their leaders.
 
@@ -427,9 +504,16 @@ class RawLogReader(Closing):
             wire = WireClient(connection, timeout_s=connection.request_timeout_seconds)
             shared = wire, PartitionLeaders(wire)
         self._wire, self._leaders = shared
+        self._channels = Channels(self._wire, timeout_s=self._wire.timeout_s)
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """The cluster."""
+        return self._wire.bootstrap_servers
 
     def close(self) -> None:
-        """Close all connections, unless they are shared with a `KafkaCluster`."""
+        """Close all connections but those that are shared with a `KafkaCluster`."""
+        self._channels.close()
         if self._owns_wire:
             self._wire.close()
 
@@ -452,6 +536,24 @@ class RawLogReader(Closing):
         OffsetOutOfRangeError, AuthorizationFailedError, TopicNotFoundError, CorruptBatchError,
         AuthenticationFailedError.
         """
+        for batches in self.stream(
+            partition, start, end, deadline_s=deadline_s, by_progress=by_progress
+        ):
+            yield from (batch.header for batch in batches)
+
+    def stream(
+        self,
+        partition: TopicPartitionId,
+        start: int,
+        end: int,
+        *,
+        deadline_s: float,
+        by_progress: bool = False,
+    ) -> Iterator[list[LoadedBatch]]:
+        """The batches of `scan` with their bytes, as they come; raises what `scan` raises.
+
+        The next ones are on their way meanwhile. The bytes are overwritten when they are asked for.
+        """
         deadline = _Deadline(partition, end, deadline_s, time.monotonic() + deadline_s)
         position, size, isolation, empty_answers = (
             start,
@@ -459,27 +561,40 @@ class RawLogReader(Closing):
             Isolation.READ_COMMITTED,
             0,
         )
-        while position < end:
-            answer = self._fetch(deadline, position, size, isolation)
-            batches = [batch for batch, _ in judged(answer, partition, isolation)]
-            yield from (
-                batch for batch in batches if batch.last_offset >= start and batch.base_offset < end
-            )
-            if batches:
-                position = max(position, batches[-1].last_offset + 1)
-                size, empty_answers = min(2 * size, LARGEST_FETCH_BYTES), 0
-                if by_progress:
-                    deadline.renew()
-            elif isolation is Isolation.READ_COMMITTED:
-                isolation = (
-                    Isolation.READ_UNCOMMITTED
-                )  # what lies from here on was undecided just now
-            elif answer.high_watermark >= end and empty_answers:
-                return  # nothing is left below the end: compaction may empty even a log's tail
-            else:
-                empty_answers += answer.high_watermark >= end
-                time.sleep(_RETRY_S)
-                deadline.check(position, f"the log ends at {answer.high_watermark}")
+        fetching = _Fetching(self._wire, self._leaders, self._channels, deadline)
+        try:
+            while position < end:
+                answer = fetching.answer(position, size, isolation)
+                batches = [
+                    LoadedBatch(header, data, partition)
+                    for header, data in judged(answer, partition, isolation)
+                ]
+                if batches:
+                    before, position = position, max(position, batches[-1].header.last_offset + 1)
+                    # What lies behind the end is fetched for nothing.
+                    wanted = len(answer.records) / (position - before) * (end - position)
+                    size = min(2 * size, LARGEST_FETCH_BYTES, FIRST_FETCH_BYTES + int(wanted))
+                    empty_answers = 0
+                    if position < end:
+                        fetching.ask(position, size, isolation)
+                    yield [
+                        batch
+                        for batch in batches
+                        if batch.header.last_offset >= start and batch.header.base_offset < end
+                    ]
+                    if by_progress:
+                        deadline.renew()
+                elif isolation is Isolation.READ_COMMITTED:
+                    # what lies from here on was undecided just now
+                    isolation = Isolation.READ_UNCOMMITTED
+                elif answer.high_watermark >= end and empty_answers:
+                    return  # nothing is left below the end: compaction may empty even a log's tail
+                else:
+                    empty_answers += answer.high_watermark >= end
+                    time.sleep(_RETRY_S)
+                    deadline.check(position, f"the log ends at {answer.high_watermark}")
+        finally:
+            fetching.leave()
 
     def read(
         self,
@@ -508,46 +623,3 @@ class RawLogReader(Closing):
             limit_bytes=limit_bytes,
         )
         return bulk.read()
-
-    def _fetch(self, deadline: _Deadline, position: int, size: int, isolation: Isolation) -> Any:  # noqa: ANN401
-        """The answer for one partition, asked of its leader, whoever that is by now."""
-        partition, reason = deadline.partition, "no leader"
-        while True:
-            deadline.check(position, reason)
-            try:
-                leader = self._leader(deadline)
-                if leader is not None:
-                    wanted = Wanted(partition, position, size)
-                    request = fetch_request([wanted], max_bytes=size, isolation=isolation)
-                    response = self._wire.request(
-                        lambda request=request: request,
-                        operation="fetch",
-                        node=leader,
-                        timeout_s=self._limit_s(deadline),
-                        retry=False,
-                    )
-                    answer = response.responses[0].partitions[0]
-                    if answer.error_code == 0 and (answer.records or not response.throttle_time_ms):
-                        return answer
-                    raise_lasting(
-                        answer.error_code,
-                        wanted,
-                        self._wire,
-                        self._leaders,
-                        timeout_s=max(_LEAST_S, deadline.remaining_s()),
-                    )
-                    reason = error_name(answer.error_code)
-            except ClusterUnavailableError as error:
-                reason = error.reason
-            self._leaders.forget(partition)
-            time.sleep(_RETRY_S)
-
-    def _leader(self, deadline: _Deadline) -> int | None:
-        """The broker that leads the partition, None during an election."""
-        leaders = self._leaders.of(
-            [deadline.partition], operation="fetch", timeout_s=self._limit_s(deadline)
-        )
-        return leaders.get(deadline.partition)
-
-    def _limit_s(self, deadline: _Deadline) -> float:
-        return max(_LEAST_S, min(self._wire.timeout_s, deadline.remaining_s()))

@@ -6,6 +6,7 @@ Everything that knows kafka-python's internals (its connection manager and netwo
 import base64
 import contextlib
 import json
+import socket
 import ssl
 import tempfile
 import threading
@@ -118,7 +119,7 @@ def kafka_python_arguments(connection: KafkaConnection) -> dict[str, Any]:
     arguments: dict[str, Any] = {
         "bootstrap_servers": connection.bootstrap_servers.split(","),
         "security_protocol": connection.security_protocol.value,
-        "client_id": "kstreams-assets",
+        "client_id": CLIENT_ID,
         "request_timeout_ms": round(connection.request_timeout_seconds * 1000),
     }
     if connection.security_protocol.uses_ssl:
@@ -183,7 +184,10 @@ def _unreadable(setting: str, error: ssl.SSLError) -> ConfigurationError:
 
 _RETRY_S = 0.1
 _STOP_MS = 2_000
-_LARGEST_RESPONSE = 2**30  # one batch may be as large as the broker's message.max.bytes
+LARGEST_RESPONSE = 2**30
+"""One batch may be as large as the broker's message.max.bytes."""
+CLIENT_ID = "kstreams-assets"
+"""What brokers call us, in their logs and quotas."""
 _SASL_REFUSALS = (
     client_errors.SaslAuthenticationFailedError,
     client_errors.UnsupportedSaslMechanismError,
@@ -283,7 +287,10 @@ class WireClient:
                 if _refusal_reason(error) is not None or late:
                     raise self._failed(operation, limit_s, error) from None
                 if not retry:
-                    raise self.unavailable(operation, limit_s, str(error)) from None
+                    # While it waits before it connects again, kafka-python does not say why.
+                    waits = isinstance(error, client_errors.NodeNotReadyError)
+                    reason = (waits and manager.last_failure) or error
+                    raise self.unavailable(operation, limit_s, str(reason)) from None
             time.sleep(_RETRY_S)
 
     def metadata(
@@ -314,6 +321,20 @@ class WireClient:
         return self.request(
             lambda: request, operation=operation, node=node, timeout_s=timeout_s, retry=retry
         )
+
+    def connected_socket(self, node: int, *, operation: str, timeout_s: float) -> socket.socket:
+        """A connection of its own to a broker, logged in, for the caller to use and to close.
+
+        When the broker ends it because its login has expired (`connections.max.reauth.ms`), the
+        caller asks for another one. Raises what `request` raises.
+        """
+        deadline = time.monotonic() + timeout_s
+        manager = self._connected(operation, deadline, timeout_s)
+        remaining_ms = max(1, round((deadline - time.monotonic()) * 1000))
+        try:
+            return manager.run(_taken_over, manager, node, remaining_ms)
+        except (client_errors.KafkaError, AuthenticationFailedError, RuntimeError) as error:
+            raise self._failed(operation, timeout_s, error) from None
 
     def broker_ids(self, *, operation: str) -> list[int]:
         """The ids of all brokers."""
@@ -397,7 +418,7 @@ class WireClient:
             arguments |= {
                 "request_timeout_ms": timeout_ms,
                 "socket_connection_setup_timeout_ms": timeout_ms,
-                "receive_message_max_bytes": _LARGEST_RESPONSE,
+                "receive_message_max_bytes": LARGEST_RESPONSE,
                 "reconnect_backoff_max_ms": 1_000,
             }
             if provider := arguments.get("sasl_oauth_token_provider"):
@@ -456,13 +477,37 @@ async def _bootstrap(manager: _Manager, timeout_ms: int) -> None:
 async def _send(
     manager: _Manager, make: Callable[[], ApiMessage], node: int | None, timeout_ms: int
 ) -> Any:  # noqa: ANN401
-    if node is not None and manager.cluster.broker_metadata(node) is None:
-        refresh = manager.cluster.refresh_metadata  # pyright: ignore[reportAttributeAccessIssue]
-        await manager.wait_for(manager.call_soon(refresh), timeout_ms)
+    if node is not None:
+        await _known(manager, node, timeout_ms)
     target = manager.least_loaded_node() if node is None else node
     connection = manager.get_connection(target, timeout_ms=timeout_ms)
     sent = connection.send_request(make(), request_timeout_ms=timeout_ms)
     return await manager.wait_for(sent, timeout_ms)
+
+
+async def _known(manager: _Manager, node: int, timeout_ms: int) -> None:
+    """Learn where a broker is."""
+    if manager.cluster.broker_metadata(node) is None:
+        refresh = manager.cluster.refresh_metadata  # pyright: ignore[reportAttributeAccessIssue]
+        await manager.wait_for(manager.call_soon(refresh), timeout_ms)
+
+
+async def _taken_over(manager: _Manager, node: int, timeout_ms: int) -> socket.socket:
+    """The socket of a new connection, which kafka-python forgets."""
+    await _known(manager, node, timeout_ms)
+    connections = manager._conns  # noqa: SLF001
+    shared = connections.pop(node, None)
+    try:
+        connection = manager.get_connection(node, timeout_ms=timeout_ms, pop_on_close=False)
+    finally:
+        connections.pop(node, None)
+        if shared is not None:
+            connections[node] = shared
+    await manager.wait_for(connection.init_future, timeout_ms)
+    transport = connection.transport
+    connection._reauth.cancel()  # noqa: SLF001
+    manager._net.cancel(transport._read_task)  # noqa: SLF001
+    return transport._sock  # noqa: SLF001
 
 
 def _refusal_reason(error: BaseException) -> str | None:

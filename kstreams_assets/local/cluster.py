@@ -13,11 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal, Self
 
-from confluent_kafka import KafkaException
-from confluent_kafka.admin import AdminClient
-
-from kstreams_assets.errors import ConfigurationError, LocalClusterError
-from kstreams_assets.kafka.clients import java_config, librdkafka_config
+from kstreams_assets.errors import ConfigurationError, KafkaError, LocalClusterError
+from kstreams_assets.kafka.clients import java_config
+from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection, PasswordSasl, SecurityProtocol
 from kstreams_assets.kafka.secret import Secret
 from kstreams_assets.local.process import GuardedProcess
@@ -174,6 +172,7 @@ CLIENT_PROPERTIES: Final = "client.properties"
 
 _FORMAT_TIMEOUT_S: Final = 60.0
 _START_TIMEOUT_S: Final = 60.0
+_LOOK_S: Final = 2.0
 _STOP_TIMEOUT_S: Final = 10.0
 _PORT_ATTEMPTS: Final = 3
 _STARTED: Final = "Kafka Server started"
@@ -437,12 +436,13 @@ class LocalCluster:
 
     def _await_metadata(self, node: int, nodes: Sequence[int], deadline: float) -> None:
         address = f"{HOST}:{self._ports[node].internal}"
-        admin = AdminClient({**librdkafka_config(self._connection(address)), "log_level": 0})
+        connection = self._connection(address)
         while True:
-            try:
-                known = admin.list_topics(timeout=2.0).brokers
-            except KafkaException:
-                known = {}
+            with KafkaCluster(connection, timeout_s=_LOOK_S) as cluster:
+                try:
+                    known = cluster.broker_ids()
+                except KafkaError:
+                    known = []
             running = sum(process.running for process in self._processes.values())
             if node + 1 in known and len(known) >= running:
                 return

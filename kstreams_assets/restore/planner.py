@@ -237,12 +237,6 @@ def _notes(found: Facts, topics: Sequence[TopicPlan]) -> Iterable[str]:
         held = [found.holdings.get(partition.source, Holding()) for partition in topic.partitions]
         if lost := sum(holding.lost for holding in held):
             yield f"Kafka had lost {lost:,} offset(s) of {topic.source} before they were backed up."
-        odd = sum(holding.odd_timestamps for holding in held)
-        if odd and request.accept_replaced_timestamps:
-            yield (
-                f"{odd:,} record(s) of {topic.source} have a timestamp of 0 or below and get the"
-                " time of the restore, as accepted."
-            )
     if found.names.group != found.application_id:
         yield (
             f"The application goes on as {found.names.group}: set its application.id, and give its"

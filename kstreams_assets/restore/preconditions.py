@@ -108,7 +108,6 @@ def refusals(
         ),
         *_left_there(found, topics),
         *_rights_on_placed(found),
-        *_timestamps(found, topics),
         *_begun_otherwise(found, topics),
     ]
 
@@ -460,24 +459,6 @@ def _missing_rights(
             f"The user of the target connection has no right {', '.join(missing)} on it.",
             action=f"Give it the right {', '.join(missing)} on {subject}.",
         )
-
-
-def _timestamps(found: Facts, topics: Sequence[TopicPlan]) -> Iterable[Finding]:
-    if found.request.accept_replaced_timestamps:
-        return
-    for topic in topics:
-        odd = sum(
-            found.holdings[partition.source].odd_timestamps
-            for partition in topic.partitions
-            if partition.source in found.holdings
-        )
-        if odd:
-            yield Finding(
-                f"topic {topic.source}",
-                f"{odd:,} record(s) have a timestamp of 0 or below, which the producer replaces by"
-                " the time of the restore.",
-                action="Set accept_replaced_timestamps if that is all right, or exclude the topic.",
-            )
 
 
 def _begun_otherwise(found: Facts, topics: Iterable[TopicPlan]) -> Iterable[Finding]:

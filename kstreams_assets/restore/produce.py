@@ -5,7 +5,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,9 +14,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from kstreams_assets.errors import ForeignRecordsError, KStreamsAssetsError, RestoreRecordsError
-from kstreams_assets.kafka.clients import LibrdkafkaConfig, librdkafka_config
 from kstreams_assets.kafka.cluster import KafkaCluster
-from kstreams_assets.kafka.connection import KafkaConnection
+from kstreams_assets.kafka.connection import CarriedConnection, KafkaConnection
+from kstreams_assets.kafka.record_writer import RecordWriter, WriterLimits
 from kstreams_assets.ktables.snapshots_table import SnapshotsTable, require_snapshot, snapshot_error
 from kstreams_assets.layout import Warehouse
 from kstreams_assets.offsets import OffsetRuns, TopicPartitionId
@@ -183,10 +183,10 @@ def produce(
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """One partition; the configuration holds secrets."""
+    """One partition."""
 
     work: PartitionWork
-    config: LibrdkafkaConfig = field(repr=False)
+    connection: CarriedConnection
     delivery_timeout_s: float
     compression: str
     max_message_bytes: int
@@ -216,13 +216,12 @@ def _bundles(jobs: Sequence[_Job]) -> list[list[_Job]]:
 
 def _run(jobs: Sequence[_Job]) -> list[PartitionProduced]:
     """One Spark task."""
-    from spark_resources.kafka_client import SharedProducer, WriterLimits
     from spark_resources.kafka_writer import produce_partition
 
     first = jobs[0]
     limits = WriterLimits(first.delivery_timeout_s, first.max_message_bytes, first.compression)
-    with SharedProducer(first.config, limits) as producer:
-        return [produce_partition(job.work, producer, settled_end=job.settled_end) for job in jobs]
+    with RecordWriter(first.connection.opened(), limits) as writer:
+        return [produce_partition(job.work, writer, settled_end=job.settled_end) for job in jobs]
 
 
 def _jobs(
@@ -232,12 +231,12 @@ def _jobs(
     connection: KafkaConnection,
     settings: RestoreSettings,
 ) -> list[_Job]:
-    config = librdkafka_config(connection)
+    carried = CarriedConnection.of(connection)
     topics = cluster.describe_topics({work.target.topic for work in works})
     return [
         _Job(
             work=work,
-            config=config,
+            connection=carried,
             delivery_timeout_s=settings.delivery_timeout_s,
             compression=settings.compression,
             max_message_bytes=int(topics[work.target.topic].effective_configs[_MAX_MESSAGE_BYTES]),

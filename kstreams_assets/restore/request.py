@@ -127,7 +127,8 @@ class RestoreRequest(BaseModel):
     )
     accept_replaced_timestamps: bool = Field(
         default=False,
-        description="Let records with a timestamp of 0 or below get the time of the restore.",
+        description="Not needed any more: every timestamp is restored as it was. Verification then"
+        " passes over those of 0 or below, which an earlier release replaced.",
     )
     replication_factor: int | None = Field(
         default=None, description="Of the topics that are created; without it, the source's."

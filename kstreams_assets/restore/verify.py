@@ -9,9 +9,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from kstreams_assets.kafka.clients import librdkafka_config
 from kstreams_assets.kafka.cluster import KafkaCluster
-from kstreams_assets.kafka.connection import KafkaConnection
+from kstreams_assets.kafka.connection import CarriedConnection, KafkaConnection
 from kstreams_assets.offsets import OffsetRange, OffsetRuns, TopicPartitionId
 from kstreams_assets.restore.plan import TopicPlan
 from kstreams_assets.settings import VerifyExtent
@@ -113,7 +112,8 @@ def verify(
         )
         records = sum(len(stretch) for reading in readings for stretch in reading.stretches)
         log(f"Reading back {records:,} records of {len(present)} partitions (verify: {extent}).")
-        task = ReadBackTask(librdkafka_config(connection), connection.request_timeout_seconds)
+        carried = CarriedConnection.of(connection)
+        task = ReadBackTask(carried, connection.request_timeout_seconds)
         found = run_partition_tasks(spark, _bundles(readings), task)
         by_target = {verified.target: verified for bundle in found for verified in bundle}
         partitions = tuple(by_target.get(w.target) or _uncompared(w) for w in present)

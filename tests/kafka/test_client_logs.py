@@ -2,11 +2,11 @@ import logging
 
 import pytest
 
-from kstreams_assets.kafka.clients import LIBRDKAFKA_LOGGER, tame_client_logs
+from kstreams_assets.kafka.clients import tame_client_logs
 
 
 @pytest.mark.parametrize(
-    "name", [LIBRDKAFKA_LOGGER, "kafka.net.connection", "kafka.net.inet", "kafka.net.manager"]
+    "name", ["kafka.cluster", "kafka.net.connection", "kafka.net.inet", "kafka.net.manager"]
 )
 def test_attempts_that_failed_are_no_errors_of_the_program(
     name: str, caplog: pytest.LogCaptureFixture

@@ -1,5 +1,6 @@
-"""One connection, three clients."""
+"""One connection as each client gets it."""
 
+import pickle
 import re
 import ssl
 from pathlib import Path
@@ -10,11 +11,8 @@ from hypothesis import strategies as st
 from pydantic import SecretStr
 
 from kstreams_assets.errors import ConfigurationError, SecretNotFoundError
-from kstreams_assets.kafka.clients import (
-    java_config,
-    librdkafka_config,
-)
-from kstreams_assets.kafka.connection import KafkaConnection
+from kstreams_assets.kafka.clients import java_config
+from kstreams_assets.kafka.connection import CarriedConnection, KafkaConnection
 from kstreams_assets.kafka.wire import ClientCredentialsTokenProvider, kafka_python_arguments
 from tests.kafka.tls import Authority
 
@@ -56,47 +54,61 @@ OIDC = _connection(
 )
 
 
-class TestLibrdkafka:
-    """Names of librdkafka."""
+def _secrets_in_other_places(path: Path, monkeypatch: pytest.MonkeyPatch) -> KafkaConnection:
+    """Secrets and certificates in files and in the environment."""
+    texts = {"ca": AUTHORITY.root, "chain": ISSUED.chain, "key": ISSUED.encrypted("kp")}
+    for name, text in texts.items():
+        (path / name).write_text(text)
+    monkeypatch.setenv("KEY_PASSWORD", "kp")
+    monkeypatch.setenv("PASSWORD", "sasl-pw")
+    monkeypatch.setenv("EXTRA", "extra-secret")
+    return _connection(
+        security_protocol="SASL_SSL",
+        ssl={
+            "ca": str(path / "ca"),
+            "certificate": str(path / "chain"),
+            "private_key": {"file": str(path / "key")},
+            "key_password": {"env": "KEY_PASSWORD"},
+        },
+        sasl={"mechanism": "SCRAM-SHA-512", "username": "u", "password": {"env": "PASSWORD"}},
+        extra_kafka_python={"socks_password": {"env": "EXTRA"}, "retry_backoff_ms": 7},
+    )
 
-    def test_plaintext(self) -> None:
-        config = librdkafka_config(_connection(request_timeout_seconds=5))
-        assert config == {
-            "bootstrap.servers": "a:1,b:2",
-            "security.protocol": "PLAINTEXT",
-            "client.id": "kstreams-assets",
-            "socket.timeout.ms": 5000,
-            "socket.connection.setup.timeout.ms": 5000,
-        }
 
-    def test_password(self) -> None:
-        config = librdkafka_config(_password("SCRAM-SHA-512"))
-        assert config["sasl.mechanism"] == "SCRAM-SHA-512"
-        assert (config["sasl.username"], config["sasl.password"]) == ("user", "pw")
+class TestCarried:
+    """A connection that goes to tasks in other processes, where no place of a secret is."""
+
+    def test_it_needs_no_place_any_more_and_shows_nothing(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        connection = _secrets_in_other_places(tmp_path, monkeypatch)
+        here = kafka_python_arguments(connection)
+        carried = CarriedConnection.of(connection)
+        sent = pickle.dumps(carried)
+        monkeypatch.undo()
+        for file in tmp_path.iterdir():
+            file.unlink()
+
+        arrived: CarriedConnection = pickle.loads(sent)  # noqa: S301 (our own)
+        opened = arrived.opened()
+
+        there = kafka_python_arguments(opened)
+        assert isinstance(there.pop("ssl_context"), ssl.SSLContext)
+        assert there == {name: value for name, value in here.items() if name != "ssl_context"}
+        assert there["sasl_plain_password"] == "sasl-pw"
+        assert (there["socks_password"], there["retry_backoff_ms"]) == ("extra-secret", 7)
+        for text in (repr(carried), repr(arrived), repr(opened)):
+            assert "sasl-pw" not in text
+            assert "extra-secret" not in text
+
+    def test_one_without_secrets(self) -> None:
+        connection = _connection(request_timeout_seconds=5)
+        assert CarriedConnection.of(connection).opened() == connection
 
     def test_oidc(self) -> None:
-        config = librdkafka_config(OIDC)
-        assert config["sasl.oauthbearer.method"] == "oidc"
-        assert config["sasl.oauthbearer.client.secret"] == "cs"
-        assert config["sasl.oauthbearer.scope"] == "kafka"
-
-    def test_mutual_tls(self) -> None:
-        config = librdkafka_config(
-            _mutual(ISSUED.encrypted("kp"), key_password=SecretStr("kp"), verify_host_name=False)
-        )
-        assert config["ssl.ca.pem"] == AUTHORITY.root
-        assert config["ssl.certificate.pem"] == ISSUED.chain
-        assert "ENCRYPTED" in str(config["ssl.key.pem"])
-        assert config["ssl.key.password"] == "kp"
-        assert config["ssl.endpoint.identification.algorithm"] == "none"
-
-    def test_extras_win(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setenv("X", "from-env")
-        extras = {"client.id": "mine", "some.password": {"env": "X"}, "fetch.max.bytes": 7}
-        config = librdkafka_config(_connection(extra_librdkafka=extras))
-        assert config["client.id"] == "mine"
-        assert config["some.password"] == "from-env"
-        assert config["fetch.max.bytes"] == 7
+        opened = CarriedConnection.of(OIDC).opened()
+        provider = kafka_python_arguments(opened)["sasl_oauth_token_provider"]
+        assert isinstance(provider, ClientCredentialsTokenProvider)
 
 
 class TestJava:
@@ -220,7 +232,7 @@ class TestKafkaPython:
         assert context.verify_mode is ssl.CERT_REQUIRED
 
 
-@pytest.mark.parametrize("render", [librdkafka_config, java_config, kafka_python_arguments])
+@pytest.mark.parametrize("render", [CarriedConnection.of, java_config, kafka_python_arguments])
 def test_missing_secret_names_setting_and_source(render) -> None:
     sasl = {"mechanism": "PLAIN", "username": "u", "password": {"env": "NOT_SET_ANYWHERE"}}
     connection = _connection(security_protocol="SASL_PLAINTEXT", sasl=sasl)

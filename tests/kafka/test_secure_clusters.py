@@ -22,6 +22,7 @@ from confluent_kafka.admin import (
 from kafka import KafkaAdminClient
 from pydantic import SecretStr
 
+from examples.streams.librdkafka import librdkafka_config
 from kstreams_assets.errors import (
     AuthenticationFailedError,
     AuthorizationFailedError,
@@ -30,7 +31,6 @@ from kstreams_assets.errors import (
 )
 from kstreams_assets.kafka.clients import (
     java_config,
-    librdkafka_config,
     tame_client_logs,
 )
 from kstreams_assets.kafka.cluster import KafkaCluster

@@ -206,12 +206,6 @@ class TestNotes:
         found = findings(holdings={partition_of("orders"): Holding(lost=1234)})
         assert _has_note(found, "lost 1,234 offset(s) of orders")
 
-    def test_replaced_timestamps_that_are_accepted(self) -> None:
-        odd = {partition_of("orders"): Holding(records=9, odd_timestamps=3)}
-        accepted = findings(RestoreRequest(accept_replaced_timestamps=True), holdings=odd)
-        assert _has_note(accepted, "3 record(s) of orders", "as accepted")
-        assert not _has_note(findings(holdings=odd), "as accepted")
-
     def test_another_application_id_and_headers(self) -> None:
         assert _has_note(findings(RestoreRequest(application_id="b")), "goes on as b")
         headers = OriginalHeaders(timestamp=True)

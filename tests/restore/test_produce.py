@@ -112,7 +112,7 @@ def test_an_error_of_a_task_arrives_with_its_facts(
     topic = unique_name("small")
     cluster.create_topics([TopicSpec(topic, 2, 1, {"max.message.bytes": "1000"})])
     works = _works(tmp_path, topic, [1, 2], value_bytes=990)
-    with pytest.raises(ProduceRefusedError, match="MSG_SIZE_TOO_LARGE") as caught:
+    with pytest.raises(ProduceRefusedError, match="MESSAGE_SIZE_TOO_LARGE") as caught:
         produce(spark.spark_session, works, connection, settings=SETTINGS, log=_quiet)
     assert caught.value.source_offset == 0
     assert caught.value.partition in (f"{topic}-0", f"{topic}-1")

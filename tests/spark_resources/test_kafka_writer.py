@@ -1,6 +1,6 @@
 """One partition is written as it was, once, in order, up to the first record that is refused."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 import pyarrow as pa
@@ -14,16 +14,14 @@ from kstreams_assets.errors import (
     RestoreRecordsError,
     TopicNotFoundError,
 )
-from kstreams_assets.kafka.clients import librdkafka_config
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
+from kstreams_assets.kafka.record_writer import Acknowledged, RecordWriter, WriterLimits
 from kstreams_assets.kafka.topics import TopicSpec
 from kstreams_assets.local.cluster import LocalCluster
 from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.warehouse.restores import PartitionProduced
-from spark_resources import kafka_client as shared_producer
 from spark_resources import kafka_writer
-from spark_resources.kafka_client import SharedProducer, WriterLimits
 from spark_resources.kafka_writer import produce_partition
 from spark_resources.partition_records import PartitionWork
 from tests.backup.reading import consume
@@ -64,11 +62,16 @@ class Target:
         return name
 
     def produce(
-        self, work: PartitionWork, *, timeout_s: float = 30.0, max_bytes: int = 4_000_000
+        self,
+        work: PartitionWork,
+        *,
+        timeout_s: float = 30.0,
+        max_bytes: int = 4_000_000,
+        compression: str = "none",
     ) -> PartitionProduced:
-        limits = WriterLimits(timeout_s, max_bytes)
-        with SharedProducer(librdkafka_config(self.connection), limits) as producer:
-            return produce_partition(work, producer, settled_end=0)
+        limits = WriterLimits(timeout_s, max_bytes, compression)
+        with RecordWriter(self.connection, limits) as writer:
+            return produce_partition(work, writer, settled_end=0)
 
     def write_foreign(self, topic: str) -> None:
         producer = Producer({"bootstrap.servers": self.servers})
@@ -94,16 +97,20 @@ def _between_batches(
 ) -> None:
     """Do something once so many batches are acknowledged."""
     original = kafka_writer.work_records
-    write = kafka_writer._Writer.write
-    batches = 0
+    write = RecordWriter.write
 
-    def acting(writer: kafka_writer._Writer, batch: pa.RecordBatch) -> None:
-        nonlocal batches
-        write(writer, batch)
-        if batches == after:
-            writer.finish()
-            act()
-        batches += 1
+    def acting(
+        writer: RecordWriter,
+        partition: TopicPartitionId,
+        records: Iterable[pa.RecordBatch],
+        *,
+        first: int,
+    ) -> Iterator[Acknowledged]:
+        for number, batch in enumerate(records):
+            yield from write(writer, partition, [batch], first=first)
+            if number == after:
+                act()
+            first += batch.num_rows
 
     def small(work: PartitionWork, *, skip: int = 0) -> Iterator[pa.RecordBatch]:
         for batch in original(work, skip=skip):
@@ -111,10 +118,11 @@ def _between_batches(
                 yield batch[start : start + 100]
 
     monkeypatch.setattr(kafka_writer, "work_records", small)
-    monkeypatch.setattr(kafka_writer._Writer, "write", acting)
+    monkeypatch.setattr(RecordWriter, "write", acting)
 
 
-def test_every_oddity_arrives(target: Target, tmp_path: Path) -> None:
+@pytest.mark.parametrize("compression", ["none", "gzip", "snappy", "lz4", "zstd"])
+def test_every_oddity_arrives(target: Target, tmp_path: Path, compression: str) -> None:
     records = [
         Stored(0, value, key, 1_000 + index, HEADERS[index % len(HEADERS)])
         for index, (key, value) in enumerate(
@@ -123,7 +131,7 @@ def test_every_oddity_arrives(target: Target, tmp_path: Path) -> None:
             for value in (None, b"", b"text", BINARY, b"\x00" * 7, BINARY * 4096)
         )
     ]
-    times = (-1, 1, 999, 1_700_000_000_123, -7, 253_402_300_799_999, 2**63 - 1)
+    times = (-1, 0, 1, 999, 1_700_000_000_123, -7, 253_402_300_799_999, 2**63 - 1)
     records += [Stored(0, b"time", b"%d" % time_ms, time_ms) for time_ms in times]
     offsets = [n * 3 if n < 10 else n * 3 + 100 for n in range(len(records))]
     records = [
@@ -134,7 +142,7 @@ def test_every_oddity_arrives(target: Target, tmp_path: Path) -> None:
     path = span_file(tmp_path / "f", records, partition=2)
     work = work_of(TopicPartitionId(topic, 2), [path], [(0, 1000)], len(records))
 
-    produced = target.produce(work)
+    produced = target.produce(work, compression=compression)
 
     arrived = consume(target.servers, topic, partitions=3)
     assert [(r.partition, r.offset) for r in arrived] == [(2, n) for n in range(len(records))]
@@ -145,16 +153,7 @@ def test_every_oddity_arrives(target: Target, tmp_path: Path) -> None:
         if stored.timestamp_ms >= -1:  # a consumer of confluent-kafka shows no others
             assert record.timestamp_ms == stored.timestamp_ms
     assert list(produced.runs) == [(offset, n, 1) for n, offset in enumerate(offsets)]
-    assert (produced.records, produced.resumed, produced.end) == (31, 0, 31)
-
-
-def test_a_timestamp_of_zero_becomes_now(target: Target, tmp_path: Path) -> None:
-    """librdkafka cannot send it: the plan has told the user."""
-    topic = target.topic()
-    path = span_file(tmp_path / "f", [Stored(0, timestamp_ms=0)])
-    target.produce(work_of(TopicPartitionId(topic, 0), [path], [(0, 1)], 1))
-    [record] = consume(target.servers, topic)
-    assert record.timestamp_ms > 1_700_000_000_000
+    assert (produced.records, produced.resumed, produced.end) == (32, 0, 32)
 
 
 def test_a_second_call_goes_on_where_the_first_one_ended(target: Target, tmp_path: Path) -> None:
@@ -192,26 +191,20 @@ def test_a_record_too_large_is_named_and_nothing_follows_it(target: Target, tmp_
     large = Stored(5_000, b"x" * 20_000)
     path = _numbered(tmp_path / "f", 9_000, bad={5_000: large})
     work = work_of(TopicPartitionId(topic, 0), [path], [(0, 9_000)], 9_000)
-    with pytest.raises(ProduceRefusedError, match="MSG_SIZE_TOO_LARGE") as caught:
+    with pytest.raises(ProduceRefusedError, match="MESSAGE_SIZE_TOO_LARGE") as caught:
         target.produce(work, max_bytes=20_000)
     assert caught.value.source_offset == 5_000
     assert target.values(topic) == [b"%d" % n for n in range(5_000)]
 
 
-def test_a_record_larger_than_the_queue(
-    target: Target, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(shared_producer, "_QUEUE_KBYTES", 1_024)
+def test_records_larger_than_a_batch(target: Target, tmp_path: Path) -> None:
     topic = target.topic()
-    bad = {n: Stored(n, b"%d" % n * 500_000) for n in (3, 7)}
+    bad = {n: Stored(n, b"%d" % n * 2_500_000) for n in (3, 7)}
     path = _numbered(tmp_path / "f", 2_000, bad=bad)
     target.produce(work_of(TopicPartitionId(topic, 0), [path], [(0, 2_000)], 2_000))
-    values = target.values(topic)
-    assert [value and len(value) for value in values][:9] == [1] * 3 + [500_000] + [1] * 3 + [
-        500_000,
-        1,
-    ]
-    assert len(values) == 2_000
+    lengths = [value and len(value) for value in target.values(topic)]
+    assert lengths[:9] == [1] * 3 + [2_500_000] + [1] * 3 + [2_500_000, 1]
+    assert len(lengths) == 2_000
 
 
 def test_records_of_somebody_else_are_noticed(

@@ -1,8 +1,10 @@
-"""Reading a real broker's records as columns: nothing lost, nothing changed, bounded."""
+"""Reading a real broker's committed records as columns: nothing lost or changed, all accounted."""
 
+import pickle
 import time
 from collections.abc import Iterator
-from itertools import chain
+from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import Producer
@@ -12,27 +14,34 @@ from confluent_kafka.admin import (
 )
 
 from kstreams_assets.errors import (
+    AuthenticationFailedError,
     AuthorizationFailedError,
     ClusterUnavailableError,
-    ConfigurationError,
     OffsetOutOfRangeError,
     TopicNotFoundError,
 )
-from kstreams_assets.kafka.clients import LibrdkafkaConfig, librdkafka_config
 from kstreams_assets.kafka.cluster import KafkaCluster
-from kstreams_assets.kafka.connection import KafkaConnection
+from kstreams_assets.kafka.connection import (
+    CarriedConnection,
+    KafkaConnection,
+    PasswordSasl,
+    Secret,
+    SecurityProtocol,
+)
+from kstreams_assets.kafka.raw_batch import RangeTally, Tallies
+from kstreams_assets.kafka.raw_log import RawLogReader
 from kstreams_assets.kafka.topics import TopicSpec
 from kstreams_assets.local.cluster import LocalCluster
 from kstreams_assets.offsets import TopicPartitionId
-from spark_resources.comparison import RecordColumns
-from spark_resources.kafka_reader import KafkaReader
+from spark_resources.span_tasks import committed
+from spark_resources.work import ReadRange
 from tests.backup.acls import Acls
 from tests.backup.writing import RawRecord, write_raw
 from tests.streams.cluster import unique_name
 
 pytestmark = pytest.mark.kafka
 
-CREATE_TIME, LOG_APPEND_TIME = 1, 2
+CREATE_TIME, LOG_APPEND_TIME = 0, 1
 
 
 @pytest.fixture
@@ -46,9 +55,9 @@ def cluster(kafka_cluster: LocalCluster) -> Iterator[KafkaCluster]:
 
 
 @pytest.fixture
-def reader(cluster: KafkaCluster) -> Iterator[KafkaReader]:
+def reader(cluster: KafkaCluster) -> Iterator[RawLogReader]:
     """A reader of the shared broker."""
-    with KafkaReader(librdkafka_config(cluster.connection), idle_timeout_s=20) as found:
+    with RawLogReader(cluster.connection) as found:
         yield found
 
 
@@ -70,14 +79,28 @@ def write(cluster: KafkaCluster, partition: TopicPartitionId, *values: bytes | N
     assert producer.flush(20) == 0
 
 
-def read(reader: KafkaReader, partition: TopicPartitionId, start: int, stop: int) -> RecordColumns:
-    """All that is read, in one piece."""
-    chunks = list(reader.read(partition, start, stop))
-    return RecordColumns._make(list(chain(*columns)) for columns in zip(*chunks, strict=True))
+def read(
+    reader: RawLogReader,
+    partition: TopicPartitionId,
+    start: int,
+    stop: int,
+    *,
+    tally: RangeTally | None = None,
+    idle_timeout_s: float = 20,
+) -> list[dict[str, Any]]:
+    """All that is read."""
+    seen = Tallies([tally or RangeTally(start, stop)])
+    stretch = ReadRange(partition, start, stop)
+    found = committed(reader, stretch, seen, idle_timeout_s=idle_timeout_s)
+    return [row for batch in found for row in batch.to_pylist()]
+
+
+def offsets(rows: list[dict[str, Any]]) -> list[int]:
+    return [row["offset"] for row in rows]
 
 
 def test_every_part_of_a_record_comes_as_it_was_written(
-    cluster: KafkaCluster, reader: KafkaReader
+    cluster: KafkaCluster, reader: RawLogReader
 ) -> None:
     partition = partition_of_new_topic(cluster)
     headers = [("é", b"1"), ("a", None), ("é", b""), ("a", b"2")]
@@ -93,39 +116,41 @@ def test_every_part_of_a_record_comes_as_it_was_written(
         ],
     )
 
-    assert read(reader, partition, 0, 4) == RecordColumns(
-        offsets=[0, 1, 2, 3],
-        times=[(CREATE_TIME, 5), (CREATE_TIME, 3), (CREATE_TIME, 0), (CREATE_TIME, 2**41)],
-        keys=[b"key", b"", None, b"\xff"],
-        values=[b"value", None, b"", b"\x00\xff"],
-        headers=[headers, None, None, None],
-    )
+    told = [(row["offset"], row["timestamp_ms"]) for row in read(reader, partition, 0, 4)]
+    assert told == [(0, 5), (1, 3), (2, 0), (3, 2**41)]
+    found = read(reader, partition, 0, 4)
+    assert [row["timestamp_type"] for row in found] == [CREATE_TIME] * 4
+    assert [row["key"] for row in found] == [b"key", b"", None, b"\xff"]
+    assert [row["value"] for row in found] == [b"value", None, b"", b"\x00\xff"]
+    pairs = [{"key": key, "value": value} for key, value in headers]
+    assert [row["headers"] for row in found] == [pairs, None, None, None]
 
 
-def test_log_append_time_is_seen(cluster: KafkaCluster, reader: KafkaReader) -> None:
+def test_log_append_time_is_seen(cluster: KafkaCluster, reader: RawLogReader) -> None:
     partition = partition_of_new_topic(cluster, message_timestamp_type="LogAppendTime")
     write(cluster, partition, b"x")
 
-    ((kind, _),) = read(reader, partition, 0, 1).times
+    (row,) = read(reader, partition, 0, 1)
 
-    assert kind == LOG_APPEND_TIME
+    assert row["timestamp_type"] == LOG_APPEND_TIME
+    assert row["timestamp_ms"] > 1_700_000_000_000
 
 
-@pytest.mark.parametrize(("start", "stop"), [(0, 3_000), (0, 1), (1_234, 1_240), (2_999, 9_999)])
+@pytest.mark.parametrize(("start", "stop"), [(0, 3_000), (0, 1), (1_234, 1_240), (2_999, 3_000)])
 def test_exactly_the_offsets_asked_for_are_read(
-    cluster: KafkaCluster, reader: KafkaReader, start: int, stop: int
+    cluster: KafkaCluster, reader: RawLogReader, start: int, stop: int
 ) -> None:
     partition = partition_of_new_topic(cluster)
     write(cluster, partition, *(b"%d" % number for number in range(3_000)))
 
     found = read(reader, partition, start, stop)
 
-    assert found.offsets == list(range(start, min(stop, 3_000)))
-    assert found.values == [b"%d" % number for number in found.offsets]
+    assert offsets(found) == list(range(start, stop))
+    assert [row["value"] for row in found] == [b"%d" % number for number in range(start, stop)]
 
 
 def test_only_committed_records_are_read_and_their_gaps_passed_over(
-    cluster: KafkaCluster, reader: KafkaReader
+    cluster: KafkaCluster, reader: RawLogReader
 ) -> None:
     partition = partition_of_new_topic(cluster)
     producer = Producer(
@@ -141,19 +166,22 @@ def test_only_committed_records_are_read_and_their_gaps_passed_over(
         producer.flush(20)
         end(20)
     # offsets: data, marker, aborted, marker, data, marker, aborted, marker
-    assert read(reader, partition, 0, 8).offsets == [0, 4]
-    assert read(reader, partition, 0, 3).offsets == [0]
+    tally = RangeTally(0, 8)
+    assert offsets(read(reader, partition, 0, 8, tally=tally)) == [0, 4]
+    assert (tally.visible, tally.aborted, tally.markers, tally.holes) == (2, 2, 4, 0)
+    assert offsets(read(reader, partition, 0, 3)) == [0]
     producer.begin_transaction()
     producer.produce(partition.topic, b"open")
     assert producer.flush(20) == 0
 
-    assert read(reader, partition, 0, 9).offsets == [0, 4]
+    with pytest.raises(OffsetOutOfRangeError, match="holds offsets 0 to 8, not 8"):
+        read(reader, partition, 0, 9)
 
     producer.abort_transaction(20)
 
 
 def test_one_reader_reads_many_stretches_quickly(
-    cluster: KafkaCluster, reader: KafkaReader
+    cluster: KafkaCluster, reader: RawLogReader
 ) -> None:
     partitions = [partition_of_new_topic(cluster) for _ in range(2)]
     for partition in partitions:
@@ -163,26 +191,30 @@ def test_one_reader_reads_many_stretches_quickly(
     began = time.monotonic()
     for start in range(0, 100, 10):
         for partition in partitions:
-            values = read(reader, partition, start, start + 10).values
-            assert values == [b"%d" % number for number in range(start, start + 10)]
+            found = read(reader, partition, start, start + 10)
+            assert [row["value"] for row in found] == [
+                b"%d" % number for number in range(start, start + 10)
+            ]
 
     # A fetch that waits at a log's end holds the next one up: 20 times the default of 500 ms.
     assert time.monotonic() - began < 5
 
 
-def test_large_records_do_not_pile_up(cluster: KafkaCluster, reader: KafkaReader) -> None:
+def test_large_records_do_not_pile_up(cluster: KafkaCluster, reader: RawLogReader) -> None:
     partition = partition_of_new_topic(cluster, max_message_bytes="5000000")
     write(cluster, partition, *(b"x" for _ in range(600)))
     write(cluster, partition, *(bytes(900_000) for _ in range(200)))
 
-    sizes = [sum(map(len, filter(None, chunk.values))) for chunk in reader.read(partition, 0, 800)]
+    stretch = ReadRange(partition, 0, 800)
+    found = committed(reader, stretch, Tallies([]), idle_timeout_s=20)
+    sizes = [batch.nbytes for batch in found]
 
-    assert sum(sizes) == 600 + 200 * 900_000
-    assert max(sizes) < 100_000_000
+    assert sum(sizes) > 600 + 200 * 900_000
+    assert max(sizes) < 30_000_000
 
 
 def test_an_offset_that_the_log_lost_is_an_error(
-    cluster: KafkaCluster, reader: KafkaReader
+    cluster: KafkaCluster, reader: RawLogReader
 ) -> None:
     partition = partition_of_new_topic(cluster)
     write(cluster, partition, *(b"x" for _ in range(20)))
@@ -192,27 +224,22 @@ def test_an_offset_that_the_log_lost_is_an_error(
         read(reader, partition, 0, 20)
 
 
-def test_a_topic_that_is_not_there_is_an_error(reader: KafkaReader) -> None:
+def test_a_topic_that_is_not_there_is_an_error(reader: RawLogReader) -> None:
     with pytest.raises(TopicNotFoundError, match="absent-topic"):
         read(reader, TopicPartitionId("absent-topic", 0), 0, 20)
 
 
 def test_it_gives_up_when_no_broker_answers() -> None:
-    config: LibrdkafkaConfig = {"bootstrap.servers": "127.0.0.1:1"}
+    connection = KafkaConnection(bootstrap_servers="127.0.0.1:1", request_timeout_seconds=1)
     began = time.monotonic()
 
     with (
-        KafkaReader(config, idle_timeout_s=1.5) as reader,
-        pytest.raises(ClusterUnavailableError, match=r"fetch orders-3 from offset 7.*refused"),
+        RawLogReader(connection) as reader,
+        pytest.raises(ClusterUnavailableError, match=r"fetch orders-3 from offset 7.*REFUSED"),
     ):
-        read(reader, TopicPartitionId("orders", 3), 7, 20)
+        read(reader, TopicPartitionId("orders", 3), 7, 20, idle_timeout_s=1.5)
 
     assert time.monotonic() - began < 10
-
-
-def test_settings_that_librdkafka_refuses_are_told() -> None:
-    with pytest.raises(ConfigurationError, match="librdkafka refuses"):
-        KafkaReader({"bootstrap.servers": "127.0.0.1:1", "no.such": "x"}, idle_timeout_s=1)
 
 
 PASSWORD = "bob-secret"
@@ -231,28 +258,39 @@ def secure_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCl
         yield cluster
 
 
-def test_the_right_to_read_the_topic_is_all_it_needs(secure_cluster: LocalCluster) -> None:
+def test_the_right_to_read_the_topic_is_all_it_needs(
+    secure_cluster: LocalCluster, tmp_path: Path
+) -> None:
     inner = KafkaConnection(bootstrap_servers=secure_cluster.internal_bootstrap_servers)
     with KafkaCluster(inner) as cluster:
         allowed, denied = (partition_of_new_topic(cluster) for _ in range(2))
         write(cluster, allowed, b"x", b"y")
     acls = Acls(secure_cluster.internal_bootstrap_servers)
     acls.allow(ResourceType.TOPIC, allowed.topic, AclOperation.READ)
-    config: LibrdkafkaConfig = {
-        "bootstrap.servers": secure_cluster.bootstrap_servers,
-        "security.protocol": "SASL_PLAINTEXT",
-        "sasl.mechanism": "SCRAM-SHA-512",
-        "sasl.username": "bob",
-        "sasl.password": PASSWORD,
-    }
+    password = tmp_path / "password"
+    password.write_text(PASSWORD)
+    connection = KafkaConnection(
+        bootstrap_servers=secure_cluster.bootstrap_servers,
+        security_protocol=SecurityProtocol.SASL_PLAINTEXT,
+        sasl=PasswordSasl(
+            mechanism="SCRAM-SHA-512", username="bob", password=Secret(file=str(password))
+        ),
+        request_timeout_seconds=5,
+    )
+    carried = CarriedConnection.of(connection)
+    assert PASSWORD not in repr(carried)
+    # As tasks get it, where the file may not be.
+    password.unlink()
+    sent: CarriedConnection = pickle.loads(pickle.dumps(carried))  # noqa: S301 (our own)
 
-    with KafkaReader(config, idle_timeout_s=20) as reader:
-        assert read(reader, allowed, 0, 2).values == [b"x", b"y"]
-        with pytest.raises(AuthorizationFailedError, match=f"READ on topic {denied.topic}"):
+    with RawLogReader(sent.opened()) as reader:
+        assert [row["value"] for row in read(reader, allowed, 0, 2)] == [b"x", b"y"]
+        with pytest.raises(AuthorizationFailedError, match=f"topic {denied.topic}"):
             read(reader, denied, 0, 2)
+    password.write_text("wrong-one")
     with (
-        KafkaReader({**config, "sasl.password": "wrong"}, idle_timeout_s=2) as reader,
-        pytest.raises(ClusterUnavailableError, match=r"(?i)authentication") as refused,
+        RawLogReader(CarriedConnection.of(connection).opened()) as reader,
+        pytest.raises(AuthenticationFailedError, match=r"(?i)authentication") as refused,
     ):
         read(reader, allowed, 0, 2)
-    assert "wrong" not in str(refused.value)
+    assert "wrong-one" not in str(refused.value)

@@ -1,0 +1,283 @@
+"""Connections to brokers for what is large: records that are fetched or produced.
+
+kafka-python connects and logs in, then its socket is taken over: its network loop copies each byte
+five times, which took six times as much CPU as receiving them here [measured].
+"""
+
+import socket
+import struct
+from collections import deque
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from kstreams_assets.closing import Closing
+from kstreams_assets.kafka.leaders import Isolation
+from kstreams_assets.kafka.wire import CLIENT_ID, LARGEST_RESPONSE, WireClient
+from kstreams_assets.offsets import TopicPartitionId
+
+_FRAME: Final = struct.Struct(">i")
+_REQUEST: Final = struct.Struct(">hhi")
+_SMALL: Final = 65_536
+"""Up to so many bytes one more copy costs less than another call of the system."""
+
+
+class Channel(Closing):
+    """A connection to one broker, logged in, on which answers come in the order of requests.
+
+    Every method raises OSError when the connection fails or nothing moves for `timeout_s`: it is of
+    no more use then.
+    """
+
+    def __init__(self, connected: socket.socket, *, timeout_s: float) -> None:
+        self._socket = connected
+        self.limit(timeout_s)
+        self._asked: deque[int] = deque()
+        self._number = 0
+        self._buffers = [bytearray(), bytearray()]
+        self._head = bytearray(_FRAME.size)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._socket.close()
+
+    @property
+    def waiting(self) -> int:
+        """How many requests have no answer yet."""
+        return len(self._asked)
+
+    def limit(self, timeout_s: float) -> None:
+        """From now on give up when nothing moves for so long."""
+        self._socket.settimeout(timeout_s)
+
+    def send(self, api_key: int, version: int, body: Sequence[bytes | memoryview]) -> None:
+        """Send a request in a version that is not flexible: header and body without tags."""
+        self._number += 1
+        header = _REQUEST.pack(api_key, version, self._number) + _string(CLIENT_ID)
+        size = len(header) + sum(len(part) for part in body)
+        waiting = _FRAME.pack(size) + header
+        for part in body:
+            if len(part) <= _SMALL:
+                waiting += bytes(part)
+                continue
+            self._socket.sendall(waiting)
+            self._socket.sendall(part)
+            waiting = b""
+        if waiting:
+            self._socket.sendall(waiting)
+        self._asked.append(self._number)
+
+    def receive(self) -> memoryview:
+        """The body of the next answer; it is overwritten by the next but one."""
+        self._fill(memoryview(self._head))
+        (size,) = _FRAME.unpack(self._head)
+        if not _FRAME.size <= size <= LARGEST_RESPONSE:
+            message = f"an answer of {size} bytes"
+            raise ConnectionError(message)
+        self._buffers.reverse()
+        if len(self._buffers[0]) < size:
+            self._buffers[0] = bytearray(size)
+        answer = memoryview(self._buffers[0])[:size]
+        self._fill(answer)
+        if not self._asked or _FRAME.unpack_from(answer)[0] != self._asked.popleft():
+            message = "an answer to something else"
+            raise ConnectionError(message)
+        return answer[_FRAME.size :]
+
+    def _fill(self, view: memoryview) -> None:
+        position = 0
+        while position < len(view):
+            received = self._socket.recv_into(view[position:])
+            if not received:
+                message = "the broker closed the connection"
+                raise ConnectionError(message)
+            position += received
+
+
+class Channels(Closing):
+    """Channels to the brokers of one cluster, each opened when it is first used; for one thread."""
+
+    def __init__(self, wire: WireClient, *, timeout_s: float) -> None:
+        self._wire, self._timeout_s = wire, timeout_s
+        self._channels: dict[int, Channel] = {}
+
+    def to(self, node: int, *, operation: str, timeout_s: float) -> Channel:
+        """The channel to a broker.
+
+        Raises ClusterUnavailableError, AuthenticationFailedError, SecretNotFoundError.
+        """
+        if node not in self._channels:
+            connected = self._wire.connected_socket(node, operation=operation, timeout_s=timeout_s)
+            self._channels[node] = Channel(connected, timeout_s=self._timeout_s)
+        return self._channels[node]
+
+    def drop(self, node: int) -> None:
+        """Close the channel to a broker: after an error, or to leave answers unread."""
+        channel = self._channels.pop(node, None)
+        if channel is not None:
+            channel.close()
+
+    def close(self) -> None:
+        """Close all."""
+        for node in [*self._channels]:
+            self.drop(node)
+
+
+class Aborted(NamedTuple):
+    """A transaction that was aborted, from its first offset in the partition on."""
+
+    producer_id: int
+    first_offset: int
+
+
+class FetchAnswer(NamedTuple):
+    """What a broker says of one partition; `records` are whole batches, but perhaps the last."""
+
+    throttle_time_ms: int
+    error_code: int
+    high_watermark: int
+    last_stable_offset: int
+    log_start_offset: int
+    aborted_transactions: tuple[Aborted, ...]
+    records: memoryview
+
+
+_FETCH: Final = (1, 11)
+"""Key and version: what every broker from 2.3 on answers, and the last that is not flexible."""
+_FETCH_HEAD: Final = struct.Struct(">iiiibiii")
+_FETCH_PARTITION: Final = struct.Struct(">iiiqqi")
+_FETCH_ANSWER: Final = struct.Struct(">ihii")
+_FETCHED_PARTITION: Final = struct.Struct(">iihqqqi")
+_ABORTED: Final = struct.Struct(">qq")
+_BEHIND_ABORTED: Final = struct.Struct(">ii")
+_UNKNOWN: Final = -1
+
+
+def send_fetch(
+    channel: Channel,
+    partition: TopicPartitionId,
+    position: int,
+    *,
+    max_bytes: int,
+    isolation: Isolation,
+) -> None:
+    """Ask for batches from an offset on; it is answered at once, with one batch at least."""
+    replica, wait_ms, least, session, epoch, topics = _UNKNOWN, 0, 0, 0, _UNKNOWN, 1
+    partitions, leader_epoch, log_start = 1, _UNKNOWN, _UNKNOWN
+    body = [
+        _FETCH_HEAD.pack(
+            replica, wait_ms, least, max_bytes, isolation.value, session, epoch, topics
+        ),
+        _string(partition.topic),
+        _FETCH_PARTITION.pack(
+            partitions, partition.partition, leader_epoch, position, log_start, max_bytes
+        ),
+        _FRAME.pack(0),  # topics to forget
+        _string(""),  # rack
+    ]
+    channel.send(*_FETCH, [b"".join(body)])
+
+
+def receive_fetch(channel: Channel) -> FetchAnswer:
+    """The answer to the request before; its records are overwritten by the next but one.
+
+    Raises OSError, also for an answer that cannot be read.
+    """
+    body = channel.receive()
+    try:
+        throttle_ms, error_code, _, topics = _FETCH_ANSWER.unpack_from(body)
+        if error_code or topics != 1:
+            return FetchAnswer(throttle_ms, error_code or _UNKNOWN, 0, 0, 0, (), body[:0])
+        at = _behind_string(body, _FETCH_ANSWER.size)
+        _, _, error, high, stable, log_start, count = _FETCHED_PARTITION.unpack_from(body, at)
+        at += _FETCHED_PARTITION.size
+        aborted: list[Aborted] = []
+        for _ in range(max(count, 0)):
+            aborted.append(Aborted(*_ABORTED.unpack_from(body, at)))
+            at += _ABORTED.size
+        _, size = _BEHIND_ABORTED.unpack_from(body, at)
+        at += _BEHIND_ABORTED.size
+        records = body[at : at + max(size, 0)]
+    except struct.error as error:
+        message = f"an answer that cannot be read ({error})"
+        raise ConnectionError(message) from error
+    return FetchAnswer(throttle_ms, error, high, stable, log_start, tuple(aborted), records)
+
+
+class ProduceAnswer(NamedTuple):
+    """What a broker says of one batch; `refused` is the index of a record that it names, or -1."""
+
+    throttle_time_ms: int
+    error_code: int
+    base_offset: int
+    refused: int
+    message: str
+
+
+_PRODUCE: Final = (0, 8)
+_PRODUCE_HEAD: Final = struct.Struct(">hhii")
+_PRODUCE_PARTITION: Final = struct.Struct(">iii")
+_PRODUCED: Final = struct.Struct(">iihqqq")
+_ALL: Final = -1
+
+
+def send_produce(
+    channel: Channel,
+    partition: TopicPartitionId,
+    batch: Sequence[bytes | memoryview],
+    *,
+    timeout_s: float,
+) -> None:
+    """Send one batch, to be acknowledged by all replicas in sync."""
+    no_transaction, topics, partitions = _UNKNOWN, 1, 1
+    head = [
+        _PRODUCE_HEAD.pack(no_transaction, _ALL, round(1000 * timeout_s), topics),
+        _string(partition.topic),
+        _PRODUCE_PARTITION.pack(partitions, partition.partition, sum(len(part) for part in batch)),
+    ]
+    channel.send(*_PRODUCE, [b"".join(head), *batch])
+
+
+def receive_produce(channel: Channel) -> ProduceAnswer:
+    """The answer to the oldest batch without one. Raises OSError."""
+    body = channel.receive()
+    try:
+        (topics,) = _FRAME.unpack_from(body)
+        if topics != 1:
+            message = "an answer about another topic"
+            raise ConnectionError(message)
+        at = _behind_string(body, _FRAME.size)
+        _, _, error, base_offset, _, _ = _PRODUCED.unpack_from(body, at)
+        at += _PRODUCED.size
+        (count,) = _FRAME.unpack_from(body, at)
+        at += _FRAME.size
+        refused, texts = _UNKNOWN, [""]
+        for _ in range(max(count, 0)):
+            (index,) = _FRAME.unpack_from(body, at)
+            text, at = _text(body, at + _FRAME.size)
+            refused = index if refused == _UNKNOWN else refused
+            texts.append(text)
+        text, at = _text(body, at)
+        (throttle_ms,) = _FRAME.unpack_from(body, at)
+    except struct.error as unread:
+        message = f"an answer that cannot be read ({unread})"
+        raise ConnectionError(message) from unread
+    told = next((one for one in [*texts[1:], text] if one), "")
+    return ProduceAnswer(throttle_ms, error, base_offset, refused, told)
+
+
+_LENGTH: Final = struct.Struct(">h")
+
+
+def _string(text: str) -> bytes:
+    data = text.encode()
+    return _LENGTH.pack(len(data)) + data
+
+
+def _behind_string(body: memoryview, at: int) -> int:
+    return at + _LENGTH.size + max(_LENGTH.unpack_from(body, at)[0], 0)
+
+
+def _text(body: memoryview, at: int) -> tuple[str, int]:
+    """A text that may be null, and the position behind it."""
+    behind = _behind_string(body, at)
+    return bytes(body[at + _LENGTH.size : behind]).decode("utf-8", "replace"), behind
