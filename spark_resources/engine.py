@@ -429,6 +429,7 @@ def launch_settings(settings: SparkSettings, port: int) -> Mapping[str, str]:
         "spark.sql.warehouse.dir": f"{_folder()}/spark-warehouse",
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+        "spark.python.daemon.module": "spark_resources.daemon",
         "spark.plugins": "org.apache.spark.sql.connect.SparkConnectPlugin",
         "spark.connect.grpc.binding.address": "127.0.0.1",
         "spark.connect.grpc.binding.port": str(port),

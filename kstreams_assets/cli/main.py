@@ -1,5 +1,7 @@
 """`kstreams-assets`: one group of commands for each thing an operator does."""
 
+import atexit
+import contextlib
 import logging
 import os
 import sys
@@ -215,5 +217,22 @@ def _unforeseen(error: Exception) -> str:
     )
 
 
+def run() -> NoReturn:
+    """`main` as a process of its own, which ends without taking apart what it has loaded.
+
+    That would take a third of a second of each command [measured].
+    """
+    code = 0
+    try:
+        main()
+    except SystemExit as stop:
+        code = stop.code if isinstance(stop.code, int) else exit_codes.ERROR if stop.code else 0
+    atexit._run_exitfuncs()  # noqa: SLF001 - what others have left to be done at the end
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):  # nobody reads on, or it is closed
+            stream.flush()
+    os._exit(code)
+
+
 if __name__ == "__main__":
-    main()
+    run()

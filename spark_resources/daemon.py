@@ -1,0 +1,23 @@
+"""The parent of Spark's Python workers, which has loaded what our tasks need before it forks them.
+
+A worker that waits for a task for a minute ends, and to load all that again takes the next one half
+a second [measured]. Spark starts this in place of `pyspark.daemon` (`spark.python.daemon.module`).
+"""
+
+from importlib import import_module
+from typing import Final
+
+from pyspark.daemon import manager
+
+_LOADED: Final = (
+    "pyspark.worker",
+    "spark_resources.kafka_writer",
+    "spark_resources.read_back",
+    "spark_resources.span_tasks",
+)
+
+for _name in _LOADED:
+    import_module(_name)
+
+if __name__ == "__main__":
+    manager()
