@@ -4,6 +4,7 @@ A worker that waits for a task for a minute ends, and to load all that again tak
 a second [measured]. Spark starts this in place of `pyspark.daemon` (`spark.python.daemon.module`).
 """
 
+import gc
 from importlib import import_module
 from typing import Final
 
@@ -18,6 +19,9 @@ _LOADED: Final = (
 
 for _name in _LOADED:
     import_module(_name)
+
+# Else the first look for cycles in each worker would copy the memory that it shares.
+gc.freeze()
 
 if __name__ == "__main__":
     manager()
