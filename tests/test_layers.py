@@ -8,6 +8,7 @@ from typing import Final
 
 import pytest
 
+from kstreams_assets.cli.main import COMMANDS
 from tools.house import Module, mutual_imports, read_modules
 
 ROOT = Path(__file__).parents[1]
@@ -39,12 +40,28 @@ def test_spark_is_loaded_where_it_is_used() -> None:
     assert found == []
 
 
+@pytest.mark.parametrize("command", sorted({*COMMANDS} - {"init"}))
+def test_a_command_loads_no_dagster_and_no_spark(command: str) -> None:
+    """But for `init`, which makes a project of Dagster's."""
+    loaded = _loaded_by_help_of(command)
+    assert not {"dagster", "dagster_pyspark", "pyspark", "pandas"} & loaded
+
+
 def test_taking_a_recovery_point_loads_little() -> None:
+    ours = [
+        name
+        for name in _loaded_by_help_of("recovery-points", "take")
+        if name.startswith(("kstreams_assets", "spark_resources"))
+    ]
+    assert len(ours) <= 120
+
+
+def _loaded_by_help_of(*words: str) -> set[str]:
     program = (
         "import sys\n"
         "from kstreams_assets.cli.main import cli\n"
         "from click.testing import CliRunner\n"
-        "done = CliRunner().invoke(cli, ['recovery-points', 'take', '--help'])\n"
+        f"done = CliRunner().invoke(cli, {[*words, '--help']!r})\n"
         "assert done.exit_code == 0, done.output\n"
         "print(*sys.modules)\n"
     )
@@ -56,10 +73,7 @@ def test_taking_a_recovery_point_loads_little() -> None:
         timeout=60,
         check=True,
     )
-    loaded = done.stdout.split()
-    assert not {"dagster", "pyspark", "pandas"} & set(loaded)
-    ours = [name for name in loaded if name.startswith(("kstreams_assets", "spark_resources"))]
-    assert len(ours) <= 120
+    return set(done.stdout.split())
 
 
 def _loaded_with(file: Path) -> set[str]:

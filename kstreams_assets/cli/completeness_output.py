@@ -7,8 +7,7 @@ import click
 
 from kstreams_assets.checks import Severity
 from kstreams_assets.cli.output import print_table
-from kstreams_assets.completeness.result import RuleResult, explanation_of, severity_of
-from kstreams_assets.orchestration.completeness import NULL
+from kstreams_assets.completeness.result import NULL, RuleResult, explanation_of, severity_of
 from kstreams_assets.texts import iso_time
 
 

@@ -17,8 +17,7 @@ from kstreams_assets.drill.report import (
     report_document,
     summary,
 )
-from kstreams_assets.drill.run import DrillRun, report_file
-from kstreams_assets.orchestration.drill import DrillConfig
+from kstreams_assets.drill.run import DrillRequest, DrillRun, report_file
 from kstreams_assets.settings import ApplicationSettings
 
 _log = logging.getLogger(__name__)
@@ -46,7 +45,7 @@ def drill(
     \f
     Raises ConfigurationError.
     """
-    request = DrillConfig(as_of=as_of, point_id=point_id, keep=keep).request()
+    request = DrillRequest.of(as_of, point_id, keep=keep)
     require_command(settings)  # before a JVM is started
     require_machine()
     with spark_run() as run:

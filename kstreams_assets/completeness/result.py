@@ -170,6 +170,8 @@ def _in_order(results: list[RuleResult]) -> list[RuleResult]:
     return sorted(results, key=lambda result: result.evaluated_at_ms)
 
 
+NULL: Final = "null"
+"""How a null is shown; an empty text is another value."""
 AT_WINDOWS: Final = frozenset({Place.BACKUP, Place.KTABLES})
 ON_RESTORES: Final = frozenset({Place.RESTORE})
 

@@ -34,6 +34,7 @@ from kstreams_assets.drill.report import (
     with_own_times,
 )
 from kstreams_assets.errors import (
+    ConfigurationError,
     JarsMissingError,
     JavaNotFoundError,
     KafkaError,
@@ -53,7 +54,7 @@ from kstreams_assets.restore.finish import retention_effects
 from kstreams_assets.restore.group_offsets import commit_group_offsets
 from kstreams_assets.restore.plan import RestorePlan
 from kstreams_assets.restore.planner import plan_restore
-from kstreams_assets.restore.request import RestoreRequest
+from kstreams_assets.restore.request import RestoreRequest, parse_instant
 from kstreams_assets.restore.run import RestoreResult, run_restore
 from kstreams_assets.restore.target import partitions_of, roles_of
 from kstreams_assets.settings import ApplicationSettings, VerifyExtent
@@ -91,6 +92,19 @@ class DrillRequest:
     point_id: str | None = None
     as_of_ms: int | None = None
     keep: bool = False
+
+    @classmethod
+    def of(cls, as_of: str | None, point_id: str | None, *, keep: bool) -> "DrillRequest":
+        """As it is asked for; `as_of` is ISO 8601 with a time zone.
+
+        Raises ConfigurationError where these contradict each other.
+        """
+        if as_of is not None and point_id is not None:
+            raise ConfigurationError(
+                f"Both as_of ({as_of}) and point_id ({point_id}) are given.",
+                remedy="Give one of them, or neither for the newest point.",
+            )
+        return cls(point_id, None if as_of is None else parse_instant(as_of), keep)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ import dagster as dg
 from kstreams_assets.completeness.evaluate import Evaluator
 from kstreams_assets.completeness.result import (
     AT_WINDOWS,
+    NULL,
     Outcome,
     RuleCheck,
     RuleResult,
@@ -37,9 +38,6 @@ from spark_resources.resource import SparkSessionResource
 from spark_resources.work import Sample
 
 Values = dict[str, dg.MetadataValue]
-
-NULL: Final = "null"
-"""How a null is shown; an empty text is another value."""
 
 _RULES: Final = dg.TableSchema(
     [

@@ -16,7 +16,6 @@ from kstreams_assets.drill.report import (
     report_yaml,
 )
 from kstreams_assets.drill.run import DrillRequest, DrillRun, report_file
-from kstreams_assets.errors import ConfigurationError
 from kstreams_assets.orchestration.failure import told_as_failure
 from kstreams_assets.orchestration.keys import (
     DRILL_POOL,
@@ -26,7 +25,6 @@ from kstreams_assets.orchestration.keys import (
     group,
     recovery_points_key,
 )
-from kstreams_assets.restore.request import parse_instant
 from kstreams_assets.settings import ApplicationSettings
 from kstreams_assets.texts import plain
 from spark_resources.resource import SparkSessionResource
@@ -208,13 +206,7 @@ class DrillConfig(dg.Config):
 
     def request(self) -> DrillRequest:
         """The request; raises ConfigurationError where settings contradict each other."""
-        if self.as_of is not None and self.point_id is not None:
-            raise ConfigurationError(
-                f"Both as_of ({self.as_of}) and point_id ({self.point_id}) are given.",
-                remedy="Give one of them, or neither for the newest point.",
-            )
-        as_of_ms = None if self.as_of is None else parse_instant(self.as_of)
-        return DrillRequest(point_id=self.point_id, as_of_ms=as_of_ms, keep=self.keep)
+        return DrillRequest.of(self.as_of, self.point_id, keep=self.keep)
 
 
 def build_drill_assets(settings: ApplicationSettings) -> list[dg.AssetsDefinition]:
