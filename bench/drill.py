@@ -17,7 +17,7 @@ from examples.order_processor.load import produce_orders
 from examples.order_processor.orders import CustomerTotal, OrderGenerator, customer_totals
 from examples.streams.librdkafka import librdkafka_config
 from kstreams_assets.app_file.read import load_settings
-from kstreams_assets.backup.run import Spark, back_up
+from kstreams_assets.backup.run import back_up
 from kstreams_assets.drill.report import DrillReport, bottleneck, objective_verdict
 from kstreams_assets.drill.run import DrillRequest, DrillRun
 from kstreams_assets.kafka.cluster import KafkaCluster
@@ -31,6 +31,7 @@ from kstreams_assets.warehouse.point import Guarantee, RecoveryPoint
 from kstreams_assets.warehouse.spans import Window
 from spark_resources.session import LazySession
 from spark_resources.settings import SparkSettings
+from spark_resources.work import Spark
 
 ORDERS: Final = 1_000_000
 CUSTOMERS: Final = 20_000

@@ -25,7 +25,7 @@ from spark_resources.ktable_rows import (
     numbered,
     rows_inside,
 )
-from spark_resources.session import close_at_exit, cores_of, end_session
+from spark_resources.session import close_at_exit, configure, cores_of, end_session
 from spark_resources.work import Content, LoggedRows, LogSource, Sample, SnapshotRows, SnapshotWork
 
 if TYPE_CHECKING:
@@ -64,16 +64,14 @@ def new_session(spark: SparkSession) -> SparkSession:
     """A session beside another one: the same JVM, temp views and settings of its own."""
     session = cast("_Clonable", spark).cloneSession()
     close_at_exit(session)
-    for name, value in _OWN.items():
-        session.conf.set(name, value)
+    configure(session, _OWN)
     return session
 
 
 def tune(session: SparkSession, records: int) -> None:
     """Set the session up for a query over about so many records."""
     few = records <= _FEW_RECORDS
-    for name, (for_few, for_many) in _BY_SIZE.items():
-        session.conf.set(name, for_few if few else for_many)
+    configure(session, {name: values[not few] for name, values in _BY_SIZE.items()})
 
 
 _RECORD: Final = (
@@ -147,7 +145,7 @@ class Views:
         if content.is_store:
             return self._store(content)
         in_flight = from_offset(content.in_flight_from, partition="_partition", offset="_offset")
-        return _ordered(self._records(content).withColumn("_in_flight", F.expr(in_flight)))
+        return self._records(content).withColumn("_in_flight", F.expr(in_flight))
 
     def _records(self, content: LoggedRows) -> DataFrame:
         source = content.source
@@ -235,11 +233,11 @@ def _is_worth_keeping(content: Content) -> bool:
 
 def _of_store(rows: DataFrame, content: Content) -> DataFrame:
     rows = rows.withColumn("window", F.lit(content.window).cast("string"))
-    return _ordered(_shaped(rows, content.format).withColumn("_in_flight", F.lit(False)))
+    return _shaped(rows, content.format)
 
 
 def _shaped(rows: DataFrame, said: StoreFormat) -> DataFrame:
-    """The columns of a view but for `_in_flight`, which differs from point to point."""
+    """The columns of a view; `_in_flight` is false, where it differs the caller says so."""
     parts = key_parts_of(said.kind)
     value = rows.schema["decoded_value"].dataType
     fields = value.names if isinstance(value, StructType) else []
@@ -253,17 +251,11 @@ def _shaped(rows: DataFrame, said: StoreFormat) -> DataFrame:
         F.col("timestamp_ms").alias("_timestamp_ms"),
         F.col("window").alias("_window"),
         F.col("headers").alias("_headers"),
+        F.lit(False).alias("_in_flight"),
         F.col("decode_error").alias("_decode_error"),
         *parts,
         *(F.col("decoded_value").getField(n).alias(n) for n in value_columns(fields, parts)),
     )
-
-
-def _ordered(rows: DataFrame) -> DataFrame:
-    """`_in_flight` before `_decode_error`, where `View.columns` has it."""
-    columns = [name for name in rows.columns if name != "_in_flight"]
-    columns.insert(columns.index("_decode_error"), "_in_flight")
-    return rows.select(*(f"`{name}`" for name in columns))
 
 
 _INTERRUPT_EVERY_S: Final = 1.0

@@ -14,7 +14,7 @@ from spark_resources.java import find_java
 from spark_resources.settings import SparkSettings
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     import pyarrow as pa
     from pyspark.sql import SparkSession
@@ -107,8 +107,7 @@ class LazySession:
             if self._lease is not None:
                 # On this host a server that does not answer is gone: not ten minutes of retries.
                 session.client.set_retry_policies([DefaultPolicy(max_retries=_RETRIES)])
-            for name, value in self._settings.session_settings().items():
-                session.conf.set(name, value)
+            configure(session, self._settings.session_settings())
         except PySparkException as error:
             raise ConfigurationError(
                 f"Spark Connect at {_without_token(url)} cannot be used: {_first_line(error)}.",
@@ -117,6 +116,11 @@ class LazySession:
                 " (`kstreams-assets engine status`).",
             ) from None
         return session
+
+
+def configure(session: "SparkSession", settings: "Mapping[str, str]") -> None:
+    """Set all of these at once: each `conf.set` is a request of its own."""
+    session.conf._set_all(dict(settings), silent=False)  # noqa: SLF001 # pyright: ignore
 
 
 def close_at_exit(session: "SparkSession") -> None:

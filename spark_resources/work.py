@@ -2,10 +2,27 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from kstreams_assets.app.store_format import StoreFormat
 from kstreams_assets.offsets import OffsetRange, TopicPartitionId
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class Spark(Protocol):
+    """A Spark session that begins when it is needed (`spark_resources.session.LazySession`)."""
+
+    @property
+    def spark_session(self) -> "SparkSession":
+        """The session."""
+        ...
+
+    def check(self) -> None:
+        """Raise JarsMissingError or JavaNotFoundError if it could not be started."""
+        ...
+
 
 Ranges = Mapping[int, Sequence[OffsetRange]]
 """Disjoint offset ranges, in order, by partition."""

@@ -18,7 +18,7 @@ from typing import Final
 
 from kstreams_assets.backup.requests import window_statuses
 from kstreams_assets.backup.result import WindowBackup
-from kstreams_assets.backup.run import BackupRun, Spark, backup_run
+from kstreams_assets.backup.run import BackupRun, backup_run
 from kstreams_assets.backup.verdicts import judge
 from kstreams_assets.checks import problem_lines
 from kstreams_assets.errors import KStreamsAssetsError
@@ -32,6 +32,7 @@ from kstreams_assets.warehouse.ledger import Ledger
 from kstreams_assets.warehouse.schemas import try_to_save_schemas
 from kstreams_assets.warehouse.spans import Window
 from kstreams_assets.warehouse.table import make_warehouse
+from spark_resources.work import Spark
 
 _SHARE: Final = 0.5
 """Of one core; a step that takes more makes the next one wait."""

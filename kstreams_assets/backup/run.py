@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 from kstreams_assets.app.model import AppTopic, StreamsApplication
 from kstreams_assets.backup.accounting import Accountant, Look
@@ -55,11 +55,9 @@ from kstreams_assets.warehouse.records import (
 from kstreams_assets.warehouse.schemas import try_to_save_schemas
 from kstreams_assets.warehouse.spans import SpanContent, SpanPlan, SpanResult, TopicFacts, Window
 from kstreams_assets.warehouse.table import make_warehouse, refuse_newer_tables
-from spark_resources.work import ReadRange
+from spark_resources.work import ReadRange, Spark
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
     from spark_resources.span_tasks import SpanTask, Written
 
 
@@ -72,19 +70,6 @@ _BYTES_PER_RECORD = 1024
 _ATTEMPTS = 3
 _LEAST_FREE_BYTES = 64 * 1024**2
 """Below it a run cannot be expected to finish: even an empty one writes a few files."""
-
-
-class Spark(Protocol):
-    """A Spark session that begins when it is needed (`spark_resources.session.LazySession`)."""
-
-    @property
-    def spark_session(self) -> "SparkSession":
-        """The session."""
-        ...
-
-    def check(self) -> None:
-        """Raise JarsMissingError or JavaNotFoundError if it could not be started."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

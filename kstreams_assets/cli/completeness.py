@@ -13,10 +13,8 @@ from kstreams_assets.cli import exit_codes
 from kstreams_assets.cli.completeness_output import outcome_text, result_document, tell_results
 from kstreams_assets.cli.options import app_options
 from kstreams_assets.cli.output import print_json, print_table
-from kstreams_assets.cli.restore_options import chosen_restore
 from kstreams_assets.cli.spark_run import spark_run
 from kstreams_assets.completeness.evaluate import Evaluator
-from kstreams_assets.completeness.on_restores import evaluate_restore
 from kstreams_assets.completeness.result import (
     AT_WINDOWS,
     ON_RESTORES,
@@ -28,7 +26,6 @@ from kstreams_assets.completeness.result import (
 from kstreams_assets.errors import ConfigurationError
 from kstreams_assets.restore.request import RestoreRequest, parse_instant
 from kstreams_assets.restore.selection import choose
-from kstreams_assets.restore.target import open_stored_target
 from kstreams_assets.settings import ApplicationSettings
 from kstreams_assets.texts import iso_time
 from kstreams_assets.warehouse.calendar import WindowCalendar
@@ -189,6 +186,10 @@ def _point_as_of(settings: ApplicationSettings, as_of: str) -> str:
 def _on_restore(
     settings: ApplicationSettings, restore_id: str, rules: Sequence[str]
 ) -> list[RuleResult]:
+    from kstreams_assets.cli.restore_options import chosen_restore
+    from kstreams_assets.completeness.on_restores import evaluate_restore
+    from kstreams_assets.restore.target import open_stored_target
+
     restore = chosen_restore(settings, restore_id)
     with spark_run() as run, open_stored_target(settings, restore) as target:
         return evaluate_restore(

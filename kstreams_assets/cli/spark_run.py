@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from kstreams_assets.backup.run import Spark
 from kstreams_assets.backup.unreported import COMMAND_RUN
+from spark_resources.work import Spark
 
 
 class SparkRun(NamedTuple):

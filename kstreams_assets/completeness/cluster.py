@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from kstreams_assets.app.model import TopicRoles
-from kstreams_assets.backup.run import Spark
 from kstreams_assets.completeness.content import (
     Moment,
     Part,
@@ -26,7 +25,7 @@ from kstreams_assets.warehouse.point import (
     PartitionCut,
     RecoveryPoint,
 )
-from spark_resources.work import LoggedRows, LogSource, ReadRange
+from spark_resources.work import LoggedRows, LogSource, ReadRange, Spark
 
 if TYPE_CHECKING:
     from spark_resources.cluster_source import TopicFiles

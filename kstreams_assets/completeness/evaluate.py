@@ -11,9 +11,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from kstreams_assets.app.rules import Place, Scope
-from kstreams_assets.backup.run import Spark
 from kstreams_assets.closing import Closing
-from kstreams_assets.completeness.cluster import ClusterContents
 from kstreams_assets.completeness.content import Moment, ViewPart
 from kstreams_assets.completeness.planner import ContentPlanner, MomentPlanner, Staging
 from kstreams_assets.completeness.result import Outcome, ResultsTable, RuleResult
@@ -27,14 +25,15 @@ from kstreams_assets.completeness.runnable import (
 )
 from kstreams_assets.completeness.view import ViewKind
 from kstreams_assets.errors import KafkaError
-from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.settings import ApplicationSettings
 from kstreams_assets.warehouse.schemas import schemas_of
 from kstreams_assets.warehouse.spans import Window
-from spark_resources.work import NO_SAMPLE, Content, Sample
+from spark_resources.work import NO_SAMPLE, Content, Sample, Spark
 
 if TYPE_CHECKING:
+    from kstreams_assets.completeness.cluster import ClusterContents
+    from kstreams_assets.kafka.cluster import KafkaCluster
     from spark_resources.rules import Views
 
 _log = logging.getLogger(__name__)
@@ -119,7 +118,7 @@ class Evaluator(Closing):
 
     def cluster(
         self,
-        cluster: KafkaCluster,
+        cluster: "KafkaCluster",
         *,
         names: Mapping[str, str],
         committed: Mapping[TopicPartitionId, int],
@@ -135,6 +134,8 @@ class Evaluator(Closing):
             KafkaError: Its subclasses say why the cluster could not be asked.
             ConfigurationError, NewerLayoutError.
         """
+        from kstreams_assets.completeness.cluster import ClusterContents
+
         wanted = [
             rule for rule in runnables_of(self._settings, rules) if Place.RESTORE in rule.rule.on
         ]
@@ -173,7 +174,7 @@ class Evaluator(Closing):
         return self._recorded(self._run(contents, placed))
 
     def _run(
-        self, contents: MomentPlanner | ClusterContents, rules: Sequence[tuple[Runnable, Place]]
+        self, contents: "MomentPlanner | ClusterContents", rules: Sequence[tuple[Runnable, Place]]
     ) -> list[RuleResult]:
         has_before = contents.moment.before is not None
         named = [
@@ -197,7 +198,7 @@ class Evaluator(Closing):
 
     def _result(
         self,
-        contents: MomentPlanner | ClusterContents,
+        contents: "MomentPlanner | ClusterContents",
         rule: Runnable,
         place: Place,
         parts: Mapping[str, ViewPart],
@@ -250,7 +251,7 @@ class Evaluator(Closing):
 
     def _define(
         self,
-        contents: MomentPlanner | ClusterContents,
+        contents: "MomentPlanner | ClusterContents",
         parts: Mapping[str, ViewPart],
         shared: set[ViewPart],
         defined: dict[ViewPart, Content],
@@ -268,7 +269,7 @@ class Evaluator(Closing):
 
     def _ran(
         self,
-        contents: MomentPlanner | ClusterContents,
+        contents: "MomentPlanner | ClusterContents",
         rule: Runnable,
         parts: Mapping[str, ViewPart],
         standing: Standing,

@@ -6,7 +6,6 @@ from typing import Final
 
 from kstreams_assets.app.model import TopicRole, TopicRoles
 from kstreams_assets.app.rules import Place
-from kstreams_assets.backup.run import Spark
 from kstreams_assets.completeness.evaluate import Evaluator
 from kstreams_assets.completeness.result import (
     ON_RESTORES,
@@ -26,6 +25,7 @@ from kstreams_assets.restore.request import ChangelogSource, InputsExtent
 from kstreams_assets.restore.target import require_empty_group, require_own_target
 from kstreams_assets.settings import ApplicationSettings
 from kstreams_assets.warehouse.restores import RestoreMode, RestoreState, StoredRestore
+from spark_resources.work import Spark
 
 
 def rules_on_restores(settings: ApplicationSettings) -> list[Runnable]:

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from kstreams_assets.app.model import TopicRole
-from kstreams_assets.backup.run import Spark
 from kstreams_assets.completeness.on_restores import evaluate_restore, require_complete
 from kstreams_assets.completeness.planner import Staging
 from kstreams_assets.completeness.result import Outcome, RuleResult
@@ -65,7 +64,7 @@ from kstreams_assets.warehouse.restores import (
     StoredTopic,
 )
 from kstreams_assets.warehouse.table import require_backup
-from spark_resources.work import ReadRange
+from spark_resources.work import ReadRange, Spark
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -13,7 +13,6 @@ import pyarrow.parquet as pq
 
 from kstreams_assets.app.model import StreamsApplication, TopicRole
 from kstreams_assets.app.store_format import format_of
-from kstreams_assets.backup.run import Spark
 from kstreams_assets.errors import KTableError, StoredDataError, UnknownStoreError
 from kstreams_assets.ktables.plan import (
     SnapshotPlan,
@@ -39,6 +38,7 @@ from kstreams_assets.warehouse.records import open_records
 from kstreams_assets.warehouse.schemas import RegisteredSchema, schemas_of, try_to_save_schemas
 from kstreams_assets.warehouse.spans import Window
 from kstreams_assets.warehouse.table import refuse_newer_tables, storage_failures
+from spark_resources.work import Spark
 
 _COLUMNS = ["partition", "offset", "timestamp_ms", "headers", "key", "value"]
 

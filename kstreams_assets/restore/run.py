@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from kstreams_assets.backup.run import Spark
 from kstreams_assets.errors import AuthorizationFailedError, KafkaRequestError, RestoreRefusedError
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
@@ -35,6 +34,7 @@ from kstreams_assets.warehouse.restores import (
 )
 from kstreams_assets.warehouse.table import refuse_newer_tables
 from spark_resources.partition_records import Difference, PartitionVerified, PartitionWork
+from spark_resources.work import Spark
 
 _log = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ from examples.orders_created.orders import TOPIC as CREATED
 from examples.orders_risk_scoring.application import EXAMPLE as RISK_SCORING
 from examples.streams.application import Example
 from kstreams_assets.app.model import TopicRole
-from kstreams_assets.backup.run import Spark, back_up
+from kstreams_assets.backup.run import back_up
 from kstreams_assets.completeness.evaluate import Evaluator
 from kstreams_assets.completeness.result import RuleResult
 from kstreams_assets.kafka.cluster import KafkaCluster
@@ -25,6 +25,7 @@ from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.settings import ApplicationSettings
 from kstreams_assets.warehouse.point import RecoveryPoint
 from kstreams_assets.warehouse.spans import Window
+from spark_resources.work import Spark
 from tests.examples.orders_created.records import created
 from tests.restore.example_definition import Definition
 from tests.restore.example_trial import PARTITIONS, ExampleTrial, InputFeed

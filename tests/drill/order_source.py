@@ -10,12 +10,12 @@ from examples.order_processor.application import create_topics
 from examples.order_processor.load import produce_orders
 from examples.order_processor.orders import CustomerTotal, OrderGenerator, customer_totals
 from kstreams_assets.app_file.read import load_settings
-from kstreams_assets.backup.run import Spark
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.local.cluster import LocalCluster
 from kstreams_assets.settings import ApplicationSettings
 from kstreams_assets.warehouse.point import RecoveryPoint
+from spark_resources.work import Spark
 from tests.restore.control import newest, read
 from tests.restore.trial import Source, connection_to
 from tests.streams.orders import PARTITIONS, OrderTopics, order_processor

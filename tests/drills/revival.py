@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from examples.streams.application import ExampleApplication
-from kstreams_assets.backup.run import Spark
 from kstreams_assets.completeness.on_restores import evaluate_restore
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.restore.request import ChangelogSource
+from spark_resources.work import Spark
 from tests.drills.stage import Stage
 from tests.restore.trial import Restored, SourceRun, own_names, restore
 

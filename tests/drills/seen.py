@@ -4,7 +4,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from kstreams_assets.backup.result import WindowBackup
-from kstreams_assets.backup.run import Spark
 from kstreams_assets.backup.verdicts import judge
 from kstreams_assets.checks import Severity
 from kstreams_assets.completeness.evaluate import Evaluator
@@ -15,6 +14,7 @@ from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.restore.request import ChangelogSource
 from kstreams_assets.warehouse.contents import Contents
 from kstreams_assets.warehouse.point import RecoveryPoint
+from spark_resources.work import Spark
 from tests.drills.revival import Revived, restored_under_own_names, revived
 from tests.drills.stage import Stage
 from tests.restore.example_comparison import differences_from_control

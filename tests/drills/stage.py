@@ -12,13 +12,14 @@ from typing import Any, Final
 from examples.streams.application import ExampleApplication
 from kstreams_assets.app.model import TopicRole
 from kstreams_assets.backup.result import WindowBackup
-from kstreams_assets.backup.run import Spark, back_up
+from kstreams_assets.backup.run import back_up
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.recovery.recorder import recorder_of
 from kstreams_assets.settings import ApplicationSettings
 from kstreams_assets.warehouse.point import RecoveryPoint
 from kstreams_assets.warehouse.spans import Window
+from spark_resources.work import Spark
 from tests.restore.control import read
 from tests.restore.example_trial import PARTITIONS, ExampleTrial
 from tests.restore.trial import Source, named

@@ -11,7 +11,6 @@ import dagster as dg
 import pytest
 from confluent_kafka import Producer
 
-from kstreams_assets.backup.run import Spark
 from kstreams_assets.backup.verdicts import CHECKS
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.orchestration.component import build_application_definitions
@@ -19,6 +18,7 @@ from kstreams_assets.orchestration.keys import backup_key, recovery_points_key
 from kstreams_assets.settings import ApplicationSettings, WindowSchedule
 from kstreams_assets.warehouse.points import RecoveryPointTable
 from spark_resources.resource import SparkSessionResource
+from spark_resources.work import Spark
 from tests.streams.workbench import Workbench
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.e2e]

@@ -12,7 +12,6 @@ from deltalake import DeltaTable, write_deltalake
 from kstreams_assets.app.model import AppTopic, StreamsApplication, TopicRole, TopicRoles
 from kstreams_assets.app.store_format import StoreFormat
 from kstreams_assets.backup.result import TopicBackup
-from kstreams_assets.backup.run import Spark
 from kstreams_assets.kafka.raw_batch import RawRecord
 from kstreams_assets.ktables.run import KTableRun
 from kstreams_assets.ktables.snapshot import Snapshot, TableStore
@@ -22,6 +21,7 @@ from kstreams_assets.warehouse.ledger import Ledger
 from kstreams_assets.warehouse.point import Guarantee, Method, PartitionCut, RecoveryPoint
 from kstreams_assets.warehouse.points import RecoveryPointTable, SavedRecordsTable, SavedTail
 from kstreams_assets.warehouse.spans import Gap, GapCause, SpanContent, SpanPlan, SpanResult, Window
+from spark_resources.work import Spark
 
 TOPIC = "app-store-changelog"
 STORE = "store"

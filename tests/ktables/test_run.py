@@ -9,7 +9,6 @@ import pytest
 from deltalake import DeltaTable
 
 from kstreams_assets.app.store_format import Encoding, Format, StoreFormat
-from kstreams_assets.backup.run import Spark
 from kstreams_assets.errors import KTableError
 from kstreams_assets.ktables.run import KTableRun
 from kstreams_assets.ktables.snapshots_table import SnapshotsTable
@@ -22,6 +21,7 @@ from kstreams_assets.layout import (
 )
 from kstreams_assets.settings import BackupSettings
 from spark_resources.resource import SparkSessionResource
+from spark_resources.work import Spark
 from tests.ktables.stored_log import APPLICATION_ID, STORE, Change, StoredLog, window_of
 from tests.streams.workbench import NoSpark
 

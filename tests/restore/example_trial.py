@@ -15,7 +15,7 @@ from typing import Final, Literal
 
 from examples.streams.application import ExampleApplication
 from kstreams_assets.app.model import TopicRole
-from kstreams_assets.backup.run import Spark, back_up
+from kstreams_assets.backup.run import back_up
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.local.cluster import LocalCluster
@@ -24,6 +24,7 @@ from kstreams_assets.restore.request import ChangelogSource, RestoreRequest
 from kstreams_assets.settings import ApplicationSettings
 from kstreams_assets.warehouse.point import RecoveryPoint
 from kstreams_assets.warehouse.spans import Window
+from spark_resources.work import Spark
 from tests.restore.example_comparison import differences_from_control
 from tests.restore.example_definition import Definition
 from tests.restore.example_queries import Rows, answers_at_rest

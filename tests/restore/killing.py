@@ -12,7 +12,7 @@ from pathlib import Path
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from kstreams_assets.app.model import AppTopic, Store, StreamsApplication, TopicRole, TopicRoles
-from kstreams_assets.backup.run import Spark, back_up
+from kstreams_assets.backup.run import back_up
 from kstreams_assets.completeness.on_restores import require_complete
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
@@ -26,6 +26,7 @@ from kstreams_assets.restore.run import run_restore
 from kstreams_assets.settings import ApplicationSettings
 from kstreams_assets.warehouse.restores import RestoresTable, RestoreState, StoredRestore
 from kstreams_assets.warehouse.spans import Window
+from spark_resources.work import Spark
 from tests.restore.trial import settings_of
 from tests.streams.cluster import unique_name
 

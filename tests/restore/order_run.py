@@ -14,11 +14,11 @@ from typing import Final
 
 from examples.order_processor.application import Guarantee as Processing
 from examples.order_processor.application import OrderProcessor, create_topics
-from kstreams_assets.backup.run import Spark
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.local.cluster import LocalCluster
 from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.warehouse.point import RecoveryPoint
+from spark_resources.work import Spark
 from tests.restore.control import read
 from tests.restore.trial import (
     Restored,

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from kstreams_assets.app.model import Store, StreamsApplication, TopicRole
-from kstreams_assets.backup.run import Spark, back_up
+from kstreams_assets.backup.run import back_up
 from kstreams_assets.completeness.on_restores import (
     evaluate_restore,
     require_complete,
@@ -29,6 +29,7 @@ from kstreams_assets.warehouse.ledger import Ledger
 from kstreams_assets.warehouse.point import GroupOffset, Guarantee, RecoveryPoint
 from kstreams_assets.warehouse.restores import RestoreState, StoredRestore
 from kstreams_assets.warehouse.spans import Window
+from spark_resources.work import Spark
 from tests.restore.control import await_drained, read
 from tests.streams.cluster import unique_name
 from tests.streams.feed import Record, produce

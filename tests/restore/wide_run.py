@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from kstreams_assets.backup.run import Spark
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.local.cluster import LocalCluster
 from kstreams_assets.offsets import TopicPartitionId
+from spark_resources.work import Spark
 from tests.restore.trial import Source, SourceRun, connection_to, settings_of
 from tests.streams.cluster import unique_name
 from tests.streams.feed import Feed, Record

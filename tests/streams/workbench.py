@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from kstreams_assets.app.model import AppTopic, StreamsApplication, TopicRole, TopicRoles
 from kstreams_assets.backup.result import WindowBackup
-from kstreams_assets.backup.run import BackupRun, Spark
+from kstreams_assets.backup.run import BackupRun
 from kstreams_assets.backup.verdicts import judge
 from kstreams_assets.checks import Evaluation
 from kstreams_assets.kafka.cluster import KafkaCluster
@@ -28,6 +28,7 @@ from kstreams_assets.warehouse.point import RecoveryPoint
 from kstreams_assets.warehouse.points import RecoveryPointTable
 from kstreams_assets.warehouse.spans import Window
 from spark_resources.resource import SparkSessionResource
+from spark_resources.work import Spark
 from tests.streams.cluster import unique_name
 
 
