@@ -13,6 +13,7 @@ import pytest
 from kstreams_assets.app.rules import Place
 from kstreams_assets.checks import Severity
 from kstreams_assets.cli import completeness
+from kstreams_assets.completeness import on_restores
 from kstreams_assets.completeness.result import Outcome, ResultsTable, RuleResult
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.layout import Warehouse
@@ -88,7 +89,7 @@ def evaluation(monkeypatch: pytest.MonkeyPatch) -> _Evaluation:
     """What the command calls."""
     made = _Evaluation()
     monkeypatch.setattr(completeness, "Evaluator", lambda *_, **__: nullcontext(made))
-    monkeypatch.setattr(completeness, "evaluate_restore", made.restore)
+    monkeypatch.setattr(on_restores, "evaluate_restore", made.restore)
     return made
 
 
