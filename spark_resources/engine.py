@@ -398,6 +398,15 @@ def _free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+def _class_data(archive: Path) -> list[str]:
+    """Use the archive, or write it when the JVM ends (its header last: half of one is none).
+
+    An archive of other jars, or of another JVM, is passed over.
+    """
+    use = "SharedArchiveFile" if archive.exists() else "ArchiveClassesAtExit"
+    return [f"-XX:{use}={archive.absolute()}", "-Xlog:cds=error", "-Xlog:cds+dynamic=error"]
+
+
 def launch_settings(settings: SparkSettings, port: int) -> Mapping[str, str]:
     """Settings of Spark with which an engine starts."""
     options = [
@@ -406,7 +415,7 @@ def launch_settings(settings: SparkSettings, port: int) -> Mapping[str, str]:
         f"-Dlog4j2.configurationFile={_LOG4J.as_uri()}",
     ]
     if settings.class_data_archive:
-        options.append(f"-XX:SharedArchiveFile={settings.class_data_archive}")
+        options += _class_data(Path(settings.class_data_archive))
     if settings.java_options:
         options.append(settings.java_options)
     return {

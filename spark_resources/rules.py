@@ -110,11 +110,11 @@ class Views:
             return
         with spark_failures():
             if view not in self._frames:
-                rows = self._rows(content)
+                rows = self._decoded(content)
                 if is_shared and _is_worth_keeping(content):
                     rows = rows.persist(StorageLevel.MEMORY_AND_DISK)
                     self._meanwhile.append(rows)
-                self._frames[view] = rows
+                self._frames[view] = _viewed(rows, content)
             self._frames[view].createOrReplaceTempView(f"`{name}`")
         self._named[name] = view
 
@@ -139,27 +139,22 @@ class Views:
         self._kept.clear()
         end_session(self.session)
 
-    def _rows(self, content: Content) -> DataFrame:
+    def _decoded(self, content: Content) -> DataFrame:
+        """The rows of a view before they have its columns, which would take more memory."""
         if isinstance(content, SnapshotRows):
             return self._snapshot(content)
-        if content.is_store:
-            return self._store(content)
-        in_flight = from_offset(content.in_flight_from, partition="_partition", offset="_offset")
-        return self._records(content).withColumn("_in_flight", F.expr(in_flight))
+        return self._store(content) if content.is_store else self._records(content)
 
     def _records(self, content: LoggedRows) -> DataFrame:
-        source = content.source
         if content.format.needs_registry:
             # All records together tell the newest schema, which is that of the column.
-            decoded = with_decoded_record(self._raw(content), content.format, self._schemas)
-            return _shaped(decoded, content.format)
-        rows = self._source(source, content.format)
-        rows = rows_inside(rows, content.ranges, partition="_partition", offset="_offset")
+            return _slim(with_decoded_record(self._raw(content), content.format, self._schemas))
+        rows = rows_inside(self._source(content.source, content.format), content.ranges)
         if content.saved_file is None:
             return rows
         saved = rows_inside(self._saved(content.saved_file), content.ranges)
         decoded = with_decoded_record(saved, content.format, self._schemas)
-        return rows.unionByName(_shaped(decoded, content.format))
+        return rows.unionByName(_slim(decoded))
 
     def _store(self, content: LoggedRows) -> DataFrame:
         """The newest row of each key, by what makes KTable snapshots."""
@@ -201,7 +196,7 @@ class Views:
         return rows.unionByName(saved if work is None else numbered(saved, work, saved=True))
 
     def _source(self, source: LogSource, said: StoreFormat | None) -> DataFrame:
-        """The records of span files, decoded as a view shows them where a format is given."""
+        """The records of span files, decoded where a format is given."""
         known = self._kept.get((source, said))
         if known is not None:
             return known
@@ -213,7 +208,7 @@ class Views:
         if source.is_whole:
             rows = rows.coalesce(cores_of(self.session))
         if said is not None:
-            rows = _shaped(with_decoded_record(rows, said, self._schemas), said)
+            rows = _slim(with_decoded_record(rows, said, self._schemas))
         if source.is_whole:
             self._kept[source, said] = rows.persist(StorageLevel.MEMORY_AND_DISK)
         return rows
@@ -232,12 +227,24 @@ def _is_worth_keeping(content: Content) -> bool:
 
 
 def _of_store(rows: DataFrame, content: Content) -> DataFrame:
-    rows = rows.withColumn("window", F.lit(content.window).cast("string"))
-    return _shaped(rows, content.format)
+    return _slim(rows.withColumn("window", F.lit(content.window).cast("string")))
+
+
+def _slim(decoded: DataFrame) -> DataFrame:
+    """Without what no view shows."""
+    return decoded.drop("key", "value", "in_base", "row")
+
+
+def _viewed(rows: DataFrame, content: Content) -> DataFrame:
+    view = _shaped(rows, content.format)
+    if isinstance(content, SnapshotRows) or content.is_store:
+        return view
+    in_flight = from_offset(content.in_flight_from, partition="_partition", offset="_offset")
+    return view.withColumn("_in_flight", F.expr(in_flight))
 
 
 def _shaped(rows: DataFrame, said: StoreFormat) -> DataFrame:
-    """The columns of a view; `_in_flight` is false, where it differs the caller says so."""
+    """The columns of a view; `_in_flight` is false."""
     parts = key_parts_of(said.kind)
     value = rows.schema["decoded_value"].dataType
     fields = value.names if isinstance(value, StructType) else []

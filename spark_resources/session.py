@@ -14,9 +14,8 @@ from spark_resources.java import find_java
 from spark_resources.settings import SparkSettings
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
-    import pyarrow as pa
     from pyspark.sql import SparkSession
 
 
@@ -136,21 +135,6 @@ def end_session(beside: "SparkSession") -> None:
     with contextlib.suppress(*SPARK_FAILURES):
         beside.client.release_session()
     beside.client.close()
-
-
-def warm_up(session: "SparkSession") -> None:
-    """Run a small job of each kind, so that the first ones of others find the JVM warm."""
-    from pyspark.sql import functions as F
-
-    def handed_on(batches: "Iterator[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
-        yield from batches
-
-    numbers = session.range(0, 1_000, 1, cores_of(session)).withColumn("part", F.col("id") % 7)
-    numbers.mapInArrow(handed_on, numbers.schema).groupBy("part").agg(F.max("id")).collect()
-    kept = numbers.persist()
-    kept.createOrReplaceTempView("numbers")
-    session.sql("SELECT part, count(*) FROM numbers GROUP BY part HAVING count(*) > 1").take(5)
-    kept.unpersist()
 
 
 def cores_of(session: "SparkSession") -> int:

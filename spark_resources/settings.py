@@ -30,7 +30,9 @@ class SparkSettings(BaseModel):
     java_options: str = Field(default="", description="Further options of the driver JVM.")
     class_data_archive: str | None = Field(
         default=None,
-        description="A JVM class-data-sharing archive; it shortens the start of the JVM.",
+        description="A file for the classes of the JVM (class-data sharing), which shortens its"
+        " start. An engine that ends writes it (200 MB, 10 s) where it does not exist; delete it"
+        " after an update of Java or of the jars.",
     )
     engine_idle_s: float = Field(
         default=900.0, description="Seconds after which an engine ends that nobody has used."

@@ -22,8 +22,8 @@ from examples.demo.live import (
     DemoError,
     await_drained,
     await_windows,
-    engine_started,
     followed,
+    start_engine,
 )
 from examples.demo.place import APPLICATION_ID, CONFIG, DEFS, Place
 from examples.demo.report import (
@@ -136,6 +136,8 @@ class _Story:
 
         Returns the shop, the windows, and when the loss was: monotonic seconds, epoch milliseconds.
         """
+        print("Starting this host's Spark and letting it warm up ...")
+        start_engine(self.place.engine_log)
         began = time.monotonic()
         with LocalCluster(self.place.kafka) as cluster:
             print(f"Broker up at {cluster.bootstrap_servers} ({time.monotonic() - began:.1f} s).")
@@ -144,14 +146,12 @@ class _Story:
             create_topics(cluster.bootstrap_servers)
             application = self._order_processor(cluster, self.place.state)
             application.start()
-            warm = engine_started(self.place.engine_log)
             self.definitions = loaded_definitions()
             print(f"The order processor runs; {RATE:,.0f} orders/s from now on.")
             shop = Shop(cluster.bootstrap_servers, self.generator, rate=RATE)
             shop.start()
             with followed(self.place.follower_log):
                 windows = await_windows(settings, shop)
-                warm.wait()
                 print("Now the cluster is lost: broker and application are killed ...")
                 lost = time.monotonic(), time.time_ns() // 1_000_000
                 cluster.kill_node(0)

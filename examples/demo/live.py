@@ -31,9 +31,14 @@ class DemoError(RuntimeError):
     """Something in the demo is not as it must be."""
 
 
-def engine_started(log: Path) -> "subprocess.Popen[bytes]":
-    """`kstreams-assets engine start`: rules and restores find a warm Spark."""
-    return _command(log, "engine", "start")
+def start_engine(log: Path) -> None:
+    """`kstreams-assets engine start`, before the load: rules and restores find a warm Spark.
+
+    Raises:
+        DemoError: It did not start.
+    """
+    if _command(log, "engine", "start").wait() != 0:
+        raise DemoError(f"Spark did not start: {log.read_text().strip()[-500:]}")
 
 
 def _command(log: Path, *words: str) -> "subprocess.Popen[bytes]":

@@ -194,3 +194,33 @@ def test_it_is_started_looked_at_and_stopped_by_commands(folder: Path) -> None:
     _command("engine", "stop")
     assert _gone(told["jvm_pid"])
     assert json.loads(_command("engine", "status", "--json")) == {"engines": []}
+
+
+def test_the_classes_of_a_jvm_are_kept_for_the_next_one(folder: Path, tmp_path: Path) -> None:
+    archive = tmp_path / "classes.jsa"
+    variables = {"KSTREAMS_ASSETS_SPARK_CLASS_DATA_ARCHIVE": str(archive)}
+    first = _jvm_of(_probe(**variables))
+    (engine,) = engines()
+    stop(engine)
+    assert _gone(first)
+    assert archive.stat().st_size > 50_000_000
+    second = _jvm_of(_probe(**variables))
+    assert str(archive) in {region.path for region in psutil.Process(second).memory_maps()}
+
+
+def test_a_started_engine_has_run_rules_and_keeps_nothing_of_them(
+    folder: Path, tmp_path: Path
+) -> None:
+    scratch = tmp_path / "tmp"
+    scratch.mkdir()
+    ended = subprocess.run(
+        [sys.executable, "-m", "kstreams_assets.cli.main", "engine", "start", "--json"],
+        env={**os.environ, "TMPDIR": str(scratch)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=_START_S,
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert len(json.loads(ended.stdout)["engines"]) == len(engines()) == 1
+    assert not list(scratch.glob("kstreams-assets-warm-up-*"))
