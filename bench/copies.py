@@ -27,6 +27,7 @@ from kstreams_assets.offsets import OffsetRange, TopicPartitionId
 from kstreams_assets.restore.produce import produce
 from kstreams_assets.restore.verify import verify
 from kstreams_assets.settings import RestoreSettings, VerifyExtent
+from kstreams_assets.store import StorePath
 from kstreams_assets.warehouse.records import SpanId, span_files
 from spark_resources.jars import class_path
 from spark_resources.java import find_java
@@ -174,7 +175,7 @@ class _Copies:
         }
         self._point = here.point(self._files[1], 1)
         self._spark = LazySession(SparkSettings())
-        self._spans: list[tuple[str, ...]] = []
+        self._spans: list[tuple[StorePath, ...]] = []
         self._made = 0
 
     def close(self) -> None:
@@ -248,7 +249,7 @@ class _Copies:
         measured = self._here.command("backup", *words, "--window", self._here.window(1))
         return root, measured
 
-    def _span_files(self) -> list[tuple[str, ...]]:
+    def _span_files(self) -> list[tuple[StorePath, ...]]:
         """The span files of each partition, of a backup that stays for all rounds."""
         if not self._spans:
             root, _ = self._backed_up(1)
@@ -256,7 +257,7 @@ class _Copies:
             window = self._here.window(1)
             for number in range(self._data.partitions):
                 span = SpanId(window, TopicPartitionId(_TOPIC, number))
-                self._spans.append(tuple(str(file.path) for file in span_files(records, span)))
+                self._spans.append(tuple(file.path for file in span_files(records, span)))
         return self._spans
 
     def _on_new_topic(self, act: Callable[[str], Measured]) -> Measured:
@@ -355,7 +356,7 @@ class _Copies:
 
 
 def _plain_loop(
-    servers: str, topic: str, files: Mapping[int, Sequence[str]], ready: Barrier
+    servers: str, topic: str, files: Mapping[int, Sequence[StorePath]], ready: Barrier
 ) -> None:
     failed: list[KafkaError | None] = []
 

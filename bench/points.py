@@ -101,7 +101,7 @@ class _Month:
     def an_hour_passes(self) -> None:
         """What the tables do after an hour happens now: old log entries and files go."""
         for name in ("recovery_points", "recovery_point_records"):
-            path = self.warehouse.control(name)
+            path = self.warehouse.on_disk / name
             old = time.time() - 3700
             for file in path.glob("_delta_log/*"):
                 os.utime(file, (old, old))

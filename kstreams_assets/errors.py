@@ -110,7 +110,7 @@ class WarehouseError(KStreamsAssetsError):
     `path` is what could not be used; `reason` is one line, as the system or the library gave it.
     """
 
-    def __init__(self, *, path: Path, reason: str, remedy: str) -> None:
+    def __init__(self, *, path: object, reason: str, remedy: str) -> None:
         super().__init__(f"{path} cannot be used: {reason}.", remedy=remedy)
 
 

@@ -3,11 +3,11 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from kstreams_assets.kafka.connection import CarriedConnection, KafkaConnection
 from kstreams_assets.settings import BackupSettings
+from kstreams_assets.store import StorePath
 from kstreams_assets.warehouse.committer import NewFile
 from spark_resources.data_files import NewFolder, SpanEdges
 from spark_resources.span_tasks import run_here, run_on_spark, span_tasks
@@ -24,14 +24,14 @@ _COMPRESSION: Final = ("lz4_raw", 0)
 class TopicFiles:
     """The files of one topic, how many records they hold and how many bytes they take."""
 
-    files: tuple[str, ...] = ()
+    files: tuple[StorePath, ...] = ()
     records: int = 0
     bytes: int = 0
 
 
 def read_topics(
     stretches: Sequence[ReadRange],
-    folder: Path,
+    folder: StorePath,
     *,
     connection: KafkaConnection,
     settings: BackupSettings,
@@ -54,7 +54,7 @@ def read_topics(
             )
             for one in stretches
         },
-        folder=NewFolder(str(folder), *_COMPRESSION),
+        folder=NewFolder(folder, *_COMPRESSION),
         connection=CarriedConnection.of(connection),
         idle_timeout_s=settings.read_stall_s,
     )
@@ -70,7 +70,7 @@ def read_topics(
         topic = file.values["topic"]
         known = found.get(topic, TopicFiles())
         found[topic] = TopicFiles(
-            files=(*known.files, str(folder / row["name"])),
+            files=(*known.files, folder / row["name"]),
             records=known.records + file.records,
             bytes=known.bytes + row["size"],
         )

@@ -6,7 +6,6 @@ import uuid
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -14,8 +13,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from kstreams_assets.kafka.record_columns import COLUMNS
-from kstreams_assets.layout import file_digest
 from kstreams_assets.offsets import TopicPartitionId
+from kstreams_assets.store import NewObject, StorePath
 
 RECORD_COLUMNS: Final = (
     "window STRING NOT NULL, topic STRING NOT NULL, partition INT NOT NULL, "
@@ -78,7 +77,7 @@ class SpanEdges:
 class NewFolder:
     """Where files go, and how they are compressed."""
 
-    path: str
+    path: StorePath
     compression: str
     compression_level: int
 
@@ -191,17 +190,19 @@ class _File:
 
     def __init__(self, folder: NewFolder, name: str, schema: pa.Schema) -> None:
         self._name = f"{name}-{uuid.uuid4().hex[:12]}.parquet"
-        self._path = Path(folder.path, self._name)
+        self._metadata: list[pq.FileMetaData] = []
+        self._sink = NewObject(folder.path / self._name)
         level = folder.compression_level if folder.compression in _LEVELS else None
         dictionaries = [leaf for leaf in _leaves(schema) if leaf not in _WITHOUT_DICTIONARY]
         self._writer = pq.ParquetWriter(
-            self._path,
+            self._sink,
             schema,
             compression=_CODECS.get(folder.compression, folder.compression),
             compression_level=level,
             use_dictionary=dictionaries,  # pyright: ignore[reportArgumentType]
             column_encoding=dict.fromkeys(_NEIGHBOURS_ALIKE, "DELTA_BINARY_PACKED"),
             write_page_checksum=True,
+            metadata_collector=self._metadata,
         )
         self._records = 0
         # Of fields in a structure Delta wants statistics one by one.
@@ -238,6 +239,7 @@ class _File:
         if self._waiting:
             self._write()
         self._writer.close()
+        digest = self._sink.finish()
         stats = {
             "numRecords": self._records,
             "minValues": self._least,
@@ -246,10 +248,10 @@ class _File:
         }
         row = {
             "name": self._name,
-            "size": self._path.stat().st_size,
-            "digest": file_digest(self._path),
+            "size": self._sink.size,
+            "digest": digest,
             "stats": json.dumps(stats),
-            "payload_bytes": _payload_bytes(pq.read_metadata(self._path)),
+            "payload_bytes": _payload_bytes(self._metadata[0]),
             "values": json.dumps(values),
             "about": json.dumps(about),
         }

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import IO, Any, Final
 
 from kstreams_assets.errors import ConfigurationError, EngineError
-from kstreams_assets.layout import keep_private
+from kstreams_assets.lease import keep_private
 from spark_resources.jars import JARS_VARIABLE, class_path, jars_directory, jars_home
 from spark_resources.java import PASSED_ON, find_java
 from spark_resources.settings import SparkSettings

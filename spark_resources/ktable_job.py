@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import ceil
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from kstreams_assets.app.store_columns import KEY_PARTS
+from kstreams_assets.store import StorePath
 from kstreams_assets.warehouse.committer import NewFile
 from spark_resources.data_files import WRITTEN_DDL, NewFolder, SnapshotFile
 from spark_resources.failures import spark_failures
@@ -58,7 +58,7 @@ class SnapshotRows:
         return self.newest.stream_times
 
     def write(
-        self, folder: Path, *, compression: str, compression_level: int, most_problems: int
+        self, folder: StorePath, *, compression: str, compression_level: int, most_problems: int
     ) -> list[NewFile]:
         """Write them as files into a folder.
 
@@ -66,7 +66,7 @@ class SnapshotRows:
             SparkJobError: Reading, decoding or writing failed.
         """
         task = SnapshotFile(
-            NewFolder(str(folder), compression, compression_level), self.work.window, most_problems
+            NewFolder(folder, compression, compression_level), self.work.window, most_problems
         )
         with spark_failures():
             return write_files(self._laid_out(), task.write, folder)
@@ -80,7 +80,7 @@ class SnapshotRows:
         return self.rows.coalesce(files) if files >= cores else self.rows.repartition(files)
 
 
-def write_files(rows: DataFrame, write: ArrowTask, folder: Path) -> list[NewFile]:
+def write_files(rows: DataFrame, write: ArrowTask, folder: StorePath) -> list[NewFile]:
     """Let tasks write rows as files into a folder; what Spark did twice is removed.
 
     The driver and the tasks must see the same folder.

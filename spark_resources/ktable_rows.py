@@ -1,6 +1,6 @@
 """The rows of a snapshot before they are decoded: files, offsets, newest of each key."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from typing import Final
@@ -13,8 +13,10 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from kstreams_assets.app.store_format import StoreKind
 from kstreams_assets.offsets import OffsetRange
+from kstreams_assets.store import StorePath
 from spark_resources.failures import free
 from spark_resources.ktable_columns import with_key_parts
+from spark_resources.stored_files import read_files
 from spark_resources.work import SnapshotWork
 
 _MOST_RANGES: Final = 16
@@ -142,8 +144,8 @@ def _base(spark: SparkSession, work: SnapshotWork) -> DataFrame:
     return numbered(rows, work, in_base=True)
 
 
-def _read(spark: SparkSession, files: Iterable[str]) -> DataFrame:
-    return spark.read.schema(_RECORD).parquet(*files)
+def _read(spark: SparkSession, files: Sequence[StorePath]) -> DataFrame:
+    return read_files(spark, files, _RECORD)
 
 
 def numbered(

@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 
 from kstreams_assets.errors import RestoreRecordsError
 from kstreams_assets.kafka.record_columns import HEADERS
-from kstreams_assets.layout import file_digest
 from kstreams_assets.offsets import OffsetRange, RangeSet, TopicPartitionId
+from kstreams_assets.store import StorePath, fetched, file_digest
 from kstreams_assets.warehouse.records import SpanFile
 from kstreams_assets.warehouse.restores import OriginalHeaders
 
@@ -71,13 +71,13 @@ class PartitionWork:
 
     source: TopicPartitionId
     target: TopicPartitionId
-    files: tuple[str, ...]
-    saved_file: str | None
+    files: tuple[StorePath, ...]
+    saved_file: StorePath | None
     ranges: Sequence[OffsetRange]
     base_offset: int
     records: int
     original_headers: OriginalHeaders = field(default_factory=OriginalHeaders)
-    noted: Mapping[str, SpanFile] = field(default_factory=dict)
+    noted: Mapping[StorePath, SpanFile] = field(default_factory=dict)
 
 
 Offsets = npt.NDArray[np.int64]
@@ -171,25 +171,26 @@ def _stream(
 
 def _read(
     work: PartitionWork,
-    files: Iterable[str],
+    files: Iterable[StorePath],
     ranges: Sequence[OffsetRange],
     schema: pa.Schema,
     most: int,
 ) -> Iterator[pa.RecordBatch]:
     for path in files:
         try:
-            _require_noted(work, path)
-            for batch in _file_batches(path, ranges, schema, most):
-                _require_partition(work.source, path, batch)
-                inside = _inside(batch, ranges)
-                if inside.num_rows:
-                    yield _as_schema(inside, schema)
+            with fetched(path) as local:
+                _require_noted(work, path, local)
+                for batch in _file_batches(local, ranges, schema, most):
+                    _require_partition(work.source, path, batch)
+                    inside = _inside(batch, ranges)
+                    if inside.num_rows:
+                        yield _as_schema(inside, schema)
         except (OSError, pa.ArrowException) as error:
             reason = f"file {_place(path)} cannot be read ({str(error).splitlines()[0]})"
             raise RestoreRecordsError(partition=str(work.source), reason=reason) from error
 
 
-def _require_noted(work: PartitionWork, path: str) -> None:
+def _require_noted(work: PartitionWork, path: StorePath, local: Path) -> None:
     """Before a record of it is used: the file is the one that its backup wrote, byte for byte.
 
     Backups of earlier releases noted no digest: then the number of records must be right.
@@ -198,10 +199,10 @@ def _require_noted(work: PartitionWork, path: str) -> None:
     if noted is None:
         return
     if noted.written is not None:
-        is_same = file_digest(Path(path)) == noted.written.digest
+        is_same = file_digest(local) == noted.written.digest
         wrong = "" if is_same else "does not match the SHA-256 that its backup noted"
     else:
-        found = pq.read_metadata(path).num_rows
+        found = pq.read_metadata(local).num_rows
         wrong = f"holds {found:,} records, written were {noted.records:,}"
         wrong = "" if found == noted.records else wrong
     if wrong:
@@ -211,7 +212,7 @@ def _require_noted(work: PartitionWork, path: str) -> None:
         raise RestoreRecordsError(partition=str(work.source), reason=reason)
 
 
-def _require_partition(source: TopicPartitionId, path: str, batch: pa.RecordBatch) -> None:
+def _require_partition(source: TopicPartitionId, path: StorePath, batch: pa.RecordBatch) -> None:
     """Staged files have no such column: they were written for this partition alone."""
     if _PARTITION not in batch.schema.names:
         return
@@ -221,13 +222,13 @@ def _require_partition(source: TopicPartitionId, path: str, batch: pa.RecordBatc
         raise RestoreRecordsError(partition=str(source), reason=reason)
 
 
-def _place(path: str) -> str:
+def _place(path: StorePath) -> str:
     """Window, topic and name of a file."""
-    return "/".join(Path(path).parts[-3:])
+    return "/".join(path.parts[-3:])
 
 
 def _file_batches(
-    path: str, ranges: Sequence[OffsetRange], schema: pa.Schema, most: int
+    path: Path, ranges: Sequence[OffsetRange], schema: pa.Schema, most: int
 ) -> Iterator[pa.RecordBatch]:
     with pq.ParquetFile(path, memory_map=True, page_checksum_verification=True) as file:
         columns = [*schema.names]

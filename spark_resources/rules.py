@@ -15,6 +15,7 @@ from pyspark.sql.types import StructType
 
 from kstreams_assets.app.store_columns import as_text, key_parts_of, value_columns
 from kstreams_assets.app.store_format import StoreFormat
+from kstreams_assets.store import StorePath
 from spark_resources.failures import SPARK_FAILURES, SparkJobError, free, spark_failures
 from spark_resources.ktable_columns import with_decoded_columns, with_decoded_record
 from spark_resources.ktable_rows import (
@@ -26,6 +27,7 @@ from spark_resources.ktable_rows import (
     rows_inside,
 )
 from spark_resources.session import close_at_exit, configure, cores_of, end_session
+from spark_resources.stored_files import read_files
 from spark_resources.work import Content, LoggedRows, LogSource, Sample, SnapshotRows, SnapshotWork
 
 if TYPE_CHECKING:
@@ -126,7 +128,7 @@ class Views:
         self._frames.clear()
         self._named.clear()
 
-    def forget(self, root: str) -> None:
+    def forget(self, root: StorePath) -> None:
         """Free what is kept of files below this folder."""
         for key in [key for key in self._kept if key[0].root == root]:
             free(self._kept.pop(key))
@@ -178,7 +180,7 @@ class Views:
 
     def _snapshot(self, content: SnapshotRows) -> DataFrame:
         if content.files:
-            rows = self.session.read.parquet(*content.files).where(F.col("value").isNotNull())
+            rows = read_files(self.session, content.files).where(F.col("value").isNotNull())
         else:
             nothing = self.session.createDataFrame([], _RECORD)
             rows = with_decoded_columns(nothing, content.format, self._schemas)
@@ -201,8 +203,8 @@ class Views:
         if known is not None:
             return known
         if source.files:
-            reader = self.session.read.schema(_STORED).option("basePath", source.root)
-            rows = reader.parquet(*source.files).select(*_COLUMNS)
+            stored = read_files(self.session, source.files, _STORED, root=source.root)
+            rows = stored.select(*_COLUMNS)
         else:
             rows = self.session.createDataFrame([], _STORED).select(*_COLUMNS)
         if source.is_whole:
@@ -213,8 +215,8 @@ class Views:
             self._kept[source, said] = rows.persist(StorageLevel.MEMORY_AND_DISK)
         return rows
 
-    def _saved(self, path: str) -> DataFrame:
-        rows = self.session.read.schema(_RECORD).parquet(path)
+    def _saved(self, path: StorePath) -> DataFrame:
+        rows = read_files(self.session, [path], _RECORD)
         return rows.withColumn("window", F.lit(None).cast("string"))
 
 

@@ -8,7 +8,6 @@ read. Nothing goes through a JVM.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -27,6 +26,7 @@ from kstreams_assets.kafka.raw_log import RawLogReader
 from kstreams_assets.kafka.record_columns import columns_of
 from kstreams_assets.layout import WrittenFile, first_changed
 from kstreams_assets.offsets import TopicPartitionId
+from kstreams_assets.store import StorePath, fetched
 from kstreams_assets.warehouse.spans import SpanPlan
 from spark_resources.data_files import FILE, NewFolder, SpanEdges, SpanFiles
 from spark_resources.work import ReadRange
@@ -154,7 +154,7 @@ class FoldTask:
 
     partition: TopicPartitionId
     span: SpanEdges
-    files: tuple[tuple[Path, WrittenFile], ...]
+    files: tuple[tuple[StorePath, WrittenFile], ...]
     folder: NewFolder
 
     def run(self, check: Callable[[], None] = lambda: None) -> Written:
@@ -178,7 +178,10 @@ class FoldTask:
         self, check: Callable[[], None]
     ) -> Iterator[tuple[TopicPartitionId, pa.RecordBatch]]:
         for path, _ in self.files:
-            with pq.ParquetFile(path, page_checksum_verification=True) as file:
+            with (
+                fetched(path) as local,
+                pq.ParquetFile(local, page_checksum_verification=True) as file,
+            ):
                 for batch in file.iter_batches(_FOLDED_RECORDS, columns=FILE.names):
                     check()
                     yield self.partition, batch.cast(FILE)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from kstreams_assets.app.store_format import StoreFormat
 from kstreams_assets.offsets import OffsetRange, TopicPartitionId
+from kstreams_assets.store import StorePath
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -50,12 +51,12 @@ class SnapshotWork:
     window: str
     format: StoreFormat
     partitions: tuple[int, ...]
-    base_files: tuple[str, ...]
+    base_files: tuple[StorePath, ...]
     base_ranges: Mapping[int, Sequence[OffsetRange]] | None
-    whole_files: tuple[str, ...]
-    cut_files: tuple[str, ...]
+    whole_files: tuple[StorePath, ...]
+    cut_files: tuple[StorePath, ...]
     ranges: Mapping[int, Sequence[OffsetRange]]
-    saved_file: str | None = None
+    saved_file: StorePath | None = None
     stream_times: Mapping[int, int] = field(default_factory=dict)
     records: int = 0
     record_bytes: float = 0.0
@@ -70,8 +71,8 @@ class LogSource:
     """
 
     topic: str
-    root: str
-    files: tuple[str, ...]
+    root: StorePath
+    files: tuple[StorePath, ...]
     records: int
     is_whole: bool = False
 
@@ -92,7 +93,7 @@ class LoggedRows:
     ranges: Ranges
     in_flight_from: Mapping[int, int]
     records: int
-    saved_file: str | None = None
+    saved_file: StorePath | None = None
     window: str | None = None
 
 
@@ -102,7 +103,7 @@ class SnapshotRows:
 
     format: StoreFormat
     window: str
-    files: tuple[str, ...]
+    files: tuple[StorePath, ...]
     records: int
 
 

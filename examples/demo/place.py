@@ -3,12 +3,15 @@
 import os
 import shutil
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
 CHECKOUT: Final = Path(__file__).resolve().parents[2]
 DEFS: Final = CHECKOUT / "examples" / "defs" / "order_processor" / "defs.yaml"
 APPLICATION_ID: Final = "order-processor"
+WAREHOUSE_VARIABLE: Final = "DEMO_WAREHOUSE"
+"""Where the tables go, if not into the checkout: `s3://bucket/prefix`."""
 CONFIG = {"topic.min.compaction.lag.ms": "3600000"}
 """Streams properties: the changelog is left alone for longer than a window and its backup."""
 
@@ -60,9 +63,15 @@ class Place:
         return self.root / "engine.log"
 
     @property
-    def warehouse(self) -> Path:
-        """The Delta tables."""
-        return self.root / "warehouse"
+    def warehouse(self) -> str:
+        """The Delta tables: a folder, or below the place in an object store that was given."""
+        if self._warehouse_file.is_file():
+            return self._warehouse_file.read_text("utf-8")
+        return str(self.root / "warehouse")
+
+    @property
+    def _warehouse_file(self) -> Path:
+        return self.root / "warehouse_url"
 
     @property
     def dagster_home(self) -> Path:
@@ -78,6 +87,11 @@ class Place:
         """Begin anew."""
         shutil.rmtree(self.root, ignore_errors=True)
         self.root.mkdir(parents=True)
+        given = os.environ.get(WAREHOUSE_VARIABLE)
+        if given:
+            # A place of its own: nothing that lies there is ever deleted.
+            name = datetime.now(tz=UTC).strftime("demo-%Y%m%dT%H%M%S")
+            self._warehouse_file.write_text(f"{given.rstrip('/')}/{name}", encoding="utf-8")
 
     def prepare(self, *, bootstrap_servers: str, first_window: str | None = None) -> None:
         """Set up DAGSTER_HOME and the environment variables that `defs.yaml` reads."""
@@ -87,6 +101,6 @@ class Place:
             self.first_window_file.write_text(first_window, encoding="utf-8")
         os.environ["DAGSTER_HOME"] = str(self.dagster_home)
         os.environ["KSTREAMS_BOOTSTRAP_SERVERS"] = bootstrap_servers
-        os.environ["KSTREAMS_WAREHOUSE"] = str(self.warehouse)
+        os.environ["KSTREAMS_WAREHOUSE"] = self.warehouse
         if self.first_window_file.is_file():
             os.environ["KSTREAMS_WINDOWS_START"] = self.first_window_file.read_text("utf-8")

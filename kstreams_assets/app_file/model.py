@@ -34,6 +34,7 @@ from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.kafka.registry import RegistryConnection
 from kstreams_assets.layout import Warehouse
 from kstreams_assets.settings import ApplicationSettings
+from kstreams_assets.store import ObjectStoreSettings
 
 
 class ApplicationModel(Block):
@@ -47,7 +48,14 @@ class ApplicationModel(Block):
     connection: Annotated[KafkaConnection, in_block("connection")] = Field(
         description="How to reach the cluster; secrets as {env: NAME} or {file: PATH}."
     )
-    warehouse: str = Field(description="Folder of the tables, on a local or mounted disk.")
+    warehouse: str = Field(
+        description="Where the tables are: a folder on a local or mounted disk, or"
+        " s3://bucket/prefix."
+    )
+    object_store: ObjectStoreSettings = Field(
+        default=ObjectStoreSettings(),
+        description="How the object store of the warehouse is reached.",
+    )
     windows: WindowsModel = Field(description="How time is cut into windows.")
     topology: str | None = Field(
         default=None,
@@ -115,7 +123,7 @@ class ApplicationModel(Block):
                 application, mode=self.mode, include=self.include, exclude=self.exclude
             ),
             connection=self.connection,
-            warehouse=Warehouse.at(self.warehouse),
+            warehouse=Warehouse.at(self.warehouse, self.object_store),
             windows=self.windows.schedule(),
             backup=self.backup.settings(),
             recovery_points=self.recovery_points.settings(),

@@ -9,12 +9,12 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kstreams_assets.errors import StoredDataError
 from kstreams_assets.layout import WrittenFile
 from kstreams_assets.offsets import TopicPartitionId
+from kstreams_assets.store import StorePath
 from kstreams_assets.warehouse.ledger import LedgerEntry
 from kstreams_assets.warehouse.records import SpanId
 from kstreams_assets.warehouse.spans import Gap, SpanContent, SpanPlan, SpanResult, Window
@@ -143,7 +143,9 @@ def _together(gaps: Iterable[Gap]) -> tuple[Gap, ...]:
     return (*known.values(), *others)
 
 
-def fold_tasks(records: Path, pieces: Iterable[Pieces], folder: "NewFolder") -> "list[FoldTask]":
+def fold_tasks(
+    records: StorePath, pieces: Iterable[Pieces], folder: "NewFolder"
+) -> "list[FoldTask]":
     """Tasks that write the files of each anew as one, the largest first; `records` is the table."""
     from spark_resources.data_files import SpanEdges
     from spark_resources.span_tasks import FoldTask

@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
 from typing import Final
 
 from kstreams_assets.backup.requests import window_statuses
@@ -23,9 +22,11 @@ from kstreams_assets.backup.verdicts import judge
 from kstreams_assets.checks import problem_lines
 from kstreams_assets.errors import KStreamsAssetsError
 from kstreams_assets.kafka.cluster import KafkaCluster
-from kstreams_assets.layout import Warehouse, warehouse_lock
+from kstreams_assets.layout import Warehouse
+from kstreams_assets.lease import warehouse_lock
 from kstreams_assets.recovery.recorder import recorder_of
 from kstreams_assets.settings import ApplicationSettings
+from kstreams_assets.store import StorePath, put_text
 from kstreams_assets.warehouse.calendar import WindowCalendar
 from kstreams_assets.warehouse.contents import Contents
 from kstreams_assets.warehouse.ledger import Ledger
@@ -116,7 +117,7 @@ def follow(followers: Sequence["Follower"], ended: threading.Event) -> None:
         one.result()
 
 
-def _status_file(warehouse: Warehouse, application_id: str) -> Path:
+def _status_file(warehouse: Warehouse, application_id: str) -> StorePath:
     return warehouse.lock_file(f"followers/{application_id}").with_suffix(".json")
 
 
@@ -305,10 +306,7 @@ class Follower:
     def _tell(self, **changes: object) -> None:
         self.status = replace(self.status, **changes)
         path = _status_file(self.settings.warehouse, self._name)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        written = path.with_suffix(".new")
-        written.write_text(json.dumps(asdict(self.status)), encoding="utf-8")
-        written.replace(path)
+        put_text(path, json.dumps(asdict(self.status)))
         self.told(self.status)
 
 

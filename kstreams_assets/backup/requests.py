@@ -1,16 +1,15 @@
 """Which windows are due and are backed up next: merged into one range, oldest first."""
 
 import json
-import os
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from itertools import takewhile
-from pathlib import Path
 from typing import Final
 
 from kstreams_assets.layout import Warehouse
 from kstreams_assets.settings import ApplicationSettings
+from kstreams_assets.store import StorePath, put_text
 from kstreams_assets.warehouse.calendar import WindowCalendar
 from kstreams_assets.warehouse.ledger import Ledger
 from kstreams_assets.warehouse.points import RecoveryPointTable
@@ -241,12 +240,12 @@ class RequestClaim:
         return 0 <= now_ms - self.claimed_at_ms < CLAIM_S * 1000
 
 
-def claim_file(warehouse: Warehouse, application_id: str) -> Path:
+def claim_file(warehouse: Warehouse, application_id: str) -> StorePath:
     """Where the claim of an application stands, beside its locks."""
     return warehouse.lock_file(f"backup-requests/{application_id}").with_suffix(".json")
 
 
-def read_claim(path: Path) -> RequestClaim | None:
+def read_claim(path: StorePath) -> RequestClaim | None:
     """The newest claim; None when there is none or it cannot be read (it is worth a minute)."""
     try:
         facts = json.loads(path.read_text(encoding="utf-8"))
@@ -255,9 +254,6 @@ def read_claim(path: Path) -> RequestClaim | None:
         return None
 
 
-def write_claim(path: Path, claim: RequestClaim) -> None:
+def write_claim(path: StorePath, claim: RequestClaim) -> None:
     """Replace the claim, whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    written = path.with_suffix(".new")
-    written.write_text(json.dumps(asdict(claim)), encoding="utf-8")
-    os.replace(written, path)
+    put_text(path, json.dumps(asdict(claim)))

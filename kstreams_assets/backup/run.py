@@ -5,7 +5,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from kstreams_assets.app.model import AppTopic, StreamsApplication
@@ -26,17 +25,14 @@ from kstreams_assets.errors import KafkaError, OffsetOutOfRangeError, TopicNotFo
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import CarriedConnection
 from kstreams_assets.kafka.topics import TopicDescription
-from kstreams_assets.layout import (
-    LockHandle,
-    Warehouse,
-    WarehouseLockedError,
-    warehouse_lock,
-)
+from kstreams_assets.layout import Warehouse
+from kstreams_assets.lease import LockHandle, WarehouseLockedError, warehouse_lock
 from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.recovery.recorder import Recorder
 from kstreams_assets.settings import ApplicationSettings, BackupSettings, RecoveryPointSettings
+from kstreams_assets.store import StorePath
 from kstreams_assets.warehouse.calendar import WindowCalendar
-from kstreams_assets.warehouse.committer import NewFile, commit, sweep, uncommitted
+from kstreams_assets.warehouse.committer import NewFile, commit, fence, sweep, uncommitted
 from kstreams_assets.warehouse.ledger import (
     INCREMENT,
     Ledger,
@@ -182,7 +178,7 @@ class BackupRun:
             wait_s=self.settings.lock_wait_s,
         ) as lock:
             # A newer layout is refused before anything is touched.
-            records = open_records(self._records)
+            records = fence(self._records, open_records(self._records), lock)
             refuse_newer_tables(self.warehouse)
             sweep(self._records, records)
             self._check_what_is_needed()
@@ -213,12 +209,12 @@ class BackupRun:
                 return []
             every = [one for of_topic in pieces.values() for one in of_topic]
             with uncommitted(self._records) as folder:
-                new = NewFolder(str(folder), *self._compression)
+                new = NewFolder(folder, *self._compression)
                 done = run_here(fold_tasks(self._records, every, new), self.check)
                 files = _files(folder, done)
                 contents = contents_of(self._records, files)
                 results = {one.id: one.result(contents.get(one.id, SpanContent())) for one in every}
-                stack.enter_context(self._locked())
+                lock = stack.enter_context(self._locked())
                 if self._pieces(window) != pieces:
                     raise BackupReadError(
                         windows=[window], reason="another run has backed it up meanwhile"
@@ -227,6 +223,7 @@ class BackupRun:
                 self._records,
                 ensure_records(self._records),
                 files,
+                writer=lock,
                 replaces=[{"window": window.key, "topic": topic} for topic in pieces],
                 provenance=self._provenance([window]),
             )
@@ -252,7 +249,7 @@ class BackupRun:
                 for topic, of_topic in pieces.items()
             ]
             facts_table.record(backups)
-            self._ledger.record(backups, run_id=self.run_id)
+            self._ledger.record(backups, run_id=self.run_id, writer=lock)
         return window_backups(self.warehouse, self.application, [window], backups, edges)
 
     def _missing(self, window: Window) -> set[str]:
@@ -275,7 +272,7 @@ class BackupRun:
         """Take away the increments that the ledger has as a window by now."""
         if not self._ledger.increments_of(window):
             return
-        with self._fold_lock(), self._locked():
+        with self._fold_lock(), self._locked() as lock:
             entries = self._ledger.increments_of(window)
             rows = self._ledger.of_windows({window.key})
             lives = {
@@ -291,11 +288,12 @@ class BackupRun:
                 self._records,
                 ensure_records(self._records),
                 [],
+                writer=lock,
                 replaces=[{"window": key, "topic": topic} for key, topic in sorted(parts)],
                 keeps={file.path for entry in stay for file in entry.result.content.written},
                 provenance=self._provenance([window]),
             )
-            self._ledger.keep_increments(window, stay)
+            self._ledger.keep_increments(window, stay, lock)
             tidy_records(self._records)
 
     @property
@@ -353,7 +351,7 @@ class BackupRun:
         )
 
     @property
-    def _records(self) -> Path:
+    def _records(self) -> StorePath:
         return self.warehouse.records(self.application.application_id)
 
     @property
@@ -416,7 +414,7 @@ class BackupRun:
                 self._refuse_poorer(fresh, contents, windows)
                 results = accountant.results([*fresh, *again], contents, looks)
         # Outside the block: what a commit may refer to is never deleted.
-        version = self._commit(files, fresh, windows)
+        version = self._commit(files, fresh, windows, lock)
         took_s = time.monotonic() - began
         facts_table = TopicFactsTable(self.warehouse, self.application.application_id)
         facts = facts_of(plan.descriptions)
@@ -439,10 +437,10 @@ class BackupRun:
             )
         found = [backups[id_] for id_ in backups if id_ in results]
         if any(INCREMENT in window.key for window in windows):
-            self._ledger.record_increment(found, run_id=self.run_id)
+            self._ledger.record_increment(found, run_id=self.run_id, writer=lock)
         else:
             facts_table.record([backups[topic.id] for topic in fresh])
-            self._ledger.record(found, run_id=self.run_id)
+            self._ledger.record(found, run_id=self.run_id, writer=lock)
         unread = [one for one in plan.unread if one.window in windows]
         done = window_backups(
             self.warehouse, self.application, windows, backups.values(), plan.edges, unread
@@ -474,7 +472,7 @@ class BackupRun:
 
     def _write(
         self,
-        folder: Path,
+        folder: StorePath,
         spans: Sequence[SpanPlan],
         reads: Sequence[ReadRange],
         windows: Sequence[Window],
@@ -492,7 +490,7 @@ class BackupRun:
         tasks = span_tasks(
             reads,
             edges_of(spans),
-            folder=NewFolder(str(folder), *self._compression),
+            folder=NewFolder(folder, *self._compression),
             connection=CarriedConnection.of(connection),
             idle_timeout_s=self.settings.read_stall_s,
         )
@@ -524,7 +522,11 @@ class BackupRun:
         return run_partition_tasks(self.spark.spark_session, tasks, run_on_spark, lock=lock.tasks)
 
     def _commit(
-        self, files: Sequence[NewFile], plans: Sequence[TopicPlan], windows: Sequence[Window]
+        self,
+        files: Sequence[NewFile],
+        plans: Sequence[TopicPlan],
+        windows: Sequence[Window],
+        lock: LockHandle,
     ) -> int | None:
         """Replace what the table holds of these topics and windows; None when there is nothing."""
         table = open_records(self._records)
@@ -534,6 +536,7 @@ class BackupRun:
             self._records,
             table,
             files,
+            writer=lock,
             replaces=[{"window": t.window.key, "topic": t.topic.name} for t in plans],
             provenance=self._provenance(windows),
         )
@@ -590,7 +593,7 @@ class _Read(NamedTuple):
     looks: Mapping[SpanId, Look]
 
 
-def _files(folder: Path, done: "Iterable[Written]") -> list[NewFile]:
+def _files(folder: StorePath, done: "Iterable[Written]") -> list[NewFile]:
     return [NewFile.told(folder, row) for one in done for row in one.rows]
 
 

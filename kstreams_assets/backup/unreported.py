@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import IO, Final
 
 from kstreams_assets.layout import Warehouse
+from kstreams_assets.lease import WarehouseLockedError, warehouse_lock
+from kstreams_assets.store import ObjectPath, StorePath, below
 from kstreams_assets.warehouse.table import make_warehouse
 
 COMMAND_RUN: Final = "cli-"
@@ -37,11 +39,17 @@ class ReportMarks:
         Makes the warehouse if it is new. Raises what `make_warehouse` raises.
         """
         make_warehouse(self.warehouse.root)
+        path = self._path(run_id)
+        if isinstance(path, ObjectPath):
+            with warehouse_lock(path, purpose=f"report of {run_id}", wait_s=0):
+                yield
+            path.unlink(missing_ok=True)
+            return
         self._folder.mkdir(parents=True, exist_ok=True)
-        with self._path(run_id).open("a", encoding="utf-8") as mark:
+        with path.open("a", encoding="utf-8") as mark:
             fcntl.flock(mark.fileno(), fcntl.LOCK_EX)
             yield
-            self._path(run_id).unlink(missing_ok=True)
+            path.unlink(missing_ok=True)
 
     @contextlib.contextmanager
     def left_behind(self, run_id: str) -> Iterator[bool]:
@@ -49,30 +57,44 @@ class ReportMarks:
 
         False when there is no such mark, or another process holds it.
         """
+        path = self._path(run_id)
         with contextlib.ExitStack() as stack:
+            if isinstance(path, ObjectPath):
+                try:
+                    if path.is_file():
+                        lock = warehouse_lock(path, purpose=f"report of {run_id}", wait_s=0)
+                        stack.enter_context(lock)
+                except WarehouseLockedError:
+                    yield False
+                    return
+                is_ours = path.is_file()
+                yield is_ours
+                stack.close()
+                path.unlink(missing_ok=True)
+                return
             try:
-                mark = stack.enter_context(self._path(run_id).open("r+", encoding="utf-8"))
+                mark = stack.enter_context(path.open("r+", encoding="utf-8"))
                 fcntl.flock(mark.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
             except (BlockingIOError, FileNotFoundError):
                 yield False
                 return
-            is_ours = _is_at(mark, self._path(run_id))
+            is_ours = _is_at(mark, path)
             yield is_ours
             if is_ours:
-                self._path(run_id).unlink(missing_ok=True)
+                path.unlink(missing_ok=True)
 
     def run_ids(self) -> list[str]:
         """Runs that have a mark: those that go on, and those that were left behind."""
         try:
-            return sorted(entry.name for entry in os.scandir(self._folder) if entry.is_file())
+            return sorted(below(self._folder))
         except FileNotFoundError:
             return []
 
     @property
-    def _folder(self) -> Path:
+    def _folder(self) -> StorePath:
         return self.warehouse.lock_file(f"backup-reports/{self.application_id}").with_suffix("")
 
-    def _path(self, run_id: str) -> Path:
+    def _path(self, run_id: str) -> StorePath:
         return self._folder / run_id
 
 

@@ -45,7 +45,7 @@ def app_options(command: Callable[..., None]) -> Callable[..., None]:
     decorated: Callable[..., None] = with_settings
     for option in (
         click.option("--json", "as_json", is_flag=True, help="Print JSON."),
-        click.option("--warehouse", help="Folder of the tables; replaces the YAML's."),
+        click.option("--warehouse", help="Folder of the tables, or s3://...; replaces the YAML's."),
         click.option("--bootstrap", help="host:port[,...]; replaces the YAML's."),
         click.option("--application-id", help="Which application, if the YAML has several."),
         click.option(
@@ -102,7 +102,7 @@ def apps_options(command: Callable[..., None]) -> Callable[..., None]:
 
     decorated: Callable[..., None] = with_settings
     for option in (
-        click.option("--warehouse", help="Folder of the tables; replaces the YAML's."),
+        click.option("--warehouse", help="Folder of the tables, or s3://...; replaces the YAML's."),
         click.option("--bootstrap", help="host:port[,...]; replaces the YAML's."),
         click.option("--application-id", help="Which application, if the YAML has several."),
         click.option(

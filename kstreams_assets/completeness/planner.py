@@ -1,16 +1,13 @@
 """From a recovery point or a window to the rows of each view; reads the warehouse, no JVM."""
 
-import shutil
 import time
 import uuid
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from functools import cached_property
-from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from kstreams_assets.closing import Closing
 from kstreams_assets.completeness.content import (
@@ -29,6 +26,7 @@ from kstreams_assets.ktables.table import open_table, window_files
 from kstreams_assets.layout import Warehouse
 from kstreams_assets.offsets import OffsetRange
 from kstreams_assets.settings import ApplicationSettings
+from kstreams_assets.store import StorePath, newest_change, remove_tree, subfolders, write_parquet
 from kstreams_assets.warehouse.contents import Contents
 from kstreams_assets.warehouse.judge import PointStatus, Restores
 from kstreams_assets.warehouse.ledger import Ledger, PartitionLife, rows_with_gap
@@ -100,7 +98,7 @@ class Snapshots:
 
     def __init__(self, settings: ApplicationSettings) -> None:
         self._settings = settings
-        self._files: dict[str, dict[str, list[tuple[Path, int]]]] = {}
+        self._files: dict[str, dict[str, list[tuple[StorePath, int]]]] = {}
 
     def find(self, store: TableStore, point_id: str) -> Snapshot | None:
         """The snapshot at a point in the store's format of now, whose rows are in the table."""
@@ -113,7 +111,7 @@ class Snapshots:
     def rows(self, store: TableStore, point_id: str) -> SnapshotRows:
         """Where the rows of a snapshot are; there must be one."""
         snapshot = self._by_point[store.store, point_id]
-        files = tuple(str(path) for path, _ in self._files_of(snapshot))
+        files = tuple(path for path, _ in self._files_of(snapshot))
         return SnapshotRows(store.format, snapshot.window.key, files, snapshot.rows)
 
     def doubt(self, store: TableStore, point_id: str) -> str:
@@ -129,7 +127,7 @@ class Snapshots:
         found = table.of(self._settings.application_id)
         return {(snapshot.store, snapshot.point_id): snapshot for snapshot in found}
 
-    def _files_of(self, snapshot: Snapshot) -> list[tuple[Path, int]]:
+    def _files_of(self, snapshot: Snapshot) -> list[tuple[StorePath, int]]:
         if snapshot.store not in self._files:
             path = self._settings.warehouse.ktable(self._settings.application_id, snapshot.store)
             self._files[snapshot.store] = window_files(open_table(path), path)
@@ -149,17 +147,17 @@ class Staging(Closing):
     def __init__(self, warehouse: Warehouse, application_id: str) -> None:
         self._parent = warehouse.root / ".staging" / f"completeness-{application_id}"
         self._folder = self._parent / uuid.uuid4().hex
-        self.root = str(self._folder)
+        self.root = self._folder
         self._count = 0
 
-    def write(self, rows: pa.Table) -> str:
+    def write(self, rows: pa.Table) -> StorePath:
         """Store saved records as a file and return its path."""
         self._count += 1
         path = self.folder() / f"{self._count:06d}.parquet"
-        pq.write_table(rows.select(_COLUMNS), path, use_dictionary=False)
-        return str(path)
+        write_parquet(rows.select(_COLUMNS), path, use_dictionary=False)
+        return path
 
-    def folder(self) -> Path:
+    def folder(self) -> StorePath:
         """The folder, for other files of the evaluation."""
         if not self._folder.exists():
             self._sweep()
@@ -168,25 +166,22 @@ class Staging(Closing):
 
     def empty(self) -> None:
         """Remove the files that were written."""
-        for path in self._folder.glob("*.parquet"):
+        for path in list(self._folder.glob("*.parquet")):
             path.unlink()
 
     def close(self) -> None:
         """Remove the folder."""
-        shutil.rmtree(self._folder, ignore_errors=True)
+        remove_tree(self._folder)
 
     def _sweep(self) -> None:
         stale = time.time() - _STALE_S
-        for folder in self._parent.glob("*"):
+        for folder in subfolders(self._parent):
             if _age_of(folder) < stale:
-                shutil.rmtree(folder, ignore_errors=True)
+                remove_tree(folder)
 
 
-def _age_of(folder: Path) -> float:
-    try:
-        return folder.stat().st_mtime
-    except FileNotFoundError:  # another evaluation has removed it
-        return time.time()
+def _age_of(folder: StorePath) -> float:
+    return newest_change(folder) or time.time()  # 0: another evaluation has removed it
 
 
 KEPT_BYTES: Final = 256 * 1024**2
@@ -235,8 +230,8 @@ class ContentPlanner:
         found = [one for part in parts for one in self.contents.files(part)]
         source = LogSource(
             topic=topic,
-            root=str(self.settings.warehouse.records(self.settings.application_id)),
-            files=tuple(str(file.path) for file, _ in found),
+            root=self.settings.warehouse.records(self.settings.application_id),
+            files=tuple(file.path for file, _ in found),
             records=sum(file.records for file, _ in found),
         )
         return source, sum(size for _, size in found)

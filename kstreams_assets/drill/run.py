@@ -41,7 +41,7 @@ from kstreams_assets.errors import (
 )
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
-from kstreams_assets.layout import warehouse_lock
+from kstreams_assets.lease import warehouse_lock
 from kstreams_assets.local.target import (
     local_target,
     local_targets,
@@ -57,6 +57,7 @@ from kstreams_assets.restore.request import RestoreRequest, parse_instant
 from kstreams_assets.restore.run import RestoreResult, run_restore
 from kstreams_assets.restore.target import partitions_of, roles_of
 from kstreams_assets.settings import ApplicationSettings, VerifyExtent
+from kstreams_assets.store import StorePath, put_text
 from kstreams_assets.warehouse.restores import (
     RestoresTable,
     RestoreState,
@@ -64,6 +65,7 @@ from kstreams_assets.warehouse.restores import (
     StoredTopic,
 )
 from kstreams_assets.warehouse.table import require_backup
+from spark_resources.stored_files import read_files
 from spark_resources.work import ReadRange, Spark
 
 if TYPE_CHECKING:
@@ -353,7 +355,7 @@ def _compared(
     found: Mapping[str, Any] = {}
     sample: tuple[str, ...] = ()
     if records.files:
-        rows = spark.spark_session.read.parquet(*records.files)
+        rows = read_files(spark.spark_session, records.files)
         keys = _keys(rows, restored_ends, topic.target).cache()
         found = _counts(keys)
         sample = _sample(keys)
@@ -474,14 +476,13 @@ class DrillRun:
         ):
             report = _Attempt(self, request, _begun(self)).execute()
             file = report_file(settings, report.drill_id)
-            file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_text(report_yaml(report), encoding="utf-8")
+            put_text(file, report_yaml(report))
             DrillsTable(settings.warehouse).record(report)
         self.log(f"Drill {report.drill_id} {'passed' if report.passed else 'failed'}.")
         return report
 
 
-def report_file(settings: ApplicationSettings, drill_id: str) -> Path:
+def report_file(settings: ApplicationSettings, drill_id: str) -> StorePath:
     """Where the report of a drill is."""
     folder = settings.warehouse.root / "drill_reports" / settings.application_id
     return folder / f"{drill_id}.yaml"

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from kstreams_assets.app.store_format import StoreKind
 from kstreams_assets.ktables.snapshot import Snapshot, SnapshotPartition, TableStore
 from kstreams_assets.offsets import OffsetRange, RangeSet, TopicPartitionId
+from kstreams_assets.store import StorePath
 from kstreams_assets.warehouse.point import PartitionCut, RecoveryPoint
 from kstreams_assets.warehouse.records import SpanFile
 from kstreams_assets.warehouse.spans import Window
@@ -189,17 +190,17 @@ def _plan_partition(cut: PartitionCut, base: SnapshotPartition | None) -> Partit
 def work_of(
     plan: SnapshotPlan,
     base: Snapshot | None,
-    base_files: Sequence[str],
-    saved_file: str | None,
+    base_files: Sequence[StorePath],
+    saved_file: StorePath | None,
     saved_records: int = 0,
 ) -> SnapshotWork:
     """The work of a plan, once its base is there and saved records are staged."""
-    whole: list[str] = []
-    cut: list[str] = []
+    whole: list[StorePath] = []
+    cut: list[StorePath] = []
     for part in plan.partitions:
         for file in part.files:
             inside = RangeSet(part.ranges).covers(file.first_offset, file.last_offset + 1)
-            (whole if inside else cut).append(str(file.path))
+            (whole if inside else cut).append(file.path)
     records = plan.records + saved_records + (base.rows if base else 0)
     times = {part.partition: part.stream_time_ms for part in base.partitions} if base else {}
     return SnapshotWork(

@@ -2,12 +2,10 @@
 
 import difflib
 import logging
-import shutil
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 import pyarrow.parquet as pq
 
@@ -24,11 +22,14 @@ from kstreams_assets.ktables.planner import SnapshotPlanner
 from kstreams_assets.ktables.snapshot import RowProblem, Snapshot, SnapshotPartition, TableStore
 from kstreams_assets.ktables.snapshots_table import SnapshotsTable, require_snapshot
 from kstreams_assets.ktables.table import open_table, prepare_table, window_files
-from kstreams_assets.layout import LockHandle, Warehouse, first_changed, warehouse_lock
+from kstreams_assets.layout import Warehouse, first_changed
+from kstreams_assets.lease import LockHandle, warehouse_lock
 from kstreams_assets.settings import ApplicationSettings, BackupSettings
+from kstreams_assets.store import StorePath, remove_tree
 from kstreams_assets.warehouse.committer import (
     NewFile,
     commit,
+    fence,
     require_written,
     sweep,
     uncommitted,
@@ -46,14 +47,14 @@ _COLUMNS = ["partition", "offset", "timestamp_ms", "headers", "key", "value"]
 @contextmanager
 def staged_saved_records(
     warehouse: Warehouse, application_id: str, plan: SnapshotPlan
-) -> Iterator[tuple[Path | None, int]]:
+) -> Iterator[tuple[StorePath | None, int]]:
     """A file with the saved records of a plan and their number, while it lasts.
 
     None without any. What a killed run left behind is removed first: only the holder of the
     application's lock stages.
     """
     folder = warehouse.root / ".staging" / f"ktables-{application_id}"
-    shutil.rmtree(folder, ignore_errors=True)
+    remove_tree(folder)
     cuts = saved_cuts(plan.partitions)
     if not cuts:
         yield None, 0
@@ -62,10 +63,12 @@ def staged_saved_records(
     try:
         yield _write(warehouse, plan, folder / "saved.parquet")
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        remove_tree(folder)
 
 
-def _write(warehouse: Warehouse, plan: SnapshotPlan, path: Path) -> tuple[Path | None, int]:
+def _write(
+    warehouse: Warehouse, plan: SnapshotPlan, path: StorePath
+) -> tuple[StorePath | None, int]:
     rows = SavedRecordsTable(warehouse).of_cuts(plan.point, saved_cuts(plan.partitions))
     if rows.num_rows == 0:
         return None, 0
@@ -113,18 +116,18 @@ class KTableRun:
             purpose=f"KTable run {self.run_id}",
             wait_s=self.settings.lock_wait_s,
         ) as lock:
-            self._refuse_newer(stores)
+            self._refuse_newer(stores, lock)
             plans = SnapshotPlanner(self.application, self.warehouse, stores).plan(windows)
             return _Execution(self, lock).make(plans)
 
-    def _refuse_newer(self, stores: Sequence[TableStore]) -> None:
+    def _refuse_newer(self, stores: Sequence[TableStore], lock: LockHandle) -> None:
         """A newer layout is refused before anything is touched; then leftovers go."""
         name = self.application.application_id
         open_records(self.warehouse.records(name))
         refuse_newer_tables(self.warehouse)
         tables = [self.warehouse.ktable(name, store.store) for store in stores]
         for path, table in [(path, open_table(path)) for path in tables]:
-            sweep(path, table)
+            sweep(path, fence(path, table, lock))
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,8 +155,7 @@ class _Execution:
         name = self.run.application.application_id
         self._require_records(plan)
         with staged_saved_records(self.run.warehouse, name, plan) as (saved, count):
-            saved_file = str(saved) if saved else None
-            work = work_of(plan, base, self._base_files(base), saved_file, count)
+            work = work_of(plan, base, self._base_files(base), saved, count)
             made = self._write(plan, work)
         promised = plan.promised(name)
         return replace(
@@ -187,16 +189,16 @@ class _Execution:
                 " again if Kafka still has it; then make the snapshot again.",
             )
 
-    def _table(self, store: str) -> Path:
+    def _table(self, store: str) -> StorePath:
         return self.run.warehouse.ktable(self.run.application.application_id, store)
 
-    def _base_files(self, base: Snapshot | None) -> list[str]:
+    def _base_files(self, base: Snapshot | None) -> list[StorePath]:
         if base is None:
             return []
         path = self.run.warehouse.ktable(base.application_id, base.store)
         require_snapshot(path, base)
         files = window_files(open_table(path), path)
-        return [str(file) for file, _ in files.get(base.window.key, [])]
+        return [file for file, _ in files.get(base.window.key, [])]
 
     def _write(self, plan: SnapshotPlan, work: SnapshotWork) -> "_Made":
         """Write the files, look, and put them in place of what the table holds for the window."""
@@ -227,6 +229,7 @@ class _Execution:
             path,
             table,
             files,
+            writer=self.lock,
             replaces=[{"window": plan.window.key}],
             provenance={
                 "run_id": run.run_id,

@@ -3,7 +3,6 @@
 import time
 from collections.abc import Collection, Sequence
 from dataclasses import replace
-from pathlib import Path
 from urllib.parse import quote, unquote
 
 import pyarrow.compute as pc
@@ -11,19 +10,20 @@ import pyarrow.compute as pc
 from kstreams_assets.errors import StoredDataError
 from kstreams_assets.ktables.snapshot import Snapshot
 from kstreams_assets.ktables.table import WindowFiles, open_table, window_files
-from kstreams_assets.layout import Warehouse, WrittenFile, file_digest, file_problem, written_files
+from kstreams_assets.layout import Warehouse, WrittenFile, file_problem, written_files
+from kstreams_assets.store import StorePath, file_digest, relative
 from kstreams_assets.warehouse.table import Table, one_of, sql_string
 
 
-def snapshot_written(path: Path, window: str) -> tuple[WrittenFile, ...]:
+def snapshot_written(path: StorePath, window: str) -> tuple[WrittenFile, ...]:
     """The files of a window's snapshot as they are now, read whole."""
     files = window_files(open_table(path), path).get(window, [])
-    relative = [(quote(str(file.relative_to(path))), rows) for file, rows in files]
-    return tuple(written_files(path, relative))
+    paths = [(quote(str(relative(file, path))), rows) for file, rows in files]
+    return tuple(written_files(path, paths))
 
 
 def snapshot_problem(
-    path: Path, snapshot: Snapshot, *, read: bool, files: WindowFiles | None = None
+    path: StorePath, snapshot: Snapshot, *, read: bool, files: WindowFiles | None = None
 ) -> str:
     """How the files of a snapshot differ from those that were written; else empty.
 
@@ -46,7 +46,7 @@ def snapshot_problem(
     return ""
 
 
-def require_snapshot(path: Path, snapshot: Snapshot, files: WindowFiles | None = None) -> None:
+def require_snapshot(path: StorePath, snapshot: Snapshot, files: WindowFiles | None = None) -> None:
     """Before a row of a snapshot is used: its files are those that were written, byte for byte.
 
     `files` is what `window_files` gives; looked up when left out.

@@ -4,7 +4,6 @@ import difflib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -24,6 +23,7 @@ from kstreams_assets.ktables.snapshot import Snapshot
 from kstreams_assets.ktables.snapshots_table import SnapshotsTable, require_snapshot
 from kstreams_assets.ktables.table import open_table, window_files
 from kstreams_assets.settings import ApplicationSettings
+from kstreams_assets.store import StorePath, arrow_place, readable
 from kstreams_assets.texts import iso_time
 from kstreams_assets.warehouse.points import RecoveryPointTable
 from kstreams_assets.warehouse.table import storage_failures
@@ -193,12 +193,12 @@ class _Files:
     A snapshot is compared with its digests before the first row of it is used.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: StorePath) -> None:
         self._path = path
         self._by_window = window_files(open_table(path), path)
         self._required: set[str] = set()
 
-    def _files(self, snapshot: Snapshot) -> list[Path]:
+    def _files(self, snapshot: Snapshot) -> list[StorePath]:
         window = snapshot.window.key
         if window not in self._required:
             require_snapshot(self._path, snapshot, self._by_window)
@@ -210,11 +210,11 @@ class _Files:
         found: list[StateRow] = []
         for file in self._files(snapshot):
             with storage_failures(file):
-                schema = pq.read_schema(file)
+                schema = pq.read_schema(readable(file))
                 where = _filter(schema, key, kind)
                 parts = [name for name in schema.names if name not in _ASIDE]
                 columns = [*_PLAIN, *_DECODED, *parts]
-                rows = ds.dataset(file, schema=schema, format=_checked())
+                rows = _dataset(file, schema)
                 table = rows.to_table(columns=columns, filter=where)
             found += [_row(row, parts) for row in table.to_pylist()]
         return tuple(sorted(found, key=lambda row: (_order(row), row.partition, row.offset)))
@@ -224,12 +224,17 @@ class _Files:
         found: list[str] = []
         for file in self._files(snapshot):
             with storage_failures(file):
-                rows = ds.dataset(file, format=_checked())
+                rows = _dataset(file)
                 table = rows.head(_FEW, columns=["decoded_key"])
             found += [as_text(row["decoded_key"]) for row in table.to_pylist()]
             if len(found) >= _FEW:
                 break
         return found[:_FEW]
+
+
+def _dataset(file: StorePath, schema: pa.Schema | None = None) -> ds.Dataset:
+    files, place = arrow_place(file)
+    return ds.dataset(place, schema=schema, format=_checked(), filesystem=files)
 
 
 def _checked() -> ds.ParquetFileFormat:
@@ -238,7 +243,7 @@ def _checked() -> ds.ParquetFileFormat:
     return ds.ParquetFileFormat(default_fragment_scan_options=options)
 
 
-def written_fields(path: Path) -> list[pa.Field]:
+def written_fields(path: StorePath) -> list[pa.Field]:
     """The columns of a KTable as they are now; none while nobody has written it."""
     table = open_table(path)
     return [] if table is None else list(pa.schema(table.schema().to_arrow()))

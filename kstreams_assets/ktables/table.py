@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote
 
@@ -11,7 +10,8 @@ from deltalake import DeltaTable, Schema, TableFeatures, write_deltalake
 
 from kstreams_assets.errors import KTableError
 from kstreams_assets.layout import LAYOUT_PROPERTY, LAYOUT_VERSION
-from kstreams_assets.warehouse.table import open_delta, storage_failures
+from kstreams_assets.store import StorePath
+from kstreams_assets.warehouse.table import create_delta, delta_table, open_delta, storage_failures
 
 _WINDOW: Final = {"name": "window", "type": "string", "nullable": True, "metadata": {}}
 _PROPERTIES: Final = {
@@ -21,11 +21,11 @@ _PROPERTIES: Final = {
 }
 _IN_DDL: Final = {"long": "bigint", "integer": "int", "short": "smallint", "byte": "tinyint"}
 
-WindowFiles = dict[str, list[tuple[Path, int]]]
+WindowFiles = dict[str, list[tuple[StorePath, int]]]
 """By window, the files of a KTable and how many rows they have."""
 
 
-def open_table(path: Path) -> DeltaTable | None:
+def open_table(path: StorePath) -> DeltaTable | None:
     """The table of a store as deltalake reads it, None while nothing was written.
 
     Raises:
@@ -35,7 +35,7 @@ def open_table(path: Path) -> DeltaTable | None:
     return open_delta(path, f"ktables/{path.parent.name}/{path.name}")
 
 
-def window_files(table: DeltaTable | None, path: Path) -> WindowFiles:
+def window_files(table: DeltaTable | None, path: StorePath) -> WindowFiles:
     """The files of each window, with how many rows they have."""
     if table is None:
         return {}
@@ -50,7 +50,7 @@ def window_files(table: DeltaTable | None, path: Path) -> WindowFiles:
     return found
 
 
-def prepare_table(path: Path, schema_json: str) -> DeltaTable:
+def prepare_table(path: StorePath, schema_json: str) -> DeltaTable:
     """The table with these columns: it is made if need be, columns and fields that are new added.
 
     `schema_json` is that of a DataFrame, without `window`. Rows of other windows have nothing in
@@ -66,14 +66,8 @@ def prepare_table(path: Path, schema_json: str) -> DeltaTable:
     with storage_failures(path):
         schema = Schema.from_json(json.dumps(columns))
         if table is None:
-            path.mkdir(parents=True, exist_ok=True)
-            return DeltaTable.create(
-                path,
-                schema=schema,
-                partition_by=["window"],
-                configuration=_PROPERTIES,
-                mode="ignore",
-                raise_if_key_not_exists=False,
+            return create_delta(
+                path, schema=schema, partition_by=["window"], configuration=_PROPERTIES
             )
         there = json.loads(table.schema().to_json())
         differing = dict(_differences("", there, columns))
@@ -92,8 +86,8 @@ def prepare_table(path: Path, schema_json: str) -> DeltaTable:
         if merged != there:
             schema = Schema.from_json(json.dumps(merged))
             nothing = pa.schema(schema.to_arrow()).empty_table()
-            write_deltalake(path, nothing, mode="append", schema_mode="merge")
-            table = DeltaTable(path)
+            write_deltalake(table, nothing, mode="append", schema_mode="merge")
+            table = delta_table(path)
             if "invariants" not in (table.protocol().writer_features or ["invariants"]):
                 # A column without time zone needs a feature, and Spark wants those named then that
                 # older tables with NOT NULL columns (of earlier releases) have without saying so.
@@ -101,7 +95,7 @@ def prepare_table(path: Path, schema_json: str) -> DeltaTable:
                     [TableFeatures.AppendOnly, TableFeatures.Invariants],
                     allow_protocol_versions_increase=True,
                 )
-                table = DeltaTable(path)
+                table = delta_table(path)
     return table
 
 

@@ -14,7 +14,7 @@ from typing import Final
 
 from kstreams_assets.errors import ConfigurationError, LocalClusterError, RestoreError
 from kstreams_assets.kafka.connection import KafkaConnection
-from kstreams_assets.layout import warehouse_lock
+from kstreams_assets.lease import warehouse_lock
 from kstreams_assets.local.cluster import CLIENT_PROPERTIES, LocalCluster
 from kstreams_assets.settings import ApplicationSettings
 
@@ -170,11 +170,15 @@ def _require_alive(cluster: LocalCluster) -> None:
 
 
 def _home(settings: ApplicationSettings) -> Path:
-    return settings.warehouse.root / "local_clusters" / settings.application_id
+    return settings.warehouse.on_disk / "local_clusters" / settings.application_id
 
 
 def _lock_file(settings: ApplicationSettings, name: str) -> Path:
-    return settings.warehouse.lock_file(f"local-cluster-{settings.application_id}-{name}")
+    return (
+        settings.warehouse.on_disk
+        / ".locks"
+        / f"local-cluster-{settings.application_id}-{name}.lock"
+    )
 
 
 def _size(folder: Path) -> int:

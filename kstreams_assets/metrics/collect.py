@@ -35,6 +35,7 @@ from kstreams_assets.warehouse.point import Guarantee
 from kstreams_assets.warehouse.points import RecoveryPointTable
 from kstreams_assets.warehouse.restores import RestoresTable, RestoreState
 from kstreams_assets.warehouse.spans import LOSSES, UNKNOWN, GapCause
+from kstreams_assets.warehouse.table import storage_failures
 
 GROUP_STATES: Final = (
     "Absent",
@@ -458,7 +459,9 @@ def read_warehouse(settings: ApplicationSettings) -> list[Sample]:
 
     Raises NewerLayoutError, and ConfigurationError where the folder is not there (not mounted).
     """
-    if not settings.warehouse.root.is_dir():
+    with storage_failures(settings.warehouse.root):
+        is_there = settings.warehouse.root.is_dir()
+    if not is_there:
         raise ConfigurationError(
             f"The warehouse {settings.warehouse.root} is not there.",
             remedy="Check the path and whether the disk is mounted.",

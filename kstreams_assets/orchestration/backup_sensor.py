@@ -19,7 +19,7 @@ from kstreams_assets.backup.requests import (
     window_statuses,
     write_claim,
 )
-from kstreams_assets.layout import warehouse_lock
+from kstreams_assets.lease import warehouse_lock
 from kstreams_assets.orchestration.backup import BackupRuns
 from kstreams_assets.orchestration.keys import backup_key, backups_sensor
 from kstreams_assets.settings import ApplicationSettings

@@ -9,7 +9,7 @@ import dagster as dg
 
 from kstreams_assets.errors import KStreamsAssetsError
 from kstreams_assets.kafka.cluster import KafkaCluster
-from kstreams_assets.layout import warehouse_lock
+from kstreams_assets.lease import warehouse_lock
 from kstreams_assets.orchestration.keys import recovery_points_key, recovery_points_sensor
 from kstreams_assets.orchestration.recovery_points import point_metadata, restorable_metadata
 from kstreams_assets.recovery.recorder import recorder_of

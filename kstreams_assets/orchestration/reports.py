@@ -21,7 +21,7 @@ from kstreams_assets.backup.recorded import recorded_backups
 from kstreams_assets.backup.result import TopicBackup, WindowBackup
 from kstreams_assets.backup.verdicts import judge
 from kstreams_assets.checks import Evaluation
-from kstreams_assets.layout import warehouse_lock
+from kstreams_assets.lease import warehouse_lock
 from kstreams_assets.orchestration.backup import backup_metadata, topic_checks
 from kstreams_assets.orchestration.check_events import window_evaluation
 from kstreams_assets.orchestration.keys import backup_key, reports_sensor

@@ -10,10 +10,8 @@ from kstreams_assets.app.model import StreamsApplication
 from kstreams_assets.errors import KafkaError, TopicNotFoundError
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.raw_log import RawLogReader
-from kstreams_assets.layout import (
-    Warehouse,
-    warehouse_lock,
-)
+from kstreams_assets.layout import Warehouse
+from kstreams_assets.lease import warehouse_lock
 from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.recovery.completion import Completed, Safe, complete
 from kstreams_assets.recovery.maintenance import Retention, maintain_if_due, retention_of

@@ -1,6 +1,5 @@
 """Writes the records of a restore: a Spark task for a large partition, or for some small ones."""
 
-import shutil
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -21,7 +20,9 @@ from kstreams_assets.ktables.snapshots_table import SnapshotsTable, require_snap
 from kstreams_assets.layout import Warehouse
 from kstreams_assets.offsets import OffsetRuns, TopicPartitionId
 from kstreams_assets.restore.plan import RestorePlan, TopicPlan
+from kstreams_assets.restore.snapshots import snapshot_files
 from kstreams_assets.settings import RestoreSettings
+from kstreams_assets.store import StorePath, readable, remove_tree, write_parquet
 from kstreams_assets.warehouse.point import RecoveryPoint
 from kstreams_assets.warehouse.points import SavedRecordsTable, by_partition
 from kstreams_assets.warehouse.restores import PartitionProduced
@@ -41,24 +42,24 @@ def staged_saved_records(
     restore_id: str,
     point: RecoveryPoint,
     partitions: Iterable[TopicPartitionId],
-) -> Iterator[Mapping[TopicPartitionId, Path]]:
+) -> Iterator[Mapping[TopicPartitionId, StorePath]]:
     """Files with the saved records of these source partitions, in order of offsets, while it lasts.
 
     Columns `offset, timestamp_ms, headers, key, value`. Partitions without any have no file. What
     a killed run left behind is removed first.
     """
     folder = _folder(warehouse, restore_id)
-    shutil.rmtree(folder, ignore_errors=True)
+    remove_tree(folder)
     folder.mkdir(parents=True)
     try:
         yield _write(folder, SavedRecordsTable(warehouse).of_point(point), set(partitions))
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        remove_tree(folder)
 
 
 def stage_snapshots(
     spark: "SparkSession", warehouse: Warehouse, plan: RestorePlan
-) -> dict[TopicPartitionId, Path]:
+) -> dict[TopicPartitionId, StorePath]:
     """Files with the rows of KTable snapshots, by source partition, in order of offsets.
 
     They lie in the folder of `staged_saved_records` and go with it. The same snapshot gives the
@@ -70,7 +71,7 @@ def stage_snapshots(
             produced.
     """
     folder = _folder(warehouse, plan.restore_id) / "snapshots"
-    files: dict[TopicPartitionId, Path] = {}
+    files: dict[TopicPartitionId, StorePath] = {}
     noted = SnapshotsTable(warehouse).of(plan.application_id)
     for number, (topic, snapshot) in enumerate(plan.from_snapshots):
         for one in noted:
@@ -79,11 +80,14 @@ def stage_snapshots(
         from spark_resources.failures import SparkJobError
         from spark_resources.snapshot_staging import stage_snapshot
 
+        table = warehouse.ktable(plan.application_id, snapshot.store)
+        files_of_it = [file.path for file in snapshot_files(table, snapshot.window)]
+        if topic.records and not files_of_it:
+            raise snapshot_error(snapshot.store, snapshot.window, "its files are gone")
         try:
             by_number = stage_snapshot(
                 spark,
-                warehouse.ktable(plan.application_id, snapshot.store),
-                snapshot.window,
+                files_of_it,
                 folder / str(number),
                 partitions=len(topic.partitions),
                 keeps_deletions=snapshot.keeps_deletions,
@@ -97,11 +101,11 @@ def stage_snapshots(
     return files
 
 
-def _require_planned(topic: TopicPlan, files: Mapping[int, Path]) -> None:
+def _require_planned(topic: TopicPlan, files: Mapping[int, StorePath]) -> None:
     """Before the first record is produced: what is on the target cannot be taken back."""
     planned = {p.source.partition: p.records for p in topic.partitions}
     for partition in sorted({*planned, *files}):
-        rows = pq.read_metadata(files[partition]).num_rows if partition in files else 0
+        rows = pq.read_metadata(readable(files[partition])).num_rows if partition in files else 0
         if rows != planned.get(partition, 0):
             raise RestoreRecordsError(
                 partition=f"{topic.source}-{partition}",
@@ -110,18 +114,18 @@ def _require_planned(topic: TopicPlan, files: Mapping[int, Path]) -> None:
             )
 
 
-def _folder(warehouse: Warehouse, restore_id: str) -> Path:
+def _folder(warehouse: Warehouse, restore_id: str) -> StorePath:
     return warehouse.root / ".staging" / restore_id
 
 
 def _write(
-    folder: Path, rows: pa.Table, wanted: set[TopicPartitionId]
-) -> dict[TopicPartitionId, Path]:
-    files: dict[TopicPartitionId, Path] = {}
+    folder: StorePath, rows: pa.Table, wanted: set[TopicPartitionId]
+) -> dict[TopicPartitionId, StorePath]:
+    files: dict[TopicPartitionId, StorePath] = {}
     for number, (id_, of_partition) in enumerate(by_partition(rows).items()):
         if id_ in wanted:
             files[id_] = folder / f"{number}.parquet"
-            pq.write_table(
+            write_parquet(
                 of_partition.select(_COLUMNS),
                 files[id_],
                 row_group_size=_ROW_GROUP,

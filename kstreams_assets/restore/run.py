@@ -6,14 +6,13 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, Final
 
 from kstreams_assets.errors import AuthorizationFailedError, KafkaRequestError, RestoreRefusedError
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.kafka.topics import TopicDescription, TopicSpec
-from kstreams_assets.layout import LockHandle, warehouse_lock
+from kstreams_assets.lease import LockHandle, warehouse_lock
 from kstreams_assets.offsets import OffsetMap, TopicPartitionId, offsets_of_topic
 from kstreams_assets.restore.plan import SOMEBODY_ELSE, RestorePlan, TopicPlan, identity
 from kstreams_assets.restore.planner import plan_again
@@ -22,6 +21,7 @@ from kstreams_assets.restore.produce import produce, stage_snapshots, staged_sav
 from kstreams_assets.restore.target import restore_lock
 from kstreams_assets.restore.verify import verify
 from kstreams_assets.settings import ApplicationSettings
+from kstreams_assets.store import StorePath
 from kstreams_assets.warehouse.point import GroupOffset, RecoveryPoint
 from kstreams_assets.warehouse.points import RecoveryPointTable
 from kstreams_assets.warehouse.restores import (
@@ -194,7 +194,7 @@ class _Run:
             self._restore, tuple(produced), found.partitions, found.problems, self._took_s
         )
 
-    def _stage_snapshots(self) -> Mapping[TopicPartitionId, Path]:
+    def _stage_snapshots(self) -> Mapping[TopicPartitionId, StorePath]:
         snapshots = self._plan.from_snapshots
         if not snapshots:
             return {}
@@ -205,7 +205,9 @@ class _Run:
         return staged
 
     def _works(
-        self, saved: Mapping[TopicPartitionId, Path], staged: Mapping[TopicPartitionId, Path]
+        self,
+        saved: Mapping[TopicPartitionId, StorePath],
+        staged: Mapping[TopicPartitionId, StorePath],
     ) -> list[PartitionWork]:
         bases = {topic.target: topic.base_offsets for topic in self._restore.topics}
         works = []
@@ -217,13 +219,13 @@ class _Run:
                 PartitionWork(
                     source=source,
                     target=target,
-                    files=tuple(map(str, [staged[source]] if source in staged else files)),
-                    saved_file=None if saved_file is None else str(saved_file),
+                    files=tuple([staged[source]] if source in staged else files),
+                    saved_file=saved_file,
                     ranges=partition.ranges,
                     base_offset=bases[target.topic][target.partition],
                     records=partition.records,
                     original_headers=self._plan.request.original_headers,
-                    noted={str(file.path): file for file in partition.files},
+                    noted={file.path: file for file in partition.files},
                 )
             )
         return works

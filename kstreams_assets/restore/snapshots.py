@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 from urllib.parse import unquote
 
@@ -23,6 +22,7 @@ from kstreams_assets.restore.plan import SnapshotSource
 from kstreams_assets.restore.report import bytes_text
 from kstreams_assets.restore.selection import WantedTopic
 from kstreams_assets.settings import ApplicationSettings
+from kstreams_assets.store import StorePath, readable
 from kstreams_assets.warehouse.contents import Holding, NotedFacts
 from kstreams_assets.warehouse.ledger import Ledger
 from kstreams_assets.warehouse.point import PartitionCut, RecoveryPoint, WantedPartition
@@ -32,7 +32,7 @@ from kstreams_assets.warehouse.table import storage_failures
 _BATCH = 65_536
 
 
-def snapshot_files(table: Path, window: str) -> list[SpanFile]:
+def snapshot_files(table: StorePath, window: str) -> list[SpanFile]:
     """The files that hold a window's snapshot; rows of several partitions, in no order.
 
     Raises:
@@ -68,7 +68,7 @@ def _count(
     for file in files:
         with (
             storage_failures(file.path),
-            pq.ParquetFile(file.path, page_checksum_verification=True) as parquet,
+            pq.ParquetFile(readable(file.path), page_checksum_verification=True) as parquet,
         ):
             wanted = ["partition", *columns]
             for batch in parquet.iter_batches(batch_size=_BATCH, columns=wanted):

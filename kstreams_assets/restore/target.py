@@ -20,7 +20,8 @@ from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.kafka.groups import GroupState
 from kstreams_assets.kafka.topics import TopicDescription, TopicSpec
-from kstreams_assets.layout import LockHandle, Warehouse, warehouse_lock
+from kstreams_assets.layout import Warehouse
+from kstreams_assets.lease import LockHandle, warehouse_lock
 from kstreams_assets.local.target import local_target, local_targets
 from kstreams_assets.offsets import CommittedOffset, TopicPartitionId, offsets_of_topic
 from kstreams_assets.restore.plan import TopicPlan

@@ -10,24 +10,28 @@ import shutil
 import time
 import uuid
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, Final, Self
 from urllib.parse import unquote
 
 import pyarrow as pa
-from deltalake import CommitProperties, DeltaTable
+from deltalake import CommitProperties, DeltaTable, Transaction
+from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction, RemoveAction
 
 from kstreams_assets.errors import WarehouseError
 from kstreams_assets.layout import WrittenFile, file_problem
-from kstreams_assets.warehouse.table import storage_failures
+from kstreams_assets.lease import LockHandle
+from kstreams_assets.store import ObjectPath, StorePath
+from kstreams_assets.warehouse.table import WRITER, delta_table, require_newest, storage_failures
 
 _UNCOMMITTED: Final = "_uncommitted"
 """A file in a folder of new files until a commit refers to the others; its writer keeps it locked,
 so that only what a killed one left is swept."""
+_STALE_S: Final = 86_400
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +52,7 @@ class NewFile:
     about: Mapping[str, Any]
 
     @classmethod
-    def told(cls, folder: Path, row: Mapping[str, Any]) -> Self:
+    def told(cls, folder: StorePath, row: Mapping[str, Any]) -> Self:
         """The file that a task tells of in a row of `spark_resources.data_files.WRITTEN`."""
         return cls(
             path=f"{folder.name}/{row['name']}",
@@ -72,7 +76,7 @@ class NewFile:
 
 
 @contextmanager
-def uncommitted(table: Path) -> Iterator[Path]:
+def uncommitted(table: StorePath) -> Iterator[StorePath]:
     """A new folder for files of one commit; its files are deleted if the block fails.
 
     The folder of the table is there. Commit after the block: what a commit may refer to is never
@@ -84,11 +88,14 @@ def uncommitted(table: Path) -> Iterator[Path]:
     """
     now = datetime.now(UTC).strftime("%Y%m%dT%H%M%S")  # for people who look at the folder
     folder = table / f"{now}-{uuid.uuid4().hex[:8]}"
-    with storage_failures(table):
-        folder.mkdir()
-        mark = (folder / _UNCOMMITTED).open("wb")
-    with mark:
-        fcntl.flock(mark, fcntl.LOCK_EX)
+    with ExitStack() as stack:
+        with storage_failures(table):
+            folder.mkdir()
+            if isinstance(folder, ObjectPath):
+                _mark_of(folder).write_bytes(b"")
+            else:
+                mark = stack.enter_context((folder / _UNCOMMITTED).open("wb"))
+                fcntl.flock(mark, fcntl.LOCK_EX)
         try:
             yield folder
         except BaseException:
@@ -96,35 +103,66 @@ def uncommitted(table: Path) -> Iterator[Path]:
             raise
 
 
-def _abandon(folder: Path) -> None:
+def _mark_of(folder: StorePath) -> StorePath:
+    """Says that no commit refers to a folder yet; in a store all marks lie side by side."""
+    if isinstance(folder, ObjectPath):
+        return folder.parent / _UNCOMMITTED / folder.name
+    return folder / _UNCOMMITTED
+
+
+def _abandon(folder: StorePath) -> None:
     """Delete files that are not committed, as far as they can be deleted.
 
     A task of a killed run may still write: the mark goes last, so that the next run looks again.
     """
-    for file in folder.glob("*.parquet"):
-        with suppress(OSError):
-            file.unlink()
     with suppress(OSError):
-        if {file.name for file in folder.iterdir()} == {_UNCOMMITTED}:
+        for file in folder.glob("*.parquet"):
+            with suppress(OSError):
+                file.unlink()
+    with suppress(OSError):
+        if isinstance(folder, ObjectPath):
+            if not folder.is_dir():
+                _mark_of(folder).unlink()
+        elif {file.name for file in folder.iterdir()} == {_UNCOMMITTED}:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def sweep(path: Path, table: DeltaTable | None) -> None:
+def sweep(path: StorePath, table: DeltaTable | None) -> None:
     """Delete what runs left that were killed before their commit; the caller holds the lock.
+
+    In an object store nobody can tell whether a folder is still written to: there it is deleted a
+    day later.
 
     Raises:
         WarehouseError: The table or its folder cannot be read.
     """
     with storage_failures(path):
-        left = [mark.parent for mark in path.glob(f"*/{_UNCOMMITTED}")]
-    if not left:
-        return
-    committed = {Path(row["path"]).parts[0] for row in _committed(path, table)}
-    for folder in left:
-        if folder.name in committed:
-            (folder / _UNCOMMITTED).unlink(missing_ok=True)
-        elif not _is_written(folder / _UNCOMMITTED):
-            _abandon(folder)
+        left = _left_behind(path)
+        if not left:
+            return
+        committed = {file_folder(row["path"]) for row in _committed(path, table)}
+        for folder in left:
+            if folder.name in committed:
+                _mark_of(folder).unlink(missing_ok=True)
+            elif isinstance(folder, ObjectPath) or not _is_written(folder / _UNCOMMITTED):
+                _abandon(folder)
+
+
+def _left_behind(path: StorePath) -> list[StorePath]:
+    """Folders of which no commit is known, and into which nobody writes as far as one can tell."""
+    if isinstance(path, Path):
+        return [mark.parent for mark in path.glob(f"*/{_UNCOMMITTED}")]
+    marks = list((path / _UNCOMMITTED).below())
+    if not marks:
+        return []
+    # By the clock of the store, which has noted when it got each of them.
+    newest = max(stat.st_mtime for _, stat in marks)
+    return [path / mark.name for mark, stat in marks if newest - stat.st_mtime > _STALE_S]
+
+
+def file_folder(path: str) -> str:
+    """The folder of a file, as its path in Delta's log says."""
+    return PurePosixPath(path).parts[0]
 
 
 def _is_written(mark: Path) -> bool:
@@ -137,7 +175,7 @@ def _is_written(mark: Path) -> bool:
     return False
 
 
-def require_written(path: Path, files: Iterable[NewFile]) -> None:
+def require_written(path: StorePath, files: Iterable[NewFile]) -> None:
     """Look whether each new file is there.
 
     Raises:
@@ -154,10 +192,11 @@ def require_written(path: Path, files: Iterable[NewFile]) -> None:
 
 
 def commit(
-    path: Path,
+    path: StorePath,
     table: DeltaTable,
     files: Sequence[NewFile],
     *,
+    writer: LockHandle,
     replaces: Collection[Mapping[str, str]],
     keeps: Collection[str] = (),
     provenance: Mapping[str, object],
@@ -165,14 +204,17 @@ def commit(
     """Put new files in place of what the table holds of these parts, in one commit.
 
     A part is what has the same values in the columns by which the table is partitioned; of its
-    files those with the paths `keeps` stay.
+    files those with the paths `keeps` stay. `writer` is the lock under which `table` was opened.
 
     Returns:
         The version that holds them; None when there is nothing to put and nothing to replace.
 
     Raises:
+        LeaseLostError: Another writer has the lock by now.
         WarehouseError: The table cannot be written, or somebody else has written it meanwhile.
     """
+    with storage_failures(path):
+        require_newest(path, table, WRITER, writer)
     columns = table.metadata().partition_columns
     parts = {tuple(part[column] for column in columns) for part in replaces}
     stale = [
@@ -204,18 +246,54 @@ def commit(
             "append",
             table.schema(),
             columns,
-            commit_properties=CommitProperties(
-                custom_metadata={"userMetadata": json.dumps(provenance, sort_keys=True)},
-                max_commit_retries=0,
-            ),
+            commit_properties=_by(writer, {"userMetadata": json.dumps(provenance, sort_keys=True)}),
         )
-        for folder in {Path(file.path).parts[0] for file in files}:
+        for folder in {file_folder(file.path) for file in files}:
             with suppress(OSError):  # The next run's sweep takes it away.
-                (path / folder / _UNCOMMITTED).unlink()
-        return DeltaTable(path).version()
+                _mark_of(path / folder).unlink()
+        return delta_table(path).version()
 
 
-def _committed(path: Path, table: DeltaTable | None) -> list[dict[str, Any]]:
+def _by(writer: LockHandle, metadata: dict[str, str]) -> CommitProperties:
+    """A commit that fails when anything was committed since the table was opened."""
+    return CommitProperties(
+        custom_metadata=metadata,
+        max_commit_retries=0,
+        app_transactions=[Transaction(WRITER, writer.epoch)],
+    )
+
+
+def fence(path: StorePath, table: DeltaTable | None, writer: LockHandle) -> DeltaTable | None:
+    """Keep writers that held the lock before from committing; the table as it is then.
+
+    Where the last one has not let the lock go, it may still be about to commit: a commit of our
+    epoch comes first, and that one fails.
+
+    Raises:
+        WarehouseError: The table cannot be read or written.
+    """
+    while table is not None:
+        with storage_failures(path):
+            committed = table.transaction_version(WRITER) or 0
+            writer.raise_epoch(committed)
+            if not writer.is_taken_over:
+                return table
+            try:
+                table.create_write_transaction(
+                    [],
+                    "append",
+                    table.schema(),
+                    table.metadata().partition_columns,
+                    commit_properties=_by(writer, {}),
+                )
+            except CommitFailedError:
+                table = delta_table(path)
+            else:
+                return delta_table(path)
+    return None
+
+
+def _committed(path: StorePath, table: DeltaTable | None) -> list[dict[str, Any]]:
     if table is None:
         return []
     with storage_failures(path):

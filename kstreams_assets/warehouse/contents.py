@@ -7,7 +7,6 @@ themselves only columns that are needed where the log does not say enough. No JV
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
@@ -21,6 +20,7 @@ from kstreams_assets.errors import StoredDataError
 from kstreams_assets.layout import Warehouse, WrittenFile
 from kstreams_assets.offsets import OffsetRange, RangeSet, TopicPartitionId
 from kstreams_assets.settings import ApplicationSettings
+from kstreams_assets.store import StorePath, readable
 from kstreams_assets.warehouse.judge import PointJudge, PointStatus
 from kstreams_assets.warehouse.ledger import (
     Chain,
@@ -383,7 +383,7 @@ class _Count:
             return
         columns = ["offset", "timestamp_ms"] if stored.may_be_odd else ["offset"]
         with storage_failures(file.path):
-            parquet = pq.ParquetFile(file.path, page_checksum_verification=True)
+            parquet = pq.ParquetFile(readable(file.path), page_checksum_verification=True)
             rows = _inside(parquet.read(columns=columns), ranges)
         self.records = rows.num_rows
         self.saved_too = near[np.isin(near, rows["offset"].to_numpy())]
@@ -392,7 +392,7 @@ class _Count:
 
 
 def _files_by_life(
-    path: Path, spans: pa.Table, files: pa.Table
+    path: StorePath, spans: pa.Table, files: pa.Table
 ) -> dict[PartitionLife, list[_StoredFile]]:
     """Files in order of offsets. Those of windows that are not in the ledger do not count."""
     if files.num_rows == 0 or spans.num_rows == 0:
@@ -412,7 +412,9 @@ def _files_by_life(
     return by_life
 
 
-def _stored_file(path: Path, row: Mapping[str, Any], written: WrittenFile | None) -> _StoredFile:
+def _stored_file(
+    path: StorePath, row: Mapping[str, Any], written: WrittenFile | None
+) -> _StoredFile:
     return _StoredFile(
         file=SpanFile(
             path=path / unquote(row["path"]),

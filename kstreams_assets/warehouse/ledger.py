@@ -8,7 +8,6 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from pathlib import Path
 from typing import Annotated, Final, Protocol, TypeVar
 
 import numpy as np
@@ -19,7 +18,9 @@ import pyarrow.dataset as ds
 
 from kstreams_assets.app.model import StreamsApplication, TopicRole
 from kstreams_assets.layout import Warehouse
+from kstreams_assets.lease import LockHandle
 from kstreams_assets.offsets import OffsetRange, RangeSet, TopicPartitionId
+from kstreams_assets.store import StorePath
 from kstreams_assets.warehouse.column import (
     WINDOW_END,
     WINDOW_KEY,
@@ -319,7 +320,7 @@ def chains_of(spans: Iterable[StoredSpan]) -> dict[PartitionLife, Chain]:
     return {life: Chain(of_life) for life, of_life in grouped.items()}
 
 
-_comparisons: dict[Path, tuple[tuple[LogState, ...], Comparison]] = {}
+_comparisons: dict[StorePath, tuple[tuple[LogState, ...], Comparison]] = {}
 """By records table, how it compared with the ledger when all were in this state."""
 
 _VANISHED = frozenset({GapCause.TOPIC_DELETED, GapCause.TOPIC_RECREATED, GapCause.LOG_TRUNCATED})
@@ -777,17 +778,26 @@ class Ledger:
         found = self._open.rows(self._application_id, where)
         return sorted(found, key=lambda e: (e.result.plan.window, e.result.partition))
 
-    def record_increment(self, backups: "Sequence[BackedUpTopic]", *, run_id: str) -> None:
+    def record_increment(
+        self,
+        backups: "Sequence[BackedUpTopic]",
+        *,
+        run_id: str,
+        writer: LockHandle | None = None,
+    ) -> None:
         """Add the rows of an increment (windows with keys from `increment_key`), in one commit."""
-        self._record(self._open, backups, run_id)
+        self._record(self._open, backups, run_id, writer)
 
-    def keep_increments(self, window: Window, entries: Sequence[LedgerEntry]) -> None:
+    def keep_increments(
+        self, window: Window, entries: Sequence[LedgerEntry], writer: LockHandle | None = None
+    ) -> None:
         """Drop the increments of a window but for these, in one commit."""
         application = sql_string(self._application_id)
         self._open.replace(
             entries,
             where=f"application_id = {application} AND window_start_ms >= {window.start_ms}"
             f" AND window_end_ms <= {window.end_ms}",
+            writer=writer,
         )
 
     def entries(
@@ -813,12 +823,28 @@ class Ledger:
             found.setdefault(key, []).append(entry)
         return {key: tuple(entries) for key, entries in found.items()}
 
-    def record(self, backups: Sequence[BackedUpTopic], *, run_id: str) -> None:
-        """Put the rows of these windows and topics in place of earlier ones, in one commit."""
-        self._record(self._table, backups, run_id)
+    def record(
+        self,
+        backups: Sequence[BackedUpTopic],
+        *,
+        run_id: str,
+        writer: LockHandle | None = None,
+    ) -> None:
+        """Put the rows of these windows and topics in place of earlier ones, in one commit.
+
+        `writer` is the lock of the application under which they were backed up.
+
+        Raises:
+            LeaseLostError: Another writer has the lock by now; nothing was written.
+        """
+        self._record(self._table, backups, run_id, writer)
 
     def _record(
-        self, table: Table[LedgerEntry], backups: Sequence[BackedUpTopic], run_id: str
+        self,
+        table: Table[LedgerEntry],
+        backups: Sequence[BackedUpTopic],
+        run_id: str,
+        writer: LockHandle | None,
     ) -> None:
         if not backups:
             return
@@ -844,6 +870,7 @@ class Ledger:
             rows,
             where=f"application_id = {application} AND window_start_ms >= {min(starts_ms)}"
             f" AND window_start_ms <= {max(starts_ms)} AND ({pairs})",
+            writer=writer,
         )
 
     def version(self) -> int:

@@ -20,9 +20,10 @@ from deltalake import DeltaTable
 
 from kstreams_assets.layout import LAYOUT_PROPERTY, LAYOUT_VERSION, WrittenFile, file_problem
 from kstreams_assets.offsets import OffsetRange, RangeSet, TopicPartitionId
+from kstreams_assets.store import StorePath, readable
 from kstreams_assets.warehouse.committer import NewFile, require_written
 from kstreams_assets.warehouse.spans import SpanContent
-from kstreams_assets.warehouse.table import one_of, open_delta, storage_failures
+from kstreams_assets.warehouse.table import create_delta, one_of, open_delta, storage_failures
 
 RECORDS: Final = pa.schema(
     [
@@ -66,7 +67,7 @@ class SpanFile:
     `written` is the file as its backup noted it, None where it did not (earlier releases).
     """
 
-    path: Path
+    path: StorePath
     records: int
     first_offset: int
     last_offset: int
@@ -79,7 +80,7 @@ def span_of(file: NewFile) -> SpanId:
     return SpanId(file.values["window"], partition)
 
 
-def open_records(path: Path) -> DeltaTable | None:
+def open_records(path: StorePath) -> DeltaTable | None:
     """The records table as deltalake reads it, None while nothing was written.
 
     Raises:
@@ -104,7 +105,7 @@ _ACTIONS = pa.schema(
 )
 
 
-def file_actions(path: Path) -> pa.Table:
+def file_actions(path: StorePath) -> pa.Table:
     """The files of the newest version, one row each: what Delta's log says of them.
 
     Columns `window, topic, partition, path` (as in the log), `size_bytes, file_records`, `first`
@@ -132,12 +133,12 @@ def file_actions(path: Path) -> pa.Table:
     return added.select(columns).rename_columns(_ACTIONS.names).cast(_ACTIONS)
 
 
-def _added(path: Path, table: DeltaTable) -> pa.Table:
+def _added(path: StorePath, table: DeltaTable) -> pa.Table:
     with storage_failures(path):
         return pa.table(table.get_add_actions(flatten=True))
 
 
-def span_files(path: Path, span: SpanId) -> list[SpanFile]:
+def span_files(path: StorePath, span: SpanId) -> list[SpanFile]:
     """The files of one span, in offset order."""
     files = [
         SpanFile(
@@ -157,7 +158,7 @@ def _span_id(row: dict[str, Any]) -> SpanId:
     return SpanId(row["partition.window"], partition)
 
 
-def _actions(path: Path, windows: Collection[str]) -> Iterable[dict[str, Any]]:
+def _actions(path: StorePath, windows: Collection[str]) -> Iterable[dict[str, Any]]:
     table = open_records(path)
     if table is None:
         return []
@@ -167,7 +168,7 @@ def _actions(path: Path, windows: Collection[str]) -> Iterable[dict[str, Any]]:
     return actions.filter(pc.field("partition.window").isin(list(windows))).to_pylist()
 
 
-def ensure_records(path: Path) -> DeltaTable:
+def ensure_records(path: StorePath) -> DeltaTable:
     """The records table; it is created unless it exists.
 
     Raises:
@@ -180,18 +181,15 @@ def ensure_records(path: Path) -> DeltaTable:
             if _PROPERTIES.items() - table.metadata().configuration.items():
                 table.alter.set_table_properties(_PROPERTIES, raise_if_not_exists=False)
             return table
-        path.mkdir(parents=True, exist_ok=True)
-        return DeltaTable.create(
+        return create_delta(
             path,
             schema=RECORDS,
-            partition_by=[*PARTITIONED_BY],
+            partition_by=PARTITIONED_BY,
             configuration={LAYOUT_PROPERTY: str(LAYOUT_VERSION), **_PROPERTIES},
-            mode="ignore",
-            raise_if_key_not_exists=False,
         )
 
 
-def tidy_records(path: Path) -> None:
+def tidy_records(path: StorePath) -> None:
     """Delete files that were replaced hours ago, and what Delta's log no longer needs.
 
     Nobody else writes the table meanwhile: the caller holds the lock.
@@ -211,7 +209,7 @@ def tidy_records(path: Path) -> None:
         table.cleanup_metadata()
 
 
-def contents_of(path: Path, files: Sequence[NewFile]) -> dict[SpanId, SpanContent]:
+def contents_of(path: StorePath, files: Sequence[NewFile]) -> dict[SpanId, SpanContent]:
     """What new files hold, by span, after a look at whether each is there.
 
     Raises:
@@ -328,7 +326,7 @@ NOTHING_DAMAGED: Final = DamagedSpans()
 
 
 def damaged_spans(
-    path: Path, rows: pa.Table, actions: pa.Table, *, look_at_files: bool = False
+    path: StorePath, rows: pa.Table, actions: pa.Table, *, look_at_files: bool = False
 ) -> DamagedSpans:
     """The spans among rows of the ledger (`COLUMNS`) that the records table does not hold.
 
@@ -350,7 +348,7 @@ class Comparison:
 
     def __init__(
         self,
-        path: Path,
+        path: StorePath,
         rows: pa.Table,
         actions: pa.Table,
         earlier: "Comparison | None" = None,
@@ -539,7 +537,7 @@ def largest_batch(
     largest = above
     for file in files:
         with storage_failures(file.path):
-            parquet = pq.ParquetFile(file.path, page_checksum_verification=True)
+            parquet = pq.ParquetFile(readable(file.path), page_checksum_verification=True)
             groups = [
                 index
                 for index in range(parquet.num_row_groups)

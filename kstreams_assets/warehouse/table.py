@@ -5,7 +5,7 @@ import json
 import logging
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +17,14 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
-from deltalake import CommitProperties, DeltaTable, WriterProperties, write_deltalake
+from deltalake import (
+    CommitProperties,
+    DeltaTable,
+    Schema,
+    Transaction,
+    WriterProperties,
+    write_deltalake,
+)
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
 from kstreams_assets.errors import WarehouseError
@@ -27,8 +34,18 @@ from kstreams_assets.layout import (
     LAYOUT_VERSION,
     Warehouse,
     check_layout,
-    keep_private,
-    warehouse_lock,
+)
+from kstreams_assets.lease import LeaseLostError, LockHandle, keep_private, warehouse_lock
+from kstreams_assets.store import (
+    ObjectPath,
+    StorePath,
+    arrow_place,
+    below,
+    put_text,
+    readable,
+    require_conditions,
+    storage_options,
+    storage_reason,
 )
 from kstreams_assets.warehouse.rows import Rows, rows_of
 
@@ -178,7 +195,7 @@ _DAMAGED: Final = (
 )
 
 
-def open_delta(path: Path, name: str) -> DeltaTable | None:
+def open_delta(path: StorePath, name: str) -> DeltaTable | None:
     """The table at a path, None while nobody has written it; `name` is its name in messages.
 
     Raises:
@@ -187,7 +204,7 @@ def open_delta(path: Path, name: str) -> DeltaTable | None:
     """
     with storage_failures(path):
         try:
-            table = DeltaTable(path)
+            table = delta_table(path)
         except TableNotFoundError as error:
             # A table's log is written before its first file of data.
             if any(path.rglob("*.parquet")):
@@ -199,11 +216,53 @@ def open_delta(path: Path, name: str) -> DeltaTable | None:
     return table
 
 
+def delta_table(path: StorePath) -> DeltaTable:
+    """The newest version of the table at a path; raises what deltalake raises."""
+    return DeltaTable(str(path), storage_options=storage_options(path))
+
+
+def create_delta(
+    path: StorePath,
+    *,
+    schema: pa.Schema | Schema,
+    partition_by: Sequence[str],
+    configuration: Mapping[str, str],
+) -> DeltaTable:
+    """The table at a path, created unless it is there; raises what deltalake raises."""
+    path.mkdir(parents=True, exist_ok=True)
+    return DeltaTable.create(
+        str(path),
+        schema=schema,
+        mode="ignore",
+        partition_by=[*partition_by],
+        configuration={**configuration},
+        storage_options=storage_options(path),
+        raise_if_key_not_exists=False,
+    )
+
+
+WRITER: Final = "kstreams-assets-writer"
+"""The name under which Delta's log has the epoch of who has committed."""
+
+
+def require_newest(path: StorePath, table: DeltaTable, name: str, writer: LockHandle) -> None:
+    """Refuse a commit of a writer that others have followed.
+
+    Raises:
+        LeaseLostError: It does not hold the lock any more.
+    """
+    writer.require_held()
+    committed = table.transaction_version(name)
+    if committed is not None and committed > writer.epoch:
+        reason = f"a later writer has committed (epoch {committed}, this one has {writer.epoch})"
+        raise LeaseLostError(path=path, reason=reason)
+
+
 LogState = tuple[tuple[str, int, int], ...]
 """Name, size and time of change (nanoseconds) of each file of a table's log."""
 
 
-def log_state(path: Path) -> LogState:
+def log_state(path: StorePath) -> LogState:
     """What changes with each commit to a table, and with damage to its log.
 
     Cheaper than to open the table; empty while nobody has written it.
@@ -213,15 +272,14 @@ def log_state(path: Path) -> LogState:
     """
     with storage_failures(path):
         try:
-            files = list(os.scandir(path / "_delta_log"))
+            files = below(path / "_delta_log")
         except FileNotFoundError:
             return ()
-        stats = [(file.name, file.stat()) for file in files]
-    return tuple(sorted((name, stat.st_size, stat.st_mtime_ns) for name, stat in stats))
+    return tuple(sorted((name, size, changed) for name, (size, changed) in files.items()))
 
 
 @contextmanager
-def storage_failures(path: Path) -> Iterator[None]:
+def storage_failures(path: StorePath) -> Iterator[None]:
     """Failures in the block as WarehouseError; `path` is the folder or table that is used."""
     try:
         yield
@@ -229,11 +287,13 @@ def storage_failures(path: Path) -> Iterator[None]:
         raise warehouse_error(error, path) from error
 
 
-def warehouse_error(error: Exception, path: Path) -> WarehouseError:
+def warehouse_error(error: Exception, path: StorePath) -> WarehouseError:
     """The error that names what cannot be used, why, and what to do; `path` if it names none."""
+    named: object = path
     if isinstance(error, OSError) and error.filename is not None:
-        path = Path(os.fsdecode(error.filename))
-    return WarehouseError(path=path, reason=_reason(error), remedy=disk_remedy(error) or _DAMAGED)
+        named = os.fsdecode(error.filename)
+    remedy = _store_remedy(error) if isinstance(path, ObjectPath) else disk_remedy(error)
+    return WarehouseError(path=named, reason=_reason(error), remedy=remedy or _DAMAGED)
 
 
 def disk_remedy(error: Exception) -> str | None:
@@ -247,9 +307,45 @@ def disk_remedy(error: Exception) -> str | None:
     return None
 
 
+_IN_STORE: Final = (
+    (
+        ("secret key", "access key", "expired"),
+        "Look at the credentials (AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, AWS_PROFILE, or the"
+        " role of this machine).",
+    ),
+    (
+        ("no such bucket",),
+        "Create the bucket, or look at the name of the warehouse and the endpoint.",
+    ),
+    (
+        ("denies",),
+        "Give these credentials the right to list the bucket, and to read, write and delete"
+        " objects below the prefix.",
+    ),
+    (
+        ("does not answer", "DNS", "timed out", "Timeout"),
+        "Look whether the store runs and its endpoint is right (AWS_ENDPOINT_URL, or"
+        " `object_store.endpoint` in the YAML), then run the same again.",
+    ),
+    (
+        (os.strerror(errno.ENOENT), "not found"),
+        "An object of the table is gone. Bring it back from a copy of the warehouse; until then"
+        " what it held cannot be restored.",
+    ),
+)
+
+
+def _store_remedy(error: Exception) -> str | None:
+    reason = _reason(error)
+    return next((remedy for texts, remedy in _IN_STORE if any(t in reason for t in texts)), None)
+
+
 def _reason(error: Exception) -> str:
     if isinstance(error, OSError) and error.filename is not None and error.strerror:
         return error.strerror
+    told = storage_reason(str(error))
+    if told is not None:
+        return told
     lines = str(error).strip().splitlines() or [type(error).__name__]
     # deltalake calls a log that lacks its last commit a bug of its own.
     return lines[0].replace("This is a kernel bug, please report", "").strip().rstrip(".: ")
@@ -264,7 +360,7 @@ _FSTAB: Final = Path("/etc/fstab")
 _log = logging.getLogger(__name__)
 
 
-def is_warehouse(root: Path) -> bool:
+def is_warehouse(root: StorePath) -> bool:
     """Whether the folder has a marker, or tables of a release that made none.
 
     Raises:
@@ -272,40 +368,42 @@ def is_warehouse(root: Path) -> bool:
     """
     with storage_failures(root):
         try:
-            found = {entry.name for entry in os.scandir(root)}
+            found = {entry.name for entry in root.iterdir()}
         except FileNotFoundError:
             return False
     return MARKER in found or not found.isdisjoint(_FOLDERS)
 
 
-def make_warehouse(root: Path, *, fstab: Path = _FSTAB) -> None:
+def make_warehouse(root: StorePath, *, fstab: Path = _FSTAB) -> None:
     """Make the folder with its marker, unless it is there; a new one is logged as a warning.
 
     Raises:
+        ConfigurationError: The object store ignores conditions.
         NewerLayoutError: A newer release made it.
         WarehouseError: It cannot be made, or belongs on a disk that is not mounted.
     """
     keep_private()
     marker = root / MARKER
     with storage_failures(root):
+        require_conditions(root)
         if marker.exists():
             check_layout("warehouse", json.loads(marker.read_text(encoding="utf-8")))
             return
         is_new = not is_warehouse(root)
-        if is_new:
+        if is_new and isinstance(root, Path):
             _refuse_unmounted(root, fstab)
-            root.mkdir(parents=True, exist_ok=True)
+        root.mkdir(parents=True, exist_ok=True)
         made_at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()) if is_new else None
         facts = {LAYOUT_PROPERTY: str(LAYOUT_VERSION), "created_at": made_at}
-        # Renamed into place, so that nobody reads half of it.
-        written = root / f".{MARKER}.{os.getpid()}"
-        written.write_text(json.dumps(facts) + "\n", encoding="utf-8")
-        written.rename(marker)
+        put_text(marker, json.dumps(facts) + "\n")
     if is_new:
         _log.warning(
             "New warehouse: %s. Nothing is backed up there yet. If this application was backed up"
-            " before, look whether the right disk is mounted and the path is right.",
+            " before, look whether the %s.",
             root,
+            "right disk is mounted and the path is right"
+            if isinstance(root, Path)
+            else "bucket and the prefix are right",
         )
 
 
@@ -320,7 +418,9 @@ def absence(warehouse: Warehouse, application_id: str) -> WarehouseError | None:
             path=warehouse.root,
             reason="there is no warehouse, so nothing is backed up there",
             remedy="Check the path (warehouse in the YAML, --warehouse) and whether its disk is"
-            " mounted.",
+            " mounted."
+            if isinstance(warehouse.root, Path)
+            else "Check bucket and prefix (warehouse in the YAML, --warehouse).",
         )
     if warehouse.records(application_id).exists() and not warehouse.control("windows").exists():
         return WarehouseError(
@@ -414,7 +514,7 @@ def refuse_newer_tables(warehouse: Warehouse) -> None:
         open_delta(warehouse.control(name), name)
 
 
-def table_version(path: Path) -> int:
+def table_version(path: StorePath) -> int:
     """The version of a table, which grows with each commit; -1 while nobody has written it.
 
     Of two looks, the one that saw the lower version came first: no clock tells that better.
@@ -451,7 +551,7 @@ class Table(Generic[R]):
     table stay for an hour, for readers that still use them.
     """
 
-    path: Path
+    path: StorePath
     row: type[R]
     grows_along: str
     statistics: tuple[str, ...] = ()
@@ -494,9 +594,15 @@ class Table(Generic[R]):
         """Add rows that are columns already, in one commit; columns as in the table's schema."""
         self._write(rows, predicate=None)
 
-    def replace(self, rows: Sequence[R], *, where: str) -> None:
-        """Put rows in place of those that match the predicate, in one commit."""
-        self._write(self._made.write(rows), predicate=where)
+    def replace(self, rows: Sequence[R], *, where: str, writer: LockHandle | None = None) -> None:
+        """Put rows in place of those that match the predicate, in one commit.
+
+        `writer` is the lock of the application under which the rows came about.
+
+        Raises:
+            LeaseLostError: Another writer has the lock by now; nothing was written.
+        """
+        self._write(self._made.write(rows), predicate=where, writer=writer)
 
     def rewrite(
         self, application_id: str, low: Value, high: Value, change: Callable[[pa.Table], pa.Table]
@@ -571,7 +677,8 @@ class Table(Generic[R]):
     def _column_of(self, path: str) -> list[Value | None]:
         file = self.path / unquote(path)
         with storage_failures(file):
-            return pq.ParquetFile(file).read(columns=[self.grows_along])[0].to_pylist()
+            rows = pq.ParquetFile(readable(file)).read(columns=[self.grows_along])
+            return rows[0].to_pylist()
 
     def rows(self, application_id: str | None, where: ds.Expression | None = None) -> list[R]:
         """The rows of one application, of all of them for None."""
@@ -690,18 +797,20 @@ class Table(Generic[R]):
     def _dataset(self, table: DeltaTable, application_id: str | None) -> ds.Dataset:
         # Arrow's own file system: the bridge into deltalake's aborts at interpreter exit now and
         # then (deltalake 1.6.6 with pyarrow 26: 2 of 6 processes).
-        local = pafs.SubTreeFileSystem(str(self.path), pafs.LocalFileSystem())
+        files, place = arrow_place(self.path)
         return table.to_pyarrow_dataset(
             file_pruning_predicate=None
             if application_id is None
             else [("application_id", "=", application_id)],
-            filesystem=local,
+            filesystem=pafs.SubTreeFileSystem(place, files),
             schema=self.schema,
         )
 
-    def _write(self, rows: pa.Table, *, predicate: str | None) -> None:
+    def _write(
+        self, rows: pa.Table, *, predicate: str | None, writer: LockHandle | None = None
+    ) -> None:
         with self._lock():
-            self._attempted(lambda table: self._commit(table, rows, predicate))
+            self._attempted(lambda table: self._commit(table, rows, predicate, writer))
             self._put_together(rows["application_id"].unique().to_pylist())
 
     def _put_together(self, application_ids: Iterable[str]) -> None:
@@ -744,6 +853,11 @@ class Table(Generic[R]):
     @contextmanager
     def _lock(self) -> Iterator[None]:
         make_warehouse(self.path.parent)
+        if isinstance(self.path, ObjectPath):
+            # Each commit is conditional; who comes second tries again with the rows of the first.
+            with storage_failures(self.path):
+                yield
+            return
         with (
             storage_failures(self.path),
             warehouse_lock(self._lock_file, purpose=f"write to {self.name}", wait_s=_LOCK_WAIT_S),
@@ -766,11 +880,21 @@ class Table(Generic[R]):
                 return
 
     @property
-    def _lock_file(self) -> Path:
+    def _lock_file(self) -> StorePath:
         return self.path.parent / ".locks" / "tables" / f"{self.name}.lock"
 
-    def _commit(self, table: DeltaTable, rows: pa.Table, predicate: str | None) -> None:
+    def _commit(
+        self,
+        table: DeltaTable,
+        rows: pa.Table,
+        predicate: str | None,
+        writer: LockHandle | None = None,
+    ) -> None:
         properties = CommitProperties(max_commit_retries=20)
+        if writer is not None:
+            require_newest(self.path, table, self._writer_of(rows), writer)
+            mark = Transaction(self._writer_of(rows), writer.epoch)
+            properties = CommitProperties(max_commit_retries=20, app_transactions=[mark])
         # A table of an earlier release gets the columns it lacks; its rows have no value in them.
         if predicate is None:
             write_deltalake(
@@ -787,17 +911,19 @@ class Table(Generic[R]):
                 writer_properties=_LARGE_ROW_GROUP if self.bulky else _ROW_GROUP,
             )
 
+    def _writer_of(self, rows: pa.Table) -> str:
+        """Under which name the table has the epoch of who writes an application's rows."""
+        return f"{WRITER}/{rows['application_id'][0].as_py()}" if rows.num_rows else WRITER
+
     def _opened_or_created(self) -> DeltaTable:
         table = self.open()
         if table is not None:
             return table
-        return DeltaTable.create(
+        return create_delta(
             self.path,
             schema=self.schema,
-            mode="ignore",
             partition_by=["application_id"],
             configuration={LAYOUT_PROPERTY: str(LAYOUT_VERSION), **self._properties},
-            raise_if_key_not_exists=False,
         )
 
     @property

@@ -17,6 +17,7 @@ from kstreams_assets.layout import (
     LAYOUT_VERSION,
     Warehouse,
 )
+from kstreams_assets.store import StorePath, relative
 from kstreams_assets.warehouse import column
 from kstreams_assets.warehouse.ledger import LedgerEntry, NotedTopic
 from kstreams_assets.warehouse.point import RecoveryPoint
@@ -53,7 +54,7 @@ def table_lines() -> Iterator[str]:
     _require_all({path.name for path, _, _ in tables})
     for path, text, columns in tables:
         yield ""
-        yield f"## {path.relative_to(warehouse.root)}"
+        yield f"## {relative(path, warehouse.root)}"
         yield ""
         yield text
         yield ""
@@ -63,7 +64,7 @@ def table_lines() -> Iterator[str]:
         )
 
 
-def _tables(warehouse: Warehouse) -> list[tuple[Path, str, Columns]]:
+def _tables(warehouse: Warehouse) -> list[tuple[StorePath, str, Columns]]:
     """Where each table lies, what it is, and its columns."""
     return [
         (

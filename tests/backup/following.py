@@ -21,6 +21,7 @@ from kstreams_assets.warehouse.point import RecoveryPoint
 from kstreams_assets.warehouse.points import RecoveryPointTable
 from kstreams_assets.warehouse.spans import WrittenFile
 from tests.cli.application import document, write
+from tests.warehouse.disk import on_disk
 
 Record = tuple[int, bytes | None, bytes | None]
 """Offset, key, value."""
@@ -117,7 +118,7 @@ class Following:
         ledger = Ledger(self.settings.warehouse, self.settings.application_id)
         columns = ["partition", "start", "end", "written"]
         rows = ledger.span_rows([topic], columns=columns, increments=True).to_pylist()
-        root = self.settings.warehouse.records(self.settings.application_id)
+        root = on_disk(self.settings.warehouse.records(self.settings.application_id))
         found: dict[TopicPartitionId, list[Record]] = {}
         ends: dict[int, int] = {}
         for row in sorted(rows, key=lambda row: (row["partition"], row["start"], row["end"])):

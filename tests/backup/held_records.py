@@ -8,6 +8,7 @@ from typing import Any
 from deltalake import DeltaTable
 
 from kstreams_assets.layout import Warehouse
+from tests.warehouse.disk import on_disk
 
 _FILE_BYTES = 1000
 _COLUMNS = ("window", "topic", "partition", "offset", "timestamp_ms")
@@ -19,8 +20,8 @@ def hold_records(warehouse: Warehouse, application_id: str, *, files: bool = Tru
 
     Without `files` there is the log alone.
     """
-    rows = DeltaTable(warehouse.control("windows")).to_pyarrow_table().to_pylist()
-    path = warehouse.records(application_id)
+    rows = DeltaTable(on_disk(warehouse.control("windows"))).to_pyarrow_table().to_pylist()
+    path = on_disk(warehouse.records(application_id))
     held = [r for r in rows if r["application_id"] == application_id and r["records"]]
     log = path / "_delta_log" / f"{0:020}.json"
     log.parent.mkdir(parents=True, exist_ok=True)

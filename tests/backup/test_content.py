@@ -12,8 +12,10 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from kstreams_assets.errors import WarehouseError
-from kstreams_assets.layout import LAYOUT_PROPERTY, NewerLayoutError, file_digest
+from kstreams_assets.layout import LAYOUT_PROPERTY, NewerLayoutError
+from kstreams_assets.lease import warehouse_lock
 from kstreams_assets.offsets import TopicPartitionId
+from kstreams_assets.store import file_digest
 from kstreams_assets.warehouse.committer import NewFile, commit, sweep, uncommitted
 from kstreams_assets.warehouse.records import (
     SpanId,
@@ -59,7 +61,7 @@ def _written(path: Path, *tasks: Sequence[Sequence[dict[str, Any]]]) -> list[New
     ensure_records(path)
     with uncommitted(path) as folder:
         pass
-    task = SpanFiles(NewFolder(str(folder), "zstd", 1), SPANS)
+    task = SpanFiles(NewFolder(folder, "zstd", 1), SPANS)
     return [
         NewFile.told(folder, row)
         for batches in tasks
@@ -82,8 +84,10 @@ def _committed(path: Path, files: Sequence[NewFile]) -> int | None:
 def _commit(
     path: Path, files: Sequence[NewFile], replaces: Sequence[Mapping[str, str]]
 ) -> int | None:
-    table = ensure_records(path)
-    return commit(path, table, files, replaces=replaces, provenance={"run_id": "r"})
+    lock = path.parents[1] / ".locks" / f"{path.name}.lock"
+    with warehouse_lock(lock, purpose="test", wait_s=0) as writer:
+        table, about = ensure_records(path), {"run_id": "r"}
+        return commit(path, table, files, writer=writer, replaces=replaces, provenance=about)
 
 
 def _span(window: str = "w", topic: str = "t", partition: int = 0) -> SpanId:

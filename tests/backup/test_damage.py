@@ -32,6 +32,7 @@ from kstreams_assets.warehouse.records import SpanId, span_files
 from kstreams_assets.warehouse.spans import SpanContent, SpanResult
 from tests.backup.record_files import write_records
 from tests.backup.samples import APPLICATION_ID, application, backup, cut, point, span, window
+from tests.warehouse.disk import on_disk
 
 TOPICS = (AppTopic("log", TopicRoles({TopicRole.CHANGELOG})),)
 LOG = TopicPartitionId("log", 0)
@@ -68,11 +69,11 @@ def _point(index: int) -> RecoveryPoint:
 
 
 def _back_up(warehouse: Warehouse, index: int, offsets: range) -> None:
-    path = warehouse.records(APPLICATION_ID)
+    path = on_disk(warehouse.records(APPLICATION_ID))
     write_records(path, window(index).key, LOG, offsets)
     plan = span(offsets.start, offsets.stop, index=index, topic="log", continues=index > 0)
     (file,) = span_files(path, SpanId(window(index).key, LOG))
-    written = written_files(path, [(str(file.path.relative_to(path)), file.records)])
+    written = written_files(path, [(str(on_disk(file.path).relative_to(path)), file.records)])
     content = SpanContent(
         records=file.records,
         files=1,
@@ -86,7 +87,7 @@ def _back_up(warehouse: Warehouse, index: int, offsets: range) -> None:
 
 
 def _records(settings: ApplicationSettings) -> Path:
-    return settings.warehouse.records(APPLICATION_ID)
+    return on_disk(settings.warehouse.records(APPLICATION_ID))
 
 
 def _last_commit(records: Path) -> None:
@@ -118,7 +119,7 @@ def _rewritten_through_delta(records: Path) -> None:
 
 def _newest_file(records: Path) -> Path:
     (file,) = span_files(records, SpanId(window(WINDOWS - 1).key, LOG))
-    return file.path
+    return on_disk(file.path)
 
 
 def _no_file(records: Path) -> None:

@@ -31,15 +31,11 @@ from kstreams_assets.errors import (
 )
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
-from kstreams_assets.layout import (
-    LAYOUT_PROPERTY,
-    LAYOUT_VERSION,
-    NewerLayoutError,
-    Warehouse,
-    WarehouseLockedError,
-)
+from kstreams_assets.layout import LAYOUT_PROPERTY, LAYOUT_VERSION, NewerLayoutError, Warehouse
+from kstreams_assets.lease import WarehouseLockedError
 from kstreams_assets.local.cluster import LocalCluster
 from kstreams_assets.settings import BackupSettings
+from kstreams_assets.store import StorePath
 from kstreams_assets.warehouse.point import Guarantee
 from kstreams_assets.warehouse.spans import Window
 from spark_resources.jars import JARS_VARIABLE
@@ -49,6 +45,7 @@ from tests.backup.reading import offsets, stored
 from tests.backup.writing import producer, write
 from tests.streams.cluster import unique_name
 from tests.streams.workbench import NoSpark, Workbench
+from tests.warehouse.disk import on_disk
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
@@ -72,7 +69,7 @@ def refused(
         assert secret not in told
 
 
-def _files(warehouse: Warehouse) -> dict[Path, int]:
+def _files(warehouse: Warehouse) -> dict[StorePath, int]:
     """Every file of the warehouse's tables with its size, but for a records table without rows."""
     creation = f"{0:020}"
     return {
@@ -272,7 +269,7 @@ class TestBeforeThePoint:
         self, workbench: Workbench, window: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         workbench.spark = NoSpark()
-        full = shutil.disk_usage(workbench.warehouse.root)._replace(free=10 * 1024**2)
+        full = shutil.disk_usage(on_disk(workbench.warehouse.root))._replace(free=10 * 1024**2)
         monkeypatch.setattr(shutil, "disk_usage", lambda _: full)
         with refused(workbench, WarehouseError, "has 10 MiB left", within_s=15):
             _back_up_a_window_without_a_point(workbench)
@@ -308,7 +305,7 @@ class TestWarehouse:
         workbench.spark = NoSpark()
         path = workbench.records_path if table == "records" else workbench.warehouse.root / table
         newer = {LAYOUT_PROPERTY: str(LAYOUT_VERSION + 1)}
-        DeltaTable(path).alter.set_table_properties(newer, raise_if_not_exists=False)
+        DeltaTable(on_disk(path)).alter.set_table_properties(newer, raise_if_not_exists=False)
         with refused(workbench, NewerLayoutError, rf"{table}.* has layout", within_s=10):
             workbench.back_up()
         if table == "recovery_points":
@@ -326,7 +323,7 @@ class TestWarehouse:
         lock = workbench.warehouse.lock_file(f"recorder/{name}" if recorder else name)
         program = (
             "import sys, pathlib\n"
-            "from kstreams_assets.layout import warehouse_lock\n"
+            "from kstreams_assets.lease import warehouse_lock\n"
             "with warehouse_lock(pathlib.Path(sys.argv[1]), purpose='test', wait_s=5):\n"
             "    print('held', flush=True)\n"
             "    sys.stdin.read()\n"

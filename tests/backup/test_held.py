@@ -11,6 +11,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from kstreams_assets.app.model import AppTopic, TopicRole, TopicRoles
 from kstreams_assets.layout import Warehouse
+from kstreams_assets.lease import LockHandle
 from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.warehouse.ledger import BackedUpTopic, Ledger, LedgerEntry
 from kstreams_assets.warehouse.rows import rows_of
@@ -33,9 +34,11 @@ class _HeldLedger(Ledger):
         super().__init__(warehouse, APPLICATION_ID)
         self._warehouse = warehouse
 
-    def record(self, backups: Sequence[BackedUpTopic], *, run_id: str) -> None:
+    def record(
+        self, backups: Sequence[BackedUpTopic], *, run_id: str, writer: LockHandle | None = None
+    ) -> None:
         """Also the records table then holds them."""
-        super().record(backups, run_id=run_id)
+        super().record(backups, run_id=run_id, writer=writer)
         hold_records(self._warehouse, APPLICATION_ID, files=False)
 
 

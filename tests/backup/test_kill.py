@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from kstreams_assets.layout import _is_alive
+from kstreams_assets.lease import _is_alive
 from kstreams_assets.warehouse.spans import Window
 from tests.backup.driving import driver
 from tests.backup.reading import Record, consume, stored

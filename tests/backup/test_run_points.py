@@ -14,7 +14,8 @@ from kstreams_assets.backup.run import BackupRun, window_backups
 from kstreams_assets.backup.windows import WindowEdges
 from kstreams_assets.errors import ClusterUnavailableError
 from kstreams_assets.kafka.cluster import KafkaCluster
-from kstreams_assets.layout import Warehouse, WarehouseLockedError
+from kstreams_assets.layout import Warehouse
+from kstreams_assets.lease import WarehouseLockedError
 from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.settings import RecoveryPointSettings
 from kstreams_assets.warehouse.ledger import Ledger

@@ -17,7 +17,8 @@ from dagster._core.test_utils import create_run_for_test
 
 from kstreams_assets.app.model import AppTopic, TopicRole, TopicRoles
 from kstreams_assets.backup.requests import CLAIM_S, FIRST_PAUSE_S, MAX_WINDOWS, claim_file
-from kstreams_assets.layout import Warehouse, WarehouseLockedError, warehouse_lock
+from kstreams_assets.layout import Warehouse
+from kstreams_assets.lease import WarehouseLockedError, warehouse_lock
 from kstreams_assets.orchestration.backup_sensor import build_backup_sensor
 from kstreams_assets.orchestration.keys import pool
 from tests.backup.requesting import (

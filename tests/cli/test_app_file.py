@@ -185,7 +185,7 @@ class TestErrors:
         self, tmp_path: Path
     ) -> None:
         path = write(tmp_path / "defs.yaml", document())
-        for options in ({"bootstrap_servers": "nowhere"}, {"warehouse": "s3://bucket"}):
+        for options in ({"bootstrap_servers": "nowhere"}, {"warehouse": "gs://bucket"}):
             with pytest.raises(ConfigurationError) as caught:
                 load_settings(path, **options)
             assert "defs.yaml" not in str(caught.value)

@@ -12,13 +12,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from kstreams_assets.ktables.snapshots_table import SnapshotsTable
-from kstreams_assets.layout import Warehouse, file_digest
+from kstreams_assets.layout import Warehouse
 from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.settings import ApplicationSettings
+from kstreams_assets.store import file_digest
 from kstreams_assets.warehouse.ledger import Ledger
 from kstreams_assets.warehouse.point import RecoveryPoint
 from kstreams_assets.warehouse.table import Table
 from tests.backup.reading import newest_files
+from tests.warehouse.disk import on_disk
 
 Row = dict[str, Any]
 
@@ -40,7 +42,7 @@ class Backup:
 
     def copy(self, folder: Path) -> "Backup":
         """The same in a warehouse of its own."""
-        shutil.copytree(self.settings.warehouse.root, folder)
+        shutil.copytree(on_disk(self.settings.warehouse.root), folder)
         return replace(self, settings=replace(self.settings, warehouse=Warehouse(folder)))
 
     def drop(self, topic: str, fits: Callable[[Row], bool]) -> Seeded:
@@ -70,7 +72,7 @@ class Backup:
 
     def alter_row(self, store: str, field: str) -> Seeded:
         """Add one to a number in a row of a store's newest snapshot."""
-        path = self.settings.warehouse.ktable(self._id, store)
+        path = on_disk(self.settings.warehouse.ktable(self._id, store))
         file = sorted(path.glob("[0-9]*/*.parquet"))[-1]
         table = pq.ParquetFile(file).read()
         rows = table.to_pylist()
@@ -86,7 +88,7 @@ class Backup:
         change: Callable[[list[Row], int], list[Row]],
     ) -> Seeded:
         """Change the rows of the newest file with a record that fits and that the point holds."""
-        for file in newest_files(self.settings.warehouse.records(self._id), topic):
+        for file in newest_files(on_disk(self.settings.warehouse.records(self._id)), topic):
             table = pq.ParquetFile(file).read()
             rows = table.to_pylist()
             found = [n for n, row in enumerate(rows) if self._holds(topic, row) and fits(row)]

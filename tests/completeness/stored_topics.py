@@ -27,6 +27,7 @@ from kstreams_assets.warehouse.point import (
 )
 from kstreams_assets.warehouse.points import RecoveryPointTable, SavedRecordsTable, SavedTail
 from kstreams_assets.warehouse.spans import Gap, SpanContent, SpanPlan, SpanResult, Window
+from tests.warehouse.disk import on_disk
 
 APP = "app"
 ORDERS, TOTALS, JOINED, RATES = "orders", "totals", "joined", "rates"
@@ -207,7 +208,7 @@ class StoredTopics:
         rows = [_row(window, topic, kept) for topic in records for kept in records[topic]]
         if rows:
             write_deltalake(
-                self.warehouse.records(APP),
+                on_disk(self.warehouse.records(APP)),
                 pa.Table.from_pylist(rows, schema=_SCHEMA),
                 mode="append",
                 partition_by=["window", "topic"],

@@ -165,8 +165,8 @@ def test_staged_files_are_gone_when_it_is_closed(stored: StoredTopics) -> None:
         planner = ContentPlanner(stored.settings, staging)
         found = logged(planner, planner.moments.of_point("p"), parts(stored, MOVED)[0])
         assert found.saved_file is not None
-        assert Path(found.saved_file).exists()
-    assert not Path(found.saved_file).exists()
+        assert found.saved_file.exists()
+    assert not found.saved_file.exists()
 
 
 def test_an_exact_covered_point_has_nothing_against_it(

@@ -186,7 +186,7 @@ class TestWrongYaml:
     @pytest.mark.parametrize(
         ("change", "text"),
         [
-            ({"warehouse": "s3://bucket/x"}, "not on a local or mounted disk"),
+            ({"warehouse": "gs://bucket/x"}, "not on a local or mounted disk"),
             ({"windows": {"every": "week", "start": "2026-11-01"}}, "windows.every is 'week'"),
             ({"windows": {"every": "hour", "start": "soon"}}, "windows.start is 'soon'"),
             ({"exclude": ["*"]}, "is left to back up"),

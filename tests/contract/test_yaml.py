@@ -139,7 +139,7 @@ REPLACED = {
     "topics: {in: {}}": "topics",
     "topics: {in: {role: input}}": "topics",
     "topics: {in: {key: text, roles: [input]}}": "topics",
-    "warehouse: s3://bucket": "warehouse",
+    "warehouse: gs://bucket": "warehouse",
     "warehouse: [a]": "warehouse",
     "application_id: ''": "application_id",
 }

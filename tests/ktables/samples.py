@@ -14,6 +14,7 @@ from kstreams_assets.ktables.snapshot import RowProblem, Snapshot, SnapshotParti
 from kstreams_assets.layout import Warehouse
 from kstreams_assets.settings import ApplicationSettings, WindowSchedule
 from kstreams_assets.warehouse.calendar import WindowCalendar
+from tests.warehouse.disk import on_disk
 
 SCHEDULE = WindowSchedule.every("hour", start="2026-10-20")
 KEYS = [f"2026-10-20-0{hour}:00" for hour in range(4)]
@@ -117,5 +118,5 @@ def write_window(
     )
     whole = {"partition": 0, "timestamp_ms": 1_792_454_400_000, "window": window}
     table = pa.Table.from_pylist([{**whole, **row} for row in rows], schema=schema)
-    path = configured.warehouse.ktable(configured.application_id, store)
+    path = on_disk(configured.warehouse.ktable(configured.application_id, store))
     write_deltalake(path, table, mode="append", partition_by=["window"])

@@ -22,6 +22,7 @@ from kstreams_assets.warehouse.point import Guarantee, Method, PartitionCut, Rec
 from kstreams_assets.warehouse.points import RecoveryPointTable, SavedRecordsTable, SavedTail
 from kstreams_assets.warehouse.spans import Gap, GapCause, SpanContent, SpanPlan, SpanResult, Window
 from spark_resources.work import Spark
+from tests.warehouse.disk import on_disk
 
 TOPIC = "app-store-changelog"
 STORE = "store"
@@ -181,7 +182,7 @@ class StoredLog:
 
     def rows(self, index: int) -> list[dict[str, Any]]:
         """The rows of a window by partition and offset."""
-        path = self.warehouse.ktable(APPLICATION_ID, STORE)
+        path = on_disk(self.warehouse.ktable(APPLICATION_ID, STORE))
         return table_rows(path, window_of(index).key)
 
     def _write(self, window: Window, changes: Sequence[Change]) -> None:
@@ -199,7 +200,7 @@ class StoredLog:
             for change in changes
         ]
         write_deltalake(
-            self.warehouse.records(APPLICATION_ID),
+            on_disk(self.warehouse.records(APPLICATION_ID)),
             pa.Table.from_pylist(rows, schema=_SCHEMA),
             mode="append",
             partition_by=["window", "topic"],

@@ -12,18 +12,14 @@ from kstreams_assets.app.store_format import Encoding, Format, StoreFormat
 from kstreams_assets.errors import KTableError
 from kstreams_assets.ktables.run import KTableRun
 from kstreams_assets.ktables.snapshots_table import SnapshotsTable
-from kstreams_assets.layout import (
-    LAYOUT_PROPERTY,
-    NewerLayoutError,
-    Warehouse,
-    WarehouseLockedError,
-    warehouse_lock,
-)
+from kstreams_assets.layout import LAYOUT_PROPERTY, NewerLayoutError, Warehouse
+from kstreams_assets.lease import WarehouseLockedError, warehouse_lock
 from kstreams_assets.settings import BackupSettings
 from spark_resources.resource import SparkSessionResource
 from spark_resources.work import Spark
 from tests.ktables.stored_log import APPLICATION_ID, STORE, Change, StoredLog, window_of
 from tests.streams.workbench import NoSpark
+from tests.warehouse.disk import on_disk
 
 TEXT = Format(Encoding.STRING)
 
@@ -112,7 +108,7 @@ class TestRuns:
         """The ledger may still list what was in a table that was removed and begun anew."""
         log = _log(tmp_path, spark)
         log.snapshot(0)
-        shutil.rmtree(log.warehouse.ktable(APPLICATION_ID, STORE))
+        shutil.rmtree(on_disk(log.warehouse.ktable(APPLICATION_ID, STORE)))
         (anew,) = log.snapshot(1)
         (again,) = log.snapshot(1)
         assert (anew.base_window, again.base_window) == (None, None)

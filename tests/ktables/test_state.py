@@ -28,6 +28,7 @@ from kstreams_assets.settings import ApplicationSettings
 from kstreams_assets.warehouse.points import RecoveryPointTable
 from tests.backup.samples import point
 from tests.ktables.samples import KEYS, settings, snapshot, write_window
+from tests.warehouse.disk import on_disk
 
 COUNTS = {"totals": StoreFormat(key=Format(Encoding.STRING), value=Format(Encoding.LONG))}
 
@@ -79,7 +80,7 @@ def _with_other_values(file: Path) -> None:
 def test_a_changed_snapshot_gives_no_answer(
     shop: ApplicationSettings, damage: Callable[[Path], None]
 ) -> None:
-    table = shop.warehouse.ktable(shop.application_id, "totals")
+    table = on_disk(shop.warehouse.ktable(shop.application_id, "totals"))
     written = [replace(snapshot(key), written=snapshot_written(table, key)) for key in KEYS]
     SnapshotsTable(shop.warehouse).record(written)
     assert [row.decoded_value for row in state_at(shop, "totals", Key("b")).rows] == [1]
@@ -301,7 +302,7 @@ def test_three_hundred_thousand_keys_in_no_time(tmp_path: Path) -> None:
                 "value": pa.array([b"12345678"] * count, pa.binary()),
             }
         )
-        path = configured.warehouse.ktable("shop", "totals")
+        path = on_disk(configured.warehouse.ktable("shop", "totals"))
         write_deltalake(path, table, mode="append", partition_by=["window"])
     _record(configured, *KEYS)
     began = time.process_time()

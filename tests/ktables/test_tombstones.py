@@ -26,6 +26,7 @@ from tests.backup.writing import producer
 from tests.ktables.stored_log import table_rows
 from tests.streams.cluster import unique_name
 from tests.streams.workbench import Workbench
+from tests.warehouse.disk import on_disk
 
 pytestmark = [
     pytest.mark.kafka,
@@ -71,7 +72,8 @@ class Bench:
 
     def content(self, window: Window) -> Mapping[str, str]:
         """What the table says that the store held."""
-        rows = table_rows(self.at.warehouse.ktable(self.at.application_id, "store"), window.key)
+        path = on_disk(self.at.warehouse.ktable(self.at.application_id, "store"))
+        rows = table_rows(path, window.key)
         return {str(row["decoded_key"]): str(row["decoded_value"]) for row in rows}
 
 

@@ -14,7 +14,8 @@ from deltalake import DeltaTable
 
 from kstreams_assets.app.model import TopicRole, TopicRoles
 from kstreams_assets.kafka.raw_batch import RawRecord
-from kstreams_assets.layout import Warehouse, warehouse_lock
+from kstreams_assets.layout import Warehouse
+from kstreams_assets.lease import warehouse_lock
 from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.recovery import maintenance
 from kstreams_assets.recovery.maintenance import Retention, maintain, maintain_if_due
@@ -27,6 +28,7 @@ from kstreams_assets.warehouse.points import (
     at_edges,
 )
 from tests.backup.samples import APPLICATION_ID, cut, point
+from tests.warehouse.disk import on_disk
 
 START_MS = 1_795_000_000_000 // 3_600_000 * 3_600_000
 SECOND_MS, HOUR_MS = 1000, 3_600_000
@@ -184,7 +186,7 @@ class TestIfDue:
         assert maintain_if_due(warehouse, APPLICATION_ID, DAY) is not None
         assert maintain_if_due(warehouse, APPLICATION_ID, DAY) is None
         assert maintain_if_due(warehouse, "other", DAY) is not None
-        [mark] = warehouse.root.glob(f".locks/maintenance/{APPLICATION_ID}*")
+        [mark] = on_disk(warehouse.root).glob(f".locks/maintenance/{APPLICATION_ID}*")
         for wrong_s in (-601, 601):  # a clock that was set back does not stop it for ever
             at_s = time.time() + wrong_s
             os.utime(mark, (at_s, at_s))
@@ -199,7 +201,7 @@ class TestIfDue:
             asked.append(low_ms)
             return hours(low_ms, high_ms)
 
-        mark = warehouse.lock_file(f"maintenance/{APPLICATION_ID}")
+        mark = on_disk(warehouse.lock_file(f"maintenance/{APPLICATION_ID}"))
         points = [sealed_point(number, every_s=600) for number in range(30)]
         store(warehouse, points)
         maintain_if_due(warehouse, APPLICATION_ID, Retention(0, edges))
@@ -326,7 +328,7 @@ def test_a_kill_at_any_moment_loses_nothing(warehouse: Warehouse) -> None:
 def test_a_reader_of_an_earlier_version_is_not_disturbed(warehouse: Warehouse) -> None:
     points = [sealed_point(number, every_s=600) for number in range(8)]
     store(warehouse, points)
-    opened = DeltaTable(warehouse.control("recovery_points"))
+    opened = DeltaTable(on_disk(warehouse.control("recovery_points")))
     for number in range(3):
         maintain(warehouse, APPLICATION_ID, NOTHING, now_ms=START_MS + (3 + number) * HOUR_MS)
     assert opened.to_pyarrow_dataset().to_table(columns=["id"]).num_rows == 8

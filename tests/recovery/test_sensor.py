@@ -13,7 +13,8 @@ from dagster._core.definitions.sensor_definition import SensorExecutionData
 
 from kstreams_assets.app.model import TopicRole, TopicRoles
 from kstreams_assets.errors import ClusterUnavailableError
-from kstreams_assets.layout import Warehouse, WarehouseLockedError, warehouse_lock
+from kstreams_assets.layout import Warehouse
+from kstreams_assets.lease import WarehouseLockedError, warehouse_lock
 from kstreams_assets.orchestration import recovery_point_sensor as recorder_sensor
 from kstreams_assets.orchestration.keys import recovery_points_key
 from kstreams_assets.orchestration.recovery_point_sensor import (

@@ -28,6 +28,7 @@ from kstreams_assets.warehouse.point import RecoveryPoint
 from tests.backup.acls import Acls
 from tests.backup.writing import RawRecord, producer, write_raw
 from tests.streams.workbench import Workbench
+from tests.warehouse.disk import on_disk
 
 LARGE = 60_000
 BOB = "bob-secret"
@@ -161,7 +162,7 @@ class PlannedApplication:
 
     def _everything(self) -> str:
         """A fingerprint of the warehouse's files and of the target's topics and groups."""
-        root = self.bench.warehouse.root
+        root = on_disk(self.bench.warehouse.root)
         files = sorted(
             (str(path.relative_to(root)), path.stat().st_size, path.stat().st_mtime_ns)
             for path in root.rglob("*")

@@ -15,6 +15,7 @@ from kstreams_assets.restore.plan import PartitionPlan, RestorePlan
 from kstreams_assets.warehouse.restores import PartitionProduced
 from spark_resources.partition_records import PartitionWork, work_offsets
 from tests.streams.cluster import unique_name
+from tests.warehouse.disk import on_disk
 
 Edit = Callable[[pa.Table], pa.Table]
 """The records of a span, in order of offsets -> the same with a fault; None does not occur."""
@@ -92,7 +93,7 @@ def _first_spoiled(
 ) -> tuple[PartitionPlan, ...]:
     first, *others = partitions
     file, *more = first.files
-    path, added = _spoiled(file.path, fault, folder)
+    path, added = _spoiled(on_disk(file.path), fault, folder)
     # The fault is one of the time before the backup noted its files.
     files = (replace(file, path=path, records=file.records + added, written=None), *more)
     return replace(first, files=files, records=first.records + added), *others
@@ -100,8 +101,8 @@ def _first_spoiled(
 
 def _spoiled_work(work: PartitionWork, fault: Fault, folder: Path) -> PartitionWork:
     first, *more = work.files
-    path, added = _spoiled(Path(first), fault, folder)
-    return replace(work, files=(str(path), *more), records=work.records + added)
+    path, added = _spoiled(on_disk(first), fault, folder)
+    return replace(work, files=(path, *more), records=work.records + added)
 
 
 def _spoiled(path: Path, fault: Fault, folder: Path) -> tuple[Path, int]:

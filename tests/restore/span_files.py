@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from kstreams_assets.offsets import OffsetRange, TopicPartitionId
+from kstreams_assets.store import StorePath
 from kstreams_assets.warehouse.restores import OriginalHeaders
 from spark_resources.partition_records import PartitionWork
 
@@ -47,7 +48,7 @@ def span_file(
     group: int = 50_000,
     dictionary: bool = False,
     partition: int = 0,
-) -> str:
+) -> Path:
     """Write a span file and return its path; `group` records in each row group."""
     rows = [
         {
@@ -65,16 +66,16 @@ def span_file(
     ]
     table = pa.Table.from_pylist(rows, _SCHEMA)
     pq.write_table(table, path, row_group_size=group, use_dictionary=dictionary)
-    return str(path)
+    return path
 
 
 def work_of(
     target: TopicPartitionId,
-    files: Sequence[str],
+    files: Sequence[StorePath],
     ranges: Sequence[tuple[int, int]],
     records: int,
     *,
-    saved_file: str | None = None,
+    saved_file: StorePath | None = None,
     base_offset: int = 0,
     headers: OriginalHeaders = NO_HEADERS,
 ) -> PartitionWork:

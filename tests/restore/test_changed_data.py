@@ -30,17 +30,18 @@ from tests.backup.samples import APPLICATION_ID, point
 from tests.restore.snapshot_samples import snapshot
 from tests.restore.snapshot_tables import Row, write_snapshot
 from tests.restore.span_files import Stored, span_file, work_of
+from tests.warehouse.disk import on_disk
 
 TARGET = TopicPartitionId("orders", 0)
 COUNT = 200
 
 
 def _work(folder: Path, *, with_digest: bool = True) -> PartitionWork:
-    path = Path(span_file(folder / "orders.parquet", _records("order"), group=50))
+    path = span_file(folder / "orders.parquet", _records("order"), group=50)
     (written,) = written_files(folder, [(path.name, COUNT)])
     noted = SpanFile(path, COUNT, 0, COUNT - 1, written if with_digest else None)
-    work = work_of(TARGET, [str(path)], [(0, COUNT)], COUNT)
-    return replace(work, noted={str(path): noted})
+    work = work_of(TARGET, [path], [(0, COUNT)], COUNT)
+    return replace(work, noted={path: noted})
 
 
 def _records(kind: str) -> list[Stored]:
@@ -103,7 +104,7 @@ def test_no_record_of_a_changed_file_is_given(
 ) -> None:
     work = _work(tmp_path)
     assert _read(work) == COUNT
-    fault(Path(work.files[0]))
+    fault(on_disk(work.files[0]))
     given = []
     with pytest.raises(RestoreRecordsError, match=r"orders-0 .*orders\.parquet.* from a copy"):
         given += work_records(work)
@@ -115,7 +116,7 @@ def test_no_record_of_a_changed_file_is_given(
 def test_a_file_without_digest_has_as_many_records_as_were_written(tmp_path: Path) -> None:
     work = _work(tmp_path, with_digest=False)
     assert _read(work) == COUNT
-    span_file(Path(work.files[0]), _records("order")[:-1])
+    span_file(on_disk(work.files[0]), _records("order")[:-1])
     with pytest.raises(RestoreRecordsError, match="holds 199 records, written were 200"):
         _read(work)
 
@@ -130,7 +131,7 @@ def test_page_checksums_are_compared(tmp_path: Path) -> None:
     path.write_bytes(content[:at] + b"Order 100" + content[at + 9 :])
     assert pq.read_table(path)["value"][100].as_py() == b"Order 100"
     with pytest.raises(RestoreRecordsError, match="cannot be read"):
-        _read(work_of(TARGET, [str(path)], [(0, COUNT)], COUNT))
+        _read(work_of(TARGET, [path], [(0, COUNT)], COUNT))
 
 
 def test_another_partition(tmp_path: Path) -> None:
@@ -175,7 +176,7 @@ def test_a_changed_point(tmp_path: Path, column: str, change: Callable[[list], l
     points = RecoveryPointTable(warehouse)
     points.append(_taken())
     assert points.load(APPLICATION_ID, ["p"]) == [_taken()]
-    _change(warehouse.control("recovery_points"), column, change)
+    _change(on_disk(warehouse.control("recovery_points")), column, change)
     with pytest.raises(StoredDataError, match=r"Recovery point p cannot be used.*from a copy"):
         points.load(APPLICATION_ID, ["p"])
     assert points.newest(APPLICATION_ID) == []
@@ -276,7 +277,7 @@ def test_a_shifted_offset_map(tmp_path: Path, column: str) -> None:
 def test_a_changed_snapshot(tmp_path: Path, fault: Callable[[Path], None]) -> None:
     """Neither a restore nor the next snapshot is made from it."""
     warehouse = Warehouse(tmp_path)
-    table = warehouse.ktable("shop", "sums")
+    table = on_disk(warehouse.ktable("shop", "sums"))
     write_snapshot(table, [Row(0, offset, b"k%d" % offset) for offset in range(30)])
     noted = snapshot(written=snapshot_written(table, "w1"))
     snapshots = SnapshotsTable(warehouse)
@@ -295,7 +296,7 @@ def test_a_changed_snapshot(tmp_path: Path, fault: Callable[[Path], None]) -> No
 def test_the_plan_looks_at_the_files_of_a_snapshot(
     tmp_path: Path, fault: Callable[[Path], None]
 ) -> None:
-    table = Warehouse(tmp_path).ktable("shop", "sums")
+    table = on_disk(Warehouse(tmp_path).ktable("shop", "sums"))
     write_snapshot(table, [Row(0, 1)])
     stored = snapshot(written=snapshot_written(table, "w1"))
     assert snapshot_problem(table, stored, read=False) == ""

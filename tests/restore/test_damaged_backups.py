@@ -24,6 +24,7 @@ from tests.backup.reading import newest_files
 from tests.restore.trial import own_names
 from tests.streams.cluster import unique_name
 from tests.streams.workbench import Workbench
+from tests.warehouse.disk import on_disk
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
@@ -152,8 +153,8 @@ def test_every_damage_is_noticed(
     said: dict[str, str] = {}
     for name, damage in FAULTS.items():
         copy = Warehouse(tmp_path / name.replace("/", ""))
-        shutil.copytree(settings.warehouse.root, copy.root)
-        damage(_Records(copy.records(settings.application_id), orders, totals))
+        shutil.copytree(on_disk(settings.warehouse.root), on_disk(copy.root))
+        damage(_Records(on_disk(copy.records(settings.application_id)), orders, totals))
         try:
             state = _restore(workbench, replace(settings, warehouse=copy), request)
             said[name] = f"{state}, without an error"
@@ -192,7 +193,7 @@ def test_a_changed_snapshot_is_not_restored(
     plan = plan_restore(settings, request, settings.connection)
     assert [str(refusal) for refusal in plan.refusals] == []
     assert len(plan.from_snapshots) == 1
-    table = settings.warehouse.ktable(settings.application_id, "totals")
+    table = on_disk(settings.warehouse.ktable(settings.application_id, "totals"))
     found = (file for file in table.rglob("*.parquet") if "_delta_log" not in file.parts)
     files = {file: file.read_bytes() for file in found}
     assert files
@@ -212,7 +213,8 @@ def test_a_changed_snapshot_is_not_restored(
     assert _restore(workbench, settings, request) is RestoreState.VERIFIED
 
     # Nor is a snapshot made of a record that was changed.
-    record_file = newest_files(settings.warehouse.records(settings.application_id), totals)[0]
+    records = on_disk(settings.warehouse.records(settings.application_id))
+    record_file = newest_files(records, totals)[0]
     _rewrite(record_file, lambda values: [value[::-1] for value in values])
     with pytest.raises(StoredDataError, match=rf"The backup of {totals}.*{record_file.name}"):
         make()

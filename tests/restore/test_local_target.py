@@ -19,7 +19,7 @@ from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection, PasswordSasl
 from kstreams_assets.kafka.secret import Secret
 from kstreams_assets.kafka.topics import TopicSpec
-from kstreams_assets.layout import WarehouseLockedError
+from kstreams_assets.lease import WarehouseLockedError
 from kstreams_assets.local.target import (
     local_target,
     local_targets,

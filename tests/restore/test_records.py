@@ -170,5 +170,5 @@ def test_a_backup_that_is_not_as_planned_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(RestoreRecordsError, match="offset 4 of its backup does not follow"):
         _read(work_of(TARGET, [first, again], [(0, 9)], 8))
     with pytest.raises(RestoreRecordsError, match="gone cannot be read") as caught:
-        _read(work_of(TARGET, [str(tmp_path / "gone")], [(0, 9)], 8))
+        _read(work_of(TARGET, [tmp_path / "gone"], [(0, 9)], 8))
     assert caught.value.partition == "orders-3"

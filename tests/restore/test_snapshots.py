@@ -52,6 +52,7 @@ from tests.restore.planning_samples import (
 )
 from tests.restore.snapshot_samples import CHANGELOG, snapshot, store
 from tests.restore.snapshot_tables import Row, write_snapshot
+from tests.warehouse.disk import on_disk
 
 
 def test_the_files_of_one_window(tmp_path: Path) -> None:
@@ -320,7 +321,7 @@ class Written:
 
     def note(self, made: Snapshot, *rows: Row) -> None:
         """A snapshot with its rows and the backup of its window."""
-        write_snapshot(self.settings.warehouse.ktable("shop", made.store), rows)
+        write_snapshot(on_disk(self.settings.warehouse.ktable("shop", made.store)), rows)
         SnapshotsTable(self.settings.warehouse).record([made])
         of_window = replace(span(10, 100, topic=CHANGELOG), window=made.window)
         of_topic = replace(
@@ -422,7 +423,7 @@ class TestGiven:
         assert written.given().sources[CHANGELOG].keeps_deletions
 
     def test_a_table_with_other_rows_than_noted(self, written: Written) -> None:
-        write_snapshot(written.settings.warehouse.ktable("shop", "sums"), [Row(0, 77)])
+        write_snapshot(on_disk(written.settings.warehouse.ktable("shop", "sums")), [Row(0, 77)])
         (refusal,) = written.given().refusals
         assert "store sums: Its table has 4 rows of window w1, noted are 3" in str(refusal)
 

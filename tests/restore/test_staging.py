@@ -14,11 +14,13 @@ from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.restore.plan import RestorePlan, SnapshotSource
 from kstreams_assets.restore.produce import stage_snapshots, staged_saved_records
 from kstreams_assets.restore.request import ChangelogSource, RestoreRequest
+from kstreams_assets.store import StorePath
 from spark_resources.partition_records import work_records
 from spark_resources.resource import SparkSessionResource
 from tests.restore.outcomes import TOPICS, TOTALS, plan
 from tests.restore.snapshot_tables import Row, write_snapshot
 from tests.restore.span_files import work_of
+from tests.warehouse.disk import on_disk
 
 pytestmark = pytest.mark.spark
 
@@ -51,7 +53,7 @@ def _planned(records: tuple[int, ...] = RECORDS, *, keeps_deletions: bool = Fals
 def warehouse(tmp_path: Path) -> Warehouse:
     """With the table in two files, in no order."""
     made = Warehouse(tmp_path)
-    table = made.ktable("shop", "totals")
+    table = on_disk(made.ktable("shop", "totals"))
     write_snapshot(table, ROWS[:3])
     write_snapshot(table, ROWS[3:])
     return made
@@ -60,16 +62,16 @@ def warehouse(tmp_path: Path) -> Warehouse:
 @contextmanager
 def _staged(
     spark: SparkSessionResource, warehouse: Warehouse, planned: RestorePlan
-) -> Iterator[dict[TopicPartitionId, Path]]:
+) -> Iterator[dict[TopicPartitionId, StorePath]]:
     assert planned.point is not None
     with staged_saved_records(warehouse, planned.restore_id, planned.point, ()):
         yield stage_snapshots(spark.spark_session, warehouse, planned)
 
 
-def _records(files: dict[TopicPartitionId, Path], number: int, count: int) -> list[object]:
+def _records(files: dict[TopicPartitionId, StorePath], number: int, count: int) -> list[object]:
     """As a task gets them."""
     source = TopicPartitionId(TOTALS, number)
-    work = work_of(source, [str(files[source])], [(0, 100)], count)
+    work = work_of(source, [files[source]], [(0, 100)], count)
     return [record for batch in work_records(work) for record in batch.to_pylist()]
 
 

@@ -164,7 +164,7 @@ class Workplace:
         return PartitionWork(
             source=TopicPartitionId("orders", partition),
             target=TopicPartitionId(target, partition),
-            files=(str(file),),
+            files=(file,),
             saved_file=None,
             ranges=(OffsetRange(0, source_offset(len(rows))),),
             base_offset=base,

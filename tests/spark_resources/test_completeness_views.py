@@ -59,7 +59,7 @@ def source(root: Path, topic: str, *records: dict[str, Any], window: str = "w000
     folder.mkdir(parents=True)
     path = folder / "part-0.parquet"
     pq.write_table(pa.Table.from_pylist(list(records), schema=_SCHEMA), path)
-    return LogSource(topic, str(root / "records"), (str(path),), len(records), is_whole=True)
+    return LogSource(topic, root / "records", (path,), len(records), is_whole=True)
 
 
 def logged(of: LogSource, *ranges: tuple[int, int], partition: int = 0, **more: Any) -> LoggedRows:
@@ -128,7 +128,7 @@ def test_saved_records_are_added_without_a_window(
     saved = tmp_path / "saved.parquet"
     made = [record(2, b"k", b'{"amount": 2}'), record(5, b"k", b'{"amount": 5}')]
     pq.write_table(pa.Table.from_pylist(made, schema=_SCHEMA), saved)
-    found = rows(views, names[ORDERS], logged(of, (0, 5), saved_file=str(saved)))
+    found = rows(views, names[ORDERS], logged(of, (0, 5), saved_file=saved))
     assert sorted((r._offset, r.amount, r._window) for r in found) == [
         (1, 1, "w0000"),
         (2, 2, None),
@@ -170,7 +170,7 @@ def test_a_store_is_the_newest_row_of_each_key(
     saved = tmp_path / "saved.parquet"
     made = [record(2, b"a", b'{"count": 2, "total": 9}'), record(5, b"d", b'{"count": 4}')]
     pq.write_table(pa.Table.from_pylist(made, schema=_SCHEMA), saved)
-    content = logged(of, (0, 4), (5, 6), saved_file=str(saved), window="w0007")
+    content = logged(of, (0, 4), (5, 6), saved_file=saved, window="w0007")
     found = rows(views, names["sums"], content)
     assert tuple(found[0].asDict()) == names["sums"].columns
     assert sorted((r._key, r["count"], r.total, r._offset, r._window) for r in found) == [
@@ -191,7 +191,7 @@ def test_a_snapshot_shows_what_its_table_holds(
         " CAST('a' AS BINARY) AS key, CAST('x' AS BINARY) AS value"
     )
     made.coalesce(1).write.parquet(str(path))
-    files = tuple(str(file) for file in path.glob("*.parquet"))
+    files = tuple(path.glob("*.parquet"))
     [row] = rows(views, names["sums"], SnapshotRows(StoreFormat(), "w0007", files, 1))
     assert (row._key, row["count"], row.total, row._window) == ("a", 2, 9, "w0007")
     assert tuple(row.asDict()) == names["sums"].columns
@@ -204,13 +204,13 @@ def test_records_of_a_cluster_have_no_window(
 ) -> None:
     made = [record(offset, b"k", b'{"amount": 1}') for offset in range(4)]
     pq.write_table(pa.Table.from_pylist(made, _SCHEMA), tmp_path / "orders.parquet")
-    files = (str(tmp_path / "orders.parquet"),)
+    files = (tmp_path / "orders.parquet",)
     ranges = {0: (OffsetRange(1, 3),)}
     for is_whole in (False, True):
-        read = LogSource("restored.orders", str(tmp_path), files, 4, is_whole)
+        read = LogSource("restored.orders", tmp_path, files, 4, is_whole)
         found = rows(views, names[ORDERS], LoggedRows(StoreFormat(), False, read, ranges, {}, 2))
         views.end_evaluation()
-        views.forget(str(tmp_path))
+        views.forget(tmp_path)
         told = sorted((r._offset, r.amount, r._window) for r in found)
         assert told == [(1, 1, None), (2, 1, None)]
 
@@ -233,7 +233,7 @@ def test_times_beyond_the_calendar_are_null(
 def test_what_is_kept_is_read_once(views: Views, names: dict[str, View], tmp_path: Path) -> None:
     of = source(tmp_path, TOTALS, record(0, b"k", b'{"count": 1}'))
     assert len(rows(views, names[TOTALS], logged(of, (0, 9)))) == 1
-    Path(of.files[0]).unlink()
+    of.files[0].unlink()
     assert len(rows(views, names[TOTALS], logged(of, (0, 9)))) == 1
 
 

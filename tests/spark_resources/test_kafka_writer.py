@@ -87,7 +87,7 @@ def target(kafka_cluster: LocalCluster) -> Target:
     return Target(kafka_cluster)
 
 
-def _numbered(path: Path, count: int, *, bad: Mapping[int, Stored] = {}) -> str:
+def _numbered(path: Path, count: int, *, bad: Mapping[int, Stored] = {}) -> Path:
     records = [bad.get(n, Stored(n, b"%d" % n)) for n in range(count)]
     return span_file(path, records)
 

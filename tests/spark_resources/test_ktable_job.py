@@ -14,7 +14,9 @@ from pyspark.sql import functions as F
 from kstreams_assets.app.store_format import Encoding, Format, StoreFormat, StoreKind
 from kstreams_assets.ktables.table import open_table, prepare_table, window_files
 from kstreams_assets.layout import LAYOUT_PROPERTY
+from kstreams_assets.lease import warehouse_lock
 from kstreams_assets.offsets import OffsetRange
+from kstreams_assets.store import StorePath
 from kstreams_assets.warehouse.committer import NewFile, commit, uncommitted
 from spark_resources import ktable_rows as ktable_newest
 from spark_resources.data_files import NewFolder, SnapshotFile
@@ -33,9 +35,9 @@ LONGS = StoreFormat(key=Format(Encoding.LONG), value=TEXT)
 
 
 def _work(
-    *files: str,
+    *files: StorePath,
     store: StoreFormat = LONGS,
-    saved_file: str | None = None,
+    saved_file: StorePath | None = None,
     records: int = 10,
     record_bytes: float = 10.0,
 ) -> SnapshotWork:
@@ -56,11 +58,18 @@ def _work(
 
 def _write(spark: SparkSessionResource, path: Path, work: SnapshotWork) -> list[NewFile]:
     with snapshot_rows(spark.spark_session, work, {}) as rows:
-        table = prepare_table(path, rows.schema_json)
+        prepare_table(path, rows.schema_json)
         with uncommitted(path) as folder:
             files = rows.write(folder, compression="zstd", compression_level=1, most_problems=20)
-    commit(path, table, files, replaces=[{"window": work.window}], provenance={"run_id": "test"})
+    _commit(path, files, work.window)
     return files
+
+
+def _commit(path: Path, files: Sequence[NewFile], window: str) -> None:
+    with warehouse_lock(path.parent / ".locks" / "test.lock", purpose="test", wait_s=0) as writer:
+        table, about = open_table(path), {"run_id": "test"}
+        assert table is not None
+        commit(path, table, files, writer=writer, replaces=[{"window": window}], provenance=about)
 
 
 def _key(number: int) -> bytes:
@@ -136,7 +145,7 @@ def test_of_files_at_the_edges_only_the_ranges_count(
     work = replace(
         _work(),
         window="x",
-        base_files=tuple(str(file) for file, _ in files),
+        base_files=tuple(file for file, _ in files),
         base_ranges={0: [OffsetRange(2, 4)]},
         cut_files=(span_file(tmp_path / "cut.parquet", _stored(range(20, 30))),),
         ranges={0: [OffsetRange(5, 22), OffsetRange(25, 26)]},
@@ -191,7 +200,7 @@ def test_files_of_a_reasonable_size(spark: SparkSessionResource, tmp_path: Path)
 
 def test_the_cause_of_a_failure_is_told(spark: SparkSessionResource, tmp_path: Path) -> None:
     with pytest.raises(SparkJobError, match=r"(?i)not.*exist|no such file"):
-        _write(spark, tmp_path / "table", _work(str(tmp_path / "gone.parquet")))
+        _write(spark, tmp_path / "table", _work(tmp_path / "gone.parquet"))
 
 
 def test_a_window_that_an_earlier_release_wrote_with_spark_is_replaced(
@@ -231,11 +240,11 @@ def test_every_type_that_decoding_gives_is_kept(
             " array(named_struct('key', 'h', 'value', x'00')) AS headers, x'01' AS key,"
             " x'02' AS value"
         )
-        table = prepare_table(path, rows.schema.json())
+        prepare_table(path, rows.schema.json())
         with uncommitted(path) as folder:
-            task = SnapshotFile(NewFolder(str(folder), "zstd", 1), window, 20)
+            task = SnapshotFile(NewFolder(folder, "zstd", 1), window, 20)
             files = write_files(rows, task.write, folder)
-        commit(path, table, files, replaces=[{"window": window}], provenance={})
+        _commit(path, files, window)
     found = spark.spark_session.read.format("delta").load(str(path))
     ours = {row["window"]: row["decoded_value"] for row in found.collect()}
     assert (ours["first"]["s"], ours["first"]["f"], ours["first"]["map"]) == (2, 2.5, None)

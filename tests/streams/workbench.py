@@ -30,6 +30,7 @@ from kstreams_assets.warehouse.spans import Window
 from spark_resources.resource import SparkSessionResource
 from spark_resources.work import Spark
 from tests.streams.cluster import unique_name
+from tests.warehouse.disk import on_disk
 
 
 class NoSpark:
@@ -152,7 +153,7 @@ class Workbench:
     @property
     def records_path(self) -> Path:
         """Where the records lie."""
-        return self.warehouse.records(self.application_id)
+        return on_disk(self.warehouse.records(self.application_id))
 
 
 @pytest.fixture

@@ -22,6 +22,7 @@ from kstreams_assets.warehouse.point import PartitionCut, RecoveryPoint, WantedP
 from kstreams_assets.warehouse.points import SavedRecordsTable, SavedTail
 from kstreams_assets.warehouse.spans import Gap, GapCause, SpanContent, SpanResult, TopicFacts
 from tests.backup.samples import APPLICATION_ID, STEP_MS, application, backup, point, span, window
+from tests.warehouse.disk import on_disk
 
 LIFE = "life-1"
 _SCHEMA = pa.schema(
@@ -41,7 +42,7 @@ class Backups:
 
     def __init__(self, root: Path) -> None:
         self.warehouse = Warehouse(root)
-        self.path = self.warehouse.records(APPLICATION_ID)
+        self.path = on_disk(self.warehouse.records(APPLICATION_ID))
 
     def file(
         self,

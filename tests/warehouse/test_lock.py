@@ -14,12 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from kstreams_assets.layout import WarehouseLockedError, warehouse_lock
+from kstreams_assets.lease import WarehouseLockedError, warehouse_lock
 
 _HOLDER = """
 import sys, time
 from pathlib import Path
-from kstreams_assets.layout import warehouse_lock
+from kstreams_assets.lease import warehouse_lock
 with warehouse_lock(Path(sys.argv[1]), purpose="backup run 7", wait_s=5) as lock:
     if len(sys.argv) > 2:
         lock.note_writer(int(sys.argv[2]))

@@ -10,12 +10,8 @@ from pathlib import Path
 import pytest
 
 from kstreams_assets.errors import WarehouseError
-from kstreams_assets.layout import (
-    NewerLayoutError,
-    Warehouse,
-    open_to_others,
-    warehouse_lock,
-)
+from kstreams_assets.layout import NewerLayoutError, Warehouse, open_to_others
+from kstreams_assets.lease import warehouse_lock
 from kstreams_assets.warehouse.points import RecoveryPointTable
 from kstreams_assets.warehouse.table import MARKER, absence, is_warehouse, make_warehouse
 from spark_resources.resource import SparkSessionResource

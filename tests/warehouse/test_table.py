@@ -20,13 +20,8 @@ from kstreams_assets.completeness.result import ResultsTable
 from kstreams_assets.drill.report import DrillsTable
 from kstreams_assets.governance.findings import FindingsTable
 from kstreams_assets.ktables.snapshots_table import SnapshotsTable
-from kstreams_assets.layout import (
-    CONTROL_TABLES,
-    LAYOUT_PROPERTY,
-    NewerLayoutError,
-    Warehouse,
-    warehouse_lock,
-)
+from kstreams_assets.layout import CONTROL_TABLES, LAYOUT_PROPERTY, NewerLayoutError, Warehouse
+from kstreams_assets.lease import LockHandle, warehouse_lock
 from kstreams_assets.warehouse import table as tables
 from kstreams_assets.warehouse.column import ApplicationId, Column, Int32
 from kstreams_assets.warehouse.ledger import Ledger, TopicFactsTable
@@ -35,6 +30,7 @@ from kstreams_assets.warehouse.restores import OffsetMapsTable, RestoresTable
 from kstreams_assets.warehouse.rows import rows_of
 from kstreams_assets.warehouse.schemas import SchemasTable
 from kstreams_assets.warehouse.table import Table, one_of
+from tests.warehouse.disk import on_disk
 
 NOWHERE = Warehouse(Path("/nowhere"))
 
@@ -202,9 +198,9 @@ def test_filters(table: Table[Thing]) -> None:
 
 def test_replace_is_one_commit_and_touches_what_matches(table: Table[Thing]) -> None:
     table.append([*rows("a", 1), *rows("a", 2, name="y"), *rows("b", 3)])
-    before = DeltaTable(table.path).version()
+    before = DeltaTable(on_disk(table.path)).version()
     table.replace(rows("a", 4, 5), where="application_id = 'a' AND name = 'row'")
-    assert DeltaTable(table.path).version() == before + 1
+    assert DeltaTable(on_disk(table.path)).version() == before + 1
     assert _numbers(table, "a") == [2, 4, 5]
     assert _numbers(table, "b") == [3]
     table.replace([], where="application_id = 'a' AND name = 'row'")
@@ -213,7 +209,7 @@ def test_replace_is_one_commit_and_touches_what_matches(table: Table[Thing]) -> 
 
 def test_a_newer_layout_is_neither_read_nor_written(table: Table[Thing]) -> None:
     table.append(rows("a", 1))
-    delta = DeltaTable(table.path)
+    delta = DeltaTable(on_disk(table.path))
     assert delta.metadata().configuration[LAYOUT_PROPERTY] == "1"
     delta.alter.set_table_properties({LAYOUT_PROPERTY: "2"}, raise_if_not_exists=False)
     version = delta.version()
@@ -224,7 +220,7 @@ def test_a_newer_layout_is_neither_read_nor_written(table: Table[Thing]) -> None
     ):
         with pytest.raises(NewerLayoutError, match="things has layout version 2"):
             use()
-    assert DeltaTable(table.path).version() == version
+    assert DeltaTable(on_disk(table.path)).version() == version
 
 
 @pytest.mark.e2e
@@ -267,14 +263,14 @@ class TestFilesByRange:
     def test_a_range_is_rewritten_in_one_commit(self, growing: Table[Thing]) -> None:
         for number in range(6):
             growing.append([*rows("a", number), *rows("b'c", number)])
-        version = DeltaTable(growing.path).version()
+        version = DeltaTable(on_disk(growing.path)).version()
 
         def change(found: pa.Table) -> pa.Table:
             assert sorted(found["number"].to_pylist()) == [1, 2, 3]
             return found.filter(pc.field("number") != 2).sort_by("number")
 
         growing.rewrite("a", 1, 3, change)
-        assert DeltaTable(growing.path).version() == version + 1
+        assert DeltaTable(on_disk(growing.path)).version() == version + 1
         assert _numbers(growing, "a") == [0, 1, 3, 4, 5]
         assert [(f.rows, f.low, f.high) for f in growing.files("a")][1] == (2, 1, 3)
         growing.rewrite("b'c", 0, 9, lambda found: found.slice(0, 0))
@@ -290,7 +286,7 @@ class TestFilesByRange:
             seen.append(found.num_rows)
             if len(seen) == 1:
                 late = columns([*rows("a", 3), *rows("b", 3)])
-                write_deltalake(growing.path, late, mode="append")
+                write_deltalake(on_disk(growing.path), late, mode="append")
             return found.filter(pc.field("number") != 1)
 
         growing.rewrite("a", 1, 5, change)
@@ -359,7 +355,7 @@ class TestPutTogether:
         """A writer on another machine, whom the lock does not reach, puts files together."""
         for number in range(4):
             small.append(rows("a", number))
-        stale = [DeltaTable(small.path)]
+        stale = [DeltaTable(on_disk(small.path))]
         small.append(rows("a", 4))
         assert len(small.files("a")) == 1
 
@@ -380,16 +376,22 @@ class TestPutTogether:
         commits: list[str | None] = []
 
         class Interrupted(Table[Thing]):
-            def _commit(self, table: DeltaTable, rows: pa.Table, predicate: str | None) -> None:
+            def _commit(
+                self,
+                table: DeltaTable,
+                rows: pa.Table,
+                predicate: str | None,
+                writer: LockHandle | None = None,
+            ) -> None:
                 commits.append(predicate)
                 if len(commits) == 2:  # the first is the row, the second puts files together
                     write_deltalake(
-                        self.path,
+                        on_disk(self.path),
                         other,
                         mode="overwrite",
                         predicate="application_id = 'a' AND number = 1",
                     )
-                super()._commit(table, rows, predicate)
+                super()._commit(table, rows, predicate, writer)
 
         Interrupted(small.path, Thing, "number", small_files=4).append(rows("a", 4))
         assert len(commits) == 3
@@ -399,7 +401,7 @@ class TestPutTogether:
     def test_a_reader_of_the_version_before_goes_on(self, small: Table[Thing]) -> None:
         for number in range(4):
             small.append(rows("a", number))
-        before = DeltaTable(small.path).to_pyarrow_dataset()
+        before = DeltaTable(on_disk(small.path)).to_pyarrow_dataset()
         small.append(rows("a", 4))
         small.append(rows("a", 5))
         assert before.to_table().num_rows == 4
@@ -423,11 +425,14 @@ class TestPutTogether:
         table.path.mkdir(parents=True)
         configuration = {"delta.dataSkippingStatsColumns": "name"}
         DeltaTable.create(
-            table.path, SCHEMA, partition_by=["application_id"], configuration=configuration
+            on_disk(table.path),
+            SCHEMA,
+            partition_by=["application_id"],
+            configuration=configuration,
         )
         for number in range(5):
             found = columns(rows("a b'c", number))
-            write_deltalake(table.path, found, mode="append")
+            write_deltalake(on_disk(table.path), found, mode="append")
         assert [(f.low, f.high) for f in table.files("a b'c")] == [(n, n) for n in range(5)]
         replace(table, small_files=4).append(rows("a b'c", 5))
         assert [(f.low, f.high) for f in table.files("a b'c")] == [(0, 5)]
@@ -488,10 +493,10 @@ class TestTidy:
         folder = growing.path / "application_id=a"
         killed = folder / "part-00000-killed.parquet"
         killed.write_bytes(b"half of a file")
-        _age(growing.path, 3000)
+        _age(on_disk(growing.path), 3000)
         growing.tidy()
         assert (len(list(folder.iterdir())), len(_log_entries(growing))) == (7, 7)
-        _age(growing.path, 3700)
+        _age(on_disk(growing.path), 3700)
         recent = folder / "part-00000-recent.parquet"
         recent.write_bytes(b"being written")
         growing.tidy()
@@ -506,7 +511,7 @@ class TestTidy:
     def test_the_log_of_a_table_that_nobody_rewrites(self, growing: Table[Thing]) -> None:
         for number in range(5):
             growing.append(rows("a", number))
-        _age(growing.path, 3700)
+        _age(on_disk(growing.path), 3700)
         growing.tidy()
         assert len(_log_entries(growing)) <= 1
         assert _numbers(growing, "a") == [0, 1, 2, 3, 4]
@@ -515,14 +520,14 @@ class TestTidy:
         table.tidy()
         assert table.open() is None
         table.path.mkdir(parents=True)
-        DeltaTable.create(table.path, schema=SCHEMA, partition_by=["application_id"])
+        DeltaTable.create(on_disk(table.path), schema=SCHEMA, partition_by=["application_id"])
         table.append(rows("a", 1))
         table.tidy()
-        configuration = DeltaTable(table.path).metadata().configuration
+        configuration = DeltaTable(on_disk(table.path)).metadata().configuration
         assert configuration["delta.logRetentionDuration"] == "interval 1 hours"
-        version = DeltaTable(table.path).version()
+        version = DeltaTable(on_disk(table.path)).version()
         table.tidy()
-        assert DeltaTable(table.path).version() <= version + 2  # the vacuum's own entries
+        assert DeltaTable(on_disk(table.path)).version() <= version + 2  # the vacuum's own entries
 
 
 def test_columns_that_a_table_of_an_earlier_release_lacks(table: Table[Thing]) -> None:
@@ -580,7 +585,7 @@ def _age(path: Path, seconds: float) -> None:
 
 
 def _log_entries(table: Table[Thing]) -> list[Path]:
-    return sorted(table.path.glob("_delta_log/*.json"))
+    return sorted(on_disk(table.path).glob("_delta_log/*.json"))
 
 
 @pytest.mark.e2e

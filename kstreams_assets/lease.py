@@ -1,0 +1,449 @@
+"""One at a time: a lock in a folder, a lease in an object store.
+
+In a folder the kernel's file lock is used, so a lock ends with its process, also by SIGKILL. An
+object store has nothing of the kind. There a holder renews its lease, and who waits takes it over
+when it has not changed for its whole duration, as the waiting process sees time pass: clocks of
+different machines are not compared. Each holder has an epoch, higher than those before it, which
+its commits carry: what a holder that has lost its lease still tries to commit is refused.
+"""
+
+import fcntl
+import json
+import os
+import secrets
+import socket
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from hashlib import sha256
+from pathlib import Path
+from typing import IO, Any, Final, Protocol
+
+from kstreams_assets.errors import KStreamsAssetsError
+from kstreams_assets.store import ConditionError, ObjectPath, StorePath, require_conditions
+
+_POLL_S: Final = 0.2
+_RENEWALS: Final = 4
+"""How often a lease is renewed in its time."""
+_SAFE: Final = 0.75
+"""The part of a lease's time after which its holder takes it for lost."""
+
+
+def keep_private() -> None:
+    """From now on only the owner may read what this process writes.
+
+    A warehouse holds production records. Folders are made with mode 0700, files with 0600; what is
+    there already is not changed.
+    """
+    os.umask(0o077)
+
+
+class WarehouseLockedError(KStreamsAssetsError):
+    """Another process holds the lock."""
+
+    def __init__(self, *, path: StorePath, holder: str, waited_s: float) -> None:
+        super().__init__(
+            f"{path} is held by {holder} (waited {waited_s:g} s).",
+            remedy="Wait until that run has ended, or stop it; the lock goes with its process.",
+        )
+        self.path = path
+        self.holder = holder
+        self.waited_s = waited_s
+
+
+class LeaseLostError(KStreamsAssetsError):
+    """This process no longer holds the lock that it worked under; nothing more was written."""
+
+    def __init__(self, *, path: StorePath, reason: str) -> None:
+        super().__init__(
+            f"The lease {path} is lost: {reason}.",
+            remedy="What was committed before stays. Run the same again: it goes on there.",
+        )
+
+
+class LockHandle(Protocol):
+    """The lock while it is held."""
+
+    tasks: Path
+    """A file that tasks of the holder lock, shared, while they write: they may outlive a killed
+    holder by some seconds, and the next one on this machine waits for them."""
+    epoch: int
+    """Higher than that of each holder before."""
+    is_taken_over: bool
+    """Whether the holder before did not let it go."""
+
+    def require_held(self) -> None:
+        """Raise LeaseLostError unless it is still held."""
+        ...
+
+    def raise_epoch(self, above: int) -> None:
+        """Be later than a holder of this epoch, whom only commits tell of (a copied warehouse)."""
+        ...
+
+    def note_writer(self, pid: int | None) -> None:
+        """Name a JVM that the holder has started.
+
+        It may outlive its killed owner by a moment; the next holder waits until it is gone.
+        """
+        ...
+
+
+@contextmanager
+def warehouse_lock(path: StorePath, *, purpose: str, wait_s: float) -> Iterator[LockHandle]:
+    """Hold the lock for the time of the block.
+
+    Raises:
+        WarehouseLockedError: Another process holds it for longer than `wait_s` seconds.
+        OSError: It cannot be read or written.
+    """
+    if isinstance(path, ObjectPath):
+        with _leased(path, purpose, wait_s) as lease:
+            yield lease
+        return
+    keep_private()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a+", encoding="utf-8") as file:
+        deadline = time.monotonic() + wait_s
+        _acquire(file.fileno(), path, deadline, wait_s)
+        tasks = path.with_suffix(".tasks")
+        facts = _facts(path)
+        _await_orphan(path, facts, deadline, wait_s)
+        _await_tasks(path, tasks, deadline, wait_s)
+        handle = _FileLock(file, purpose, tasks, _epoch_of(facts) + 1)
+        handle.note_writer(None)
+        try:
+            yield handle
+        finally:
+            handle.note_writer(None)
+
+
+def _epoch_of(facts: Mapping[str, Any] | None) -> int:
+    epoch = (facts or {}).get("epoch")
+    return epoch if isinstance(epoch, int) else 0
+
+
+class _FileLock:
+    """A file that the kernel keeps locked."""
+
+    is_taken_over = False  # the kernel has ended who held it
+
+    def __init__(self, file: IO[str], purpose: str, tasks: Path, epoch: int) -> None:
+        self._file, self._purpose, self.tasks, self.epoch = file, purpose, tasks, epoch
+
+    def require_held(self) -> None:
+        """It is, as long as the process lives."""
+
+    def raise_epoch(self, above: int) -> None:
+        if above >= self.epoch:
+            self.epoch = above + 1
+            self.note_writer(None)
+
+    def note_writer(self, pid: int | None) -> None:
+        facts = {**_who(self._purpose), "epoch": self.epoch, "writer_pid": pid}
+        self._file.seek(0)
+        self._file.truncate(0)
+        json.dump(facts, self._file)
+        self._file.flush()
+
+
+def _who(purpose: str) -> dict[str, Any]:
+    return {
+        "pid": os.getpid(),
+        "host": socket.gethostname(),
+        "purpose": purpose,
+        "since": datetime.now(tz=UTC).isoformat(timespec="seconds"),
+    }
+
+
+def _acquire(descriptor: int, path: Path, deadline: float, wait_s: float) -> None:
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= deadline:
+                holder = _holder(_facts(path))
+                raise WarehouseLockedError(path=path, holder=holder, waited_s=wait_s) from None
+            time.sleep(_POLL_S)
+        else:
+            return
+
+
+def _facts(path: Path) -> dict[str, Any] | None:
+    try:
+        facts = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return facts if isinstance(facts, dict) else None
+
+
+def _await_orphan(
+    path: StorePath, facts: Mapping[str, Any] | None, deadline: float, wait_s: float
+) -> None:
+    """Wait until the writer that a killed holder left behind has ended."""
+    pid = (facts or {}).get("writer_pid")
+    if facts is None or pid is None or facts.get("host") != socket.gethostname():
+        return
+    while _is_alive(pid):
+        if time.monotonic() >= deadline:
+            holder = f"{_holder(facts)}, whose JVM {pid} still runs"
+            raise WarehouseLockedError(path=path, holder=holder, waited_s=wait_s)
+        time.sleep(_POLL_S)
+
+
+def _await_tasks(path: StorePath, tasks: Path, deadline: float, wait_s: float) -> None:
+    """Wait until the tasks that a killed holder left behind have ended."""
+    if not tasks.exists():
+        return
+    with tasks.open("ab") as file:
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() >= deadline:
+                    holder = "tasks that a run which was killed has left behind"
+                    raise WarehouseLockedError(path=path, holder=holder, waited_s=wait_s) from None
+                time.sleep(_POLL_S)
+            else:
+                return
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return _is_java(pid)
+
+
+def _is_java(pid: int) -> bool:
+    """Whether the process is (still) a JVM; where there is no /proc, it is taken for one."""
+    if not Path("/proc/self/stat").exists():
+        return True
+    told = _process(pid)
+    return told is not None and told[0] == "java" and told[1] != "Z"
+
+
+def _process(pid: int) -> tuple[str, str, str] | None:
+    """Name, state and start time (ticks since boot) of a process; None where there is none."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    name = text[text.index("(") + 1 : text.rindex(")")]
+    rest = text.rpartition(")")[2].split()
+    return name, rest[0], rest[19]
+
+
+def _holder(facts: Mapping[str, Any] | None) -> str:
+    try:
+        assert facts is not None  # noqa: S101 (raised below, caught here)
+        return f"process {facts['pid']} on {facts['host']} ({facts['purpose']}, {facts['since']})"
+    except (AssertionError, KeyError):
+        return "another process"
+
+
+class _Lease:
+    """An object that its holder renews; renewals are made by a thread."""
+
+    def __init__(
+        self, path: ObjectPath, purpose: str, duration_s: float, epoch: int, tasks: Path
+    ) -> None:
+        self._path, self._purpose, self._duration_s = path, purpose, duration_s
+        self.epoch, self.tasks, self.is_taken_over = epoch, tasks, False
+        self._token, self._count = secrets.token_hex(8), 0
+        self._writer_pid: int | None = None
+        self._e_tag = ""
+        self._renewed = time.monotonic()
+        self._lost: str | None = None
+        self._lock = threading.Lock()
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._renew, name=f"lease {path.name}", daemon=True)
+
+    def take(self, e_tag: str | None) -> bool:
+        """Whether the lease is held now: nobody else had changed it since it was looked at."""
+        began = time.monotonic()
+        try:
+            if e_tag is None:
+                self._e_tag = self._path.create(self._data())
+            else:
+                self._e_tag = self._path.replace_version(self._data(), e_tag)
+        except ConditionError:
+            # The first answer may have been lost on the way, and the client asked again.
+            found = _look(self._path)
+            if found is None or found[0].get("token") != self._token:
+                return False
+            self._e_tag = found[1]
+        self._renewed = began
+        return True
+
+    def begin(self) -> None:
+        """Renew it from now on."""
+        self._thread.start()
+
+    def _data(self) -> bytes:
+        facts = {
+            **_who(self._purpose),
+            **_this_process(),
+            "epoch": self.epoch,
+            "token": self._token,
+            "duration_s": self._duration_s,
+            "renewals": self._count,
+            "writer_pid": self._writer_pid,
+        }
+        return json.dumps(facts).encode()
+
+    def _renew(self) -> None:
+        while not self._ended.wait(self._duration_s / _RENEWALS):
+            try:
+                self._write()
+            except OSError as error:
+                # Another try comes, until the lease counts as lost.
+                reason = error.strerror or str(error)
+                if self._left_s() <= 0:
+                    self._lost = f"it could not be renewed ({reason})"
+                    return
+            except LeaseLostError:
+                return
+
+    def _write(self) -> None:
+        """Renew it. Raises LeaseLostError, OSError."""
+        with self._lock:
+            if self._ended.is_set():
+                return
+            self._count += 1
+            began = time.monotonic()
+            try:
+                self._e_tag = self._path.replace_version(self._data(), self._e_tag)
+            except ConditionError:
+                found = _look(self._path)
+                if found is None or found[0].get("token") != self._token:
+                    holder = "nobody" if found is None else _holder(found[0])
+                    self._lost = f"{holder} has taken it over"
+                    raise LeaseLostError(path=self._path, reason=self._lost) from None
+                self._e_tag = found[1]
+            self._renewed = began
+
+    def _left_s(self) -> float:
+        return self._renewed + self._duration_s * _SAFE - time.monotonic()
+
+    def require_held(self) -> None:
+        if self._lost is None and self._left_s() <= 0:
+            self._lost = f"it was not renewed for {time.monotonic() - self._renewed:.0f} s"
+        if self._lost is not None:
+            raise LeaseLostError(path=self._path, reason=self._lost)
+
+    def raise_epoch(self, above: int) -> None:
+        if above >= self.epoch:
+            self.epoch = above + 1
+            self._write()
+
+    def note_writer(self, pid: int | None) -> None:
+        self._writer_pid = pid
+        self._write()
+
+    def release(self) -> None:
+        """Let others have it at once; the epoch stays."""
+        self._ended.set()
+        with self._lock, suppress(OSError, ConditionError):
+            if self._lost is None:
+                free = json.dumps({"epoch": self.epoch, "free": True}).encode()
+                self._path.replace_version(free, self._e_tag)
+
+
+@contextmanager
+def _leased(path: ObjectPath, purpose: str, wait_s: float) -> Iterator[LockHandle]:
+    require_conditions(_root_of(path))
+    duration_s = path.access.settings.lease_s
+    deadline = time.monotonic() + wait_s
+    seen: tuple[str, float] = ("", 0.0)
+    renewals = -1
+    tasks = _tasks_file(path)
+    while True:
+        found = _look(path)
+        facts, e_tag = found or ({}, None)
+        if e_tag is not None and e_tag != seen[0]:
+            seen = (e_tag, time.monotonic())
+            renewals += 1
+        is_free = e_tag is None or facts.get("free") is True
+        held_for_s = float(facts.get("duration_s") or duration_s)
+        is_over = time.monotonic() - seen[1] >= held_for_s or _has_ended(facts)
+        if is_free or is_over:
+            lease = _Lease(path, purpose, duration_s, _epoch_of(facts) + 1, tasks)
+            if lease.take(e_tag):
+                lease.is_taken_over = not is_free
+                break
+            continue
+        # A holder that has not renewed it meanwhile may be gone: its time is waited for.
+        if time.monotonic() >= deadline and (renewals > 0 or _is_here(facts)):
+            raise WarehouseLockedError(path=path, holder=_holder(facts), waited_s=wait_s)
+        time.sleep(_POLL_S)
+    lease.begin()
+    try:
+        if lease.is_taken_over:
+            _await_orphan(path, facts, deadline, wait_s)
+        _await_tasks(path, tasks, deadline, wait_s)
+        yield lease
+    finally:
+        lease.release()
+
+
+def _look(path: ObjectPath) -> tuple[dict[str, Any], str] | None:
+    """What a lease says, and the mark of this version of it; None where there is none."""
+    try:
+        data, e_tag = path.read()
+    except FileNotFoundError:
+        return None
+    try:
+        facts = json.loads(data)
+    except ValueError:
+        facts = {}
+    return facts if isinstance(facts, dict) else {}, e_tag
+
+
+def _root_of(path: ObjectPath) -> ObjectPath:
+    """The warehouse that a lock is of: locks lie below `.locks`."""
+    while path.name != ".locks" and path.key:
+        path = path.parent
+    return path.parent
+
+
+def _tasks_file(path: ObjectPath) -> Path:
+    """The file of this machine by which tasks that are left behind are known."""
+    keep_private()
+    folder = Path(tempfile.gettempdir()) / f"kstreams-assets-{os.getuid()}"
+    folder.mkdir(exist_ok=True)
+    return folder / f"{sha256(str(path).encode()).hexdigest()[:24]}.tasks"
+
+
+def _this_process() -> dict[str, Any]:
+    """By what another process of this machine can tell whether this one has ended."""
+    told = _process(os.getpid())
+    machine = _machine()
+    return {} if told is None or machine is None else {"machine": machine, "began": told[2]}
+
+
+def _machine() -> str | None:
+    """Machine, boot and process namespace: where a process id means something."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
+        return f"{boot} {os.readlink('/proc/self/ns/pid')}"
+    except OSError:
+        return None
+
+
+def _is_here(facts: Mapping[str, Any]) -> bool:
+    """Whether the holder is a process of this machine that lives."""
+    return facts.get("machine") == _machine() and not _has_ended(facts)
+
+
+def _has_ended(facts: Mapping[str, Any]) -> bool:
+    """Whether the holder is a process of this machine that is no more; nobody need wait for it."""
+    if not facts.get("machine") or facts["machine"] != _machine():
+        return False
+    told = _process(facts["pid"])
+    return told is None or told[1] == "Z" or told[2] != facts.get("began")

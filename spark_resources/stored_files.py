@@ -1,0 +1,93 @@
+"""Rows of Parquet files of a warehouse as a DataFrame, wherever the warehouse is.
+
+Files on a disk are read by the JVM, which leaves out columns and row groups that nobody needs. From
+an object store Python tasks read them: executors then need neither Hadoop's client for the store
+nor its keys in the configuration of the JVM.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+from urllib.parse import unquote
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from kstreams_assets.store import StorePath, fetched, readable
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+_BATCH: Final = 4_096
+_TASKS: Final = 64
+
+
+def read_files(
+    spark: "SparkSession",
+    files: Sequence[StorePath],
+    schema: "StructType | str | None" = None,
+    *,
+    root: StorePath | None = None,
+) -> "DataFrame":
+    """The rows of files; columns that a file lacks are null.
+
+    `schema` are the columns, None for those of the first file. Below `root` folders such as
+    `window=...` stand for columns.
+    """
+    if all(isinstance(file, Path) for file in files):
+        reader = spark.read if schema is None else spark.read.schema(schema)
+        if root is not None:
+            reader = reader.option("basePath", str(root))
+        return reader.parquet(*map(str, files))
+    from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+
+    if isinstance(schema, str):
+        # Parsed by the server: pyspark's own parser wants a JVM in this process.
+        wanted = spark.createDataFrame([], schema).schema
+    else:
+        wanted = schema or from_arrow_schema(pq.read_schema(readable(files[0])))
+    columns = to_arrow_schema(wanted)
+    task = _Reader(tuple(files), columns)
+    items = spark.range(0, len(files), 1, numPartitions=min(len(files), _TASKS))
+    return items.mapInArrow(task.read, wanted)
+
+
+@dataclass(frozen=True, slots=True)
+class _Reader:
+    """A task: reads the files of which it gets the numbers."""
+
+    files: tuple[StorePath, ...]
+    columns: pa.Schema
+
+    def read(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                yield from self._rows(self.files[number])
+
+    def _rows(self, path: StorePath) -> Iterator[pa.RecordBatch]:
+        told = _told_by_folders(path)
+        with (
+            fetched(path) as local,
+            pq.ParquetFile(local, page_checksum_verification=True) as file,
+        ):
+            there = [name for name in self.columns.names if name in file.schema_arrow.names]
+            for rows in file.iter_batches(_BATCH, columns=there):
+                yield pa.RecordBatch.from_arrays(
+                    [self._column(field, rows, told) for field in self.columns],
+                    schema=self.columns,
+                )
+
+    @staticmethod
+    def _column(field: pa.Field, rows: pa.RecordBatch, told: dict[str, str]) -> pa.Array:
+        if field.name in rows.schema.names:
+            return rows.column(field.name).cast(field.type)
+        value = pa.scalar(told.get(field.name), pa.string()).cast(field.type)
+        return pa.repeat(value, rows.num_rows)
+
+
+def _told_by_folders(path: StorePath) -> dict[str, str]:
+    """The columns that folders stand for."""
+    named = [part.partition("=") for part in path.parts[:-1] if "=" in part]
+    return {name: unquote(value) for name, _, value in named}

@@ -1,0 +1,475 @@
+"""A warehouse in a real S3 server: what is in it, what stands in the way, who may write."""
+
+import hashlib
+import json
+import os
+import pickle
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, ClassVar
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from botocore.session import Session
+
+from kstreams_assets.errors import ConfigurationError, WarehouseError
+from kstreams_assets.layout import Warehouse
+from kstreams_assets.lease import LeaseLostError, LockHandle, WarehouseLockedError, warehouse_lock
+from kstreams_assets.store import (
+    ConditionError,
+    NewObject,
+    ObjectPath,
+    fetched,
+    file_digest,
+    readable,
+    remove_tree,
+    require_conditions,
+    write_parquet,
+)
+from kstreams_assets.warehouse.points import RecoveryPointTable
+from kstreams_assets.warehouse.records import open_records
+from kstreams_assets.warehouse.table import is_warehouse, make_warehouse, require_backup
+from tests.backup.samples import cut, point
+from tests.store.seaweed import BUCKET, SeaweedFS, seaweed, store
+from tests.store.writer_process import APPLICATION
+
+__all__ = ["seaweed", "store"]
+pytestmark = pytest.mark.store
+
+_LEASE_S = 3.0
+
+
+class TestObjects:
+    def test_what_was_put_is_there(self, store: ObjectPath) -> None:
+        place = store / "a" / "b.json"
+        assert not place.exists()
+        assert not store.is_dir()
+        with pytest.raises(FileNotFoundError):
+            place.read_bytes()
+
+        place.write_text("first")
+        place.write_text("second")
+
+        assert place.read_text() == "second"
+        assert place.stat().st_size == 6
+        assert place.exists()
+        assert place.is_file()
+        assert (store / "a").exists()
+        assert not (store / "a").is_file()
+        assert [one.name for one in store.iterdir()] == ["a"]
+        assert list(store.glob("*/*.json")) == [place] == list(store.rglob("*.json"))
+        assert list(store.glob("*.json")) == []
+        remove_tree(store)
+        assert not store.is_dir()
+
+    def test_a_condition_that_does_not_hold(self, store: ObjectPath) -> None:
+        place = store / "lease"
+        first = place.create(b"1")
+        with pytest.raises(ConditionError):
+            place.create(b"2")
+        second = place.replace_version(b"2", first)
+        with pytest.raises(ConditionError):
+            place.replace_version(b"3", first)
+        assert place.read() == (b"2", second)
+
+    def test_a_file_of_many_parts(self, store: ObjectPath) -> None:
+        place, data = store / "large", os.urandom(1024**2)
+        file = NewObject(place)
+        for _ in range(30):
+            file.write(data)
+        assert not place.exists()
+        digest = file.finish()
+        assert place.stat().st_size == file.size == 30 * 1024**2
+        assert file_digest(place) == digest
+        with fetched(place) as local:
+            assert local.read_bytes() == data * 30
+        assert not local.exists()
+
+    def test_parquet(self, store: ObjectPath) -> None:
+        rows = pa.table({"number": list(range(1000))})
+        write_parquet(rows, store / "rows.parquet")
+        assert pq.ParquetFile(readable(store / "rows.parquet")).read() == rows
+
+    def test_encryption_at_rest(self, store: ObjectPath, seaweed: SeaweedFS) -> None:
+        place = seaweed.place(encryption="AES256")
+        (place / "x").write_text("there")
+        RecoveryPointTable(Warehouse(place)).append(point(1000, cut(0, 10), point_id="p"))
+        client = Session().create_client("s3", endpoint_url=seaweed.endpoint)
+        for path in [place / "x", *place.rglob("*.parquet")]:
+            told = client.head_object(Bucket=path.bucket, Key=path.key)
+            assert told["ServerSideEncryption"] == "AES256", path
+        assert (place / "x").read_text() == "there"
+        assert _points(Warehouse(place)) == ["p"]
+
+    def test_tasks_get_the_keys_but_texts_do_not(
+        self, store: ObjectPath, seaweed: SeaweedFS, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        (store / "x").write_text("there")
+        carried = pickle.dumps(store / "x")
+        assert seaweed.secret not in f"{store!r} {store} {store.access} {store.access.carried()!r}"
+        for name in seaweed.environment:
+            monkeypatch.delenv(name)
+        assert pickle.loads(carried).read_text() == "there"  # noqa: S301
+
+
+def _points(warehouse: Warehouse) -> list[str]:
+    return [one.id for one in RecoveryPointTable(warehouse).newest("shop", 100)]
+
+
+class TestTables:
+    def test_rows_come_back(self, store: ObjectPath) -> None:
+        warehouse = Warehouse(store)
+        assert not is_warehouse(store)
+        for number in range(3):
+            made = point(1000 + number, cut(0, 10), point_id=f"p{number}")
+            RecoveryPointTable(warehouse).append(made)
+        assert is_warehouse(store)
+        assert sorted(_points(warehouse)) == ["p0", "p1", "p2"]
+
+    def test_a_folder_that_was_copied_there_goes_on(self, store: ObjectPath, tmp_path: Any) -> None:
+        local = Warehouse(tmp_path)
+        RecoveryPointTable(local).append(point(1000, cut(0, 10), point_id="before"))
+        with warehouse_lock(local.lock_file("shop"), purpose="test", wait_s=0) as lock:
+            epoch = lock.epoch
+        for file in tmp_path.rglob("*"):
+            if file.is_file():
+                (store / str(file.relative_to(tmp_path))).write_bytes(file.read_bytes())
+
+        moved = Warehouse(store)
+        assert _points(moved) == ["before"]
+        RecoveryPointTable(moved).append(point(2000, cut(0, 20), point_id="after"))
+        assert sorted(_points(moved)) == ["after", "before"]
+        with warehouse_lock(moved.lock_file("shop"), purpose="test", wait_s=10) as lock:
+            assert lock.epoch > epoch
+
+    def test_nobody_loses_a_commit_to_a_shared_table(self, store: ObjectPath) -> None:
+        """Appends of several processes at once: all of them are there, once."""
+        program = (
+            "import sys\n"
+            "from kstreams_assets.layout import Warehouse\n"
+            "from kstreams_assets.warehouse.points import RecoveryPointTable\n"
+            "from tests.backup.samples import cut, point\n"
+            "for n in range(12):\n"
+            "    made = point(1000 + n, cut(0, 10), point_id=f'{sys.argv[2]}-{n}')\n"
+            "    RecoveryPointTable(Warehouse.at(sys.argv[1])).append(made)\n"
+        )
+        make_warehouse(store)
+        writers = [
+            subprocess.Popen([sys.executable, "-c", program, str(store), name]) for name in "abc"
+        ]
+        assert [writer.wait(240) for writer in writers] == [0, 0, 0]
+        wanted = sorted(f"{name}-{number}" for name in "abc" for number in range(12))
+        assert sorted(_points(Warehouse(store))) == wanted
+
+
+class TestWhatStandsInTheWay:
+    """One line within a bounded time, which never shows the secret."""
+
+    def _refused(self, place: ObjectPath, seaweed: SeaweedFS) -> str:
+        began = time.monotonic()
+        with pytest.raises((WarehouseError, ConfigurationError)) as caught:
+            make_warehouse(place)
+        with pytest.raises((WarehouseError, ConfigurationError)):
+            RecoveryPointTable(Warehouse(place)).newest("shop", 1)
+        assert time.monotonic() - began < 60
+        said = str(caught.value)
+        assert "\n" not in said
+        assert seaweed.secret not in said
+        assert len(said) < 500
+        return said
+
+    def test_a_wrong_secret(
+        self, store: ObjectPath, seaweed: SeaweedFS, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong-" + seaweed.secret[:10])
+        said = self._refused(seaweed.place(), seaweed)
+        assert "the store does not accept the secret key" in said
+        assert "AWS_SECRET_ACCESS_KEY" in said
+
+    def test_an_unknown_key(
+        self, store: ObjectPath, seaweed: SeaweedFS, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "nobody")
+        assert "the store does not know the access key" in self._refused(seaweed.place(), seaweed)
+
+    def test_no_bucket(self, store: ObjectPath, seaweed: SeaweedFS) -> None:
+        said = self._refused(ObjectPath.at("s3://not-there/x", store.access.settings), seaweed)
+        assert "there is no such bucket" in said
+        assert "s3://not-there/x" in said
+
+    def test_no_right_to_write(
+        self, store: ObjectPath, seaweed: SeaweedFS, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        RecoveryPointTable(Warehouse(store)).append(point(1000, cut(0, 10), point_id="there"))
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", seaweed.reader[0])
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", seaweed.reader[1])
+        place = seaweed.place(store.key)
+        assert _points(Warehouse(place)) == ["there"]
+        with pytest.raises(WarehouseError) as caught:
+            RecoveryPointTable(Warehouse(place)).append(point(2000, cut(0, 10)))
+        assert "denies these credentials the right" in str(caught.value)
+        assert "Give these credentials the right" in str(caught.value)
+
+    def test_an_endpoint_that_is_down(self, store: ObjectPath, seaweed: SeaweedFS) -> None:
+        down = seaweed.place(endpoint="http://127.0.0.1:9")
+        assert "its endpoint does not answer" in self._refused(down, seaweed)
+
+    def test_no_credentials(
+        self, store: ObjectPath, seaweed: SeaweedFS, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+        monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+        monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/nowhere")
+        monkeypatch.setenv("AWS_CONFIG_FILE", "/nowhere")
+        with pytest.raises(ConfigurationError, match="There are no credentials"):
+            make_warehouse(seaweed.place())
+
+    def test_nothing_there_yet(self, store: ObjectPath) -> None:
+        with pytest.raises(WarehouseError, match="there is no warehouse") as caught:
+            require_backup(Warehouse(store), "shop")
+        assert "Check bucket and prefix" in str(caught.value)
+
+
+class _Double(BaseHTTPRequestHandler):
+    """A store of a few lines that knows no conditions, as some do."""
+
+    objects: ClassVar[dict[str, bytes]] = {}
+
+    def _answer(self, status: int, body: bytes = b"", e_tag: bytes = b"") -> None:
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.send_header("Last-Modified", "Wed, 25 Nov 2026 10:00:00 GMT")
+        self.send_header("ETag", f'"{hashlib.sha256(e_tag or body).hexdigest()[:32]}"')
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    def do_PUT(self) -> None:
+        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        self.objects[self.path] = body
+        self._answer(200, e_tag=body)
+
+    def do_GET(self) -> None:
+        if "?" in self.path:
+            empty = b"<ListBucketResult><IsTruncated>false</IsTruncated></ListBucketResult>"
+            return self._answer(200, empty)
+        found = self.objects.get(self.path)
+        return self._answer(404) if found is None else self._answer(200, found)
+
+    do_HEAD = do_GET
+
+    def do_POST(self) -> None:
+        """Deletes objects, the only thing for which it is asked."""
+        asked = self.rfile.read(int(self.headers.get("Content-Length") or 0)).decode()
+        bucket = self.path.split("?")[0]
+        for key in re.findall("<Key>(.*?)</Key>", asked):
+            self.objects.pop(f"{bucket}/{key}", None)
+        self._answer(200, b"<DeleteResult></DeleteResult>")
+
+    def log_message(self, *_: object) -> None:
+        """Nothing."""
+
+
+@contextmanager
+def _without_conditions() -> Iterator[str]:
+    _Double.objects.clear()
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _Double)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+class TestStoresWithoutConditions:
+    def test_are_refused_before_anything_is_written(
+        self, store: ObjectPath, seaweed: SeaweedFS
+    ) -> None:
+        with _without_conditions() as endpoint:
+            place = seaweed.place(endpoint=endpoint)
+            with pytest.raises(ConfigurationError, match="ignores conditions") as caught:
+                make_warehouse(place)
+            assert "\n" not in str(caught.value)
+            with (
+                pytest.raises(ConfigurationError, match="ignores conditions"),
+                warehouse_lock(Warehouse(place).lock_file("shop"), purpose="test", wait_s=0),
+            ):
+                pytest.fail("it was locked")
+            assert _Double.objects == {}
+
+    def test_the_real_one_is_not(self, store: ObjectPath) -> None:
+        require_conditions(store)
+        assert not store.is_dir()
+
+
+@contextmanager
+def _writer(
+    store: ObjectPath, name: str, rounds: int, *more: str, lease_s: float = _LEASE_S
+) -> Iterator["subprocess.Popen[str]"]:
+    command = [sys.executable, "-m", "tests.store.writer_process", str(store), name, str(rounds)]
+    with subprocess.Popen(
+        [*command, str(lease_s), *more],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def _line(process: "subprocess.Popen[str]") -> str:
+    assert process.stdout is not None
+    return process.stdout.readline().strip()
+
+
+def _go_on(process: "subprocess.Popen[str]") -> None:
+    assert process.stdin is not None
+    process.stdin.write("\n")
+    process.stdin.flush()
+
+
+def _committed(store: ObjectPath) -> list[str]:
+    table = open_records(Warehouse(store).records(APPLICATION))
+    assert table is not None
+    windows = pa.table(table.get_add_actions(flatten=True))["partition.window"]
+    return sorted(windows.to_pylist())
+
+
+class TestOneWriter:
+    def test_a_writer_that_was_stopped_past_its_lease(self, store: ObjectPath) -> None:
+        """It had looked at the table and was about to commit when it was stopped."""
+        with _writer(store, "first", 1, "pause") as first:
+            assert _line(first) == "ready"
+            first.send_signal(signal.SIGSTOP)
+            with _writer(store, "second", 1) as second:
+                assert _line(second) == "committed second 0"
+                assert second.wait(30) == 0
+            first.send_signal(signal.SIGCONT)
+            _go_on(first)
+            assert _line(first) == "refused first 0"
+        assert _committed(store) == ["second-0000"]
+
+    def test_it_is_refused_also_before_its_successor_has_committed(self, store: ObjectPath) -> None:
+        with _writer(store, "first", 1, "pause") as first:
+            assert _line(first) == "ready"
+            first.send_signal(signal.SIGSTOP)
+            with _writer(store, "second", 1, "pause") as second:
+                assert _line(second) == "ready"  # it holds the lease, and has committed nothing
+                first.send_signal(signal.SIGCONT)
+                _go_on(first)
+                assert _line(first) == "refused first 0"
+                _go_on(second)
+                assert _line(second) == "committed second 0"
+        assert _committed(store) == ["second-0000"]
+
+    def test_the_log_refuses_a_writer_that_does_not_know_that_it_is_late(
+        self, store: ObjectPath, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """As if it had been stopped after its last look at the lease: only the epoch stands."""
+        from kstreams_assets.warehouse.committer import commit, fence, uncommitted
+        from kstreams_assets.warehouse.records import ensure_records
+        from tests.store.writer_process import new_file
+
+        path = Warehouse(store).records(APPLICATION)
+        lock_file = Warehouse(store).lock_file(APPLICATION)
+        with warehouse_lock(lock_file, purpose="late", wait_s=0) as late:
+            stale = fence(path, ensure_records(path), late)
+            assert stale is not None
+            monkeypatch.setattr(type(late), "require_held", lambda _: None)
+            held = json.loads(lock_file.read_text())  # pyright: ignore
+            lock_file.write_text(json.dumps({"epoch": held["epoch"], "free": True}))
+            with warehouse_lock(lock_file, purpose="next", wait_s=0) as following:
+                following.is_taken_over = True
+                fence(path, ensure_records(path), following)
+            with uncommitted(path) as folder:
+                assert isinstance(folder, ObjectPath)
+                file = new_file(folder, "late", 0)
+            for table in (stale, ensure_records(path)):
+                with pytest.raises((LeaseLostError, WarehouseError)):
+                    commit(path, table, [file], writer=late, replaces=[], provenance={})
+        assert open_records(path) is not None
+        assert _committed(store) == []
+
+    def test_a_writer_that_was_killed_keeps_nobody_waiting(self, store: ObjectPath) -> None:
+        """On the same machine its successor sees that it is gone; elsewhere it waits."""
+        with _writer(store, "first", 1, "pause", lease_s=300) as first:
+            assert _line(first) == "ready"
+            first.kill()
+            first.wait()
+            began = time.monotonic()
+            with _writer(store, "second", 1) as second:
+                assert _line(second) == "committed second 0"
+            assert time.monotonic() - began < 60
+
+    def test_one_of_another_machine_is_waited_for(self, store: ObjectPath) -> None:
+        lock_file = Warehouse(store).lock_file(APPLICATION)
+        assert isinstance(lock_file, ObjectPath)
+        gone = {"pid": 1, "host": "elsewhere", "purpose": "p", "since": "s", "epoch": 7}
+        lock_file.write_text(json.dumps({**gone, "token": "t", "duration_s": 2.0}))
+        began = time.monotonic()
+        with warehouse_lock(lock_file, purpose="test", wait_s=0) as lock:
+            assert time.monotonic() - began >= 2.0
+            assert lock.epoch == 8
+            assert lock.is_taken_over
+
+    def test_one_that_lives_is_not(self, store: ObjectPath) -> None:
+        lock_file = Warehouse(store).lock_file(APPLICATION)
+        with (
+            warehouse_lock(lock_file, purpose="first", wait_s=0),
+            pytest.raises(WarehouseLockedError, match="first"),
+            warehouse_lock(lock_file, purpose="second", wait_s=0.5),
+        ):
+            pytest.fail("two held it")
+        with warehouse_lock(lock_file, purpose="third", wait_s=0) as lock:
+            assert not lock.is_taken_over
+
+    def test_a_store_that_is_gone_ends_the_writer_before_its_lease(
+        self, store: ObjectPath, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        place = ObjectPath(
+            store.bucket,
+            store.key,
+            type(store.access)(store.access.settings.model_copy(update={"lease_s": 2.0})),
+        )
+        with warehouse_lock(Warehouse(place).lock_file("shop"), purpose="test", wait_s=0) as lock:
+            lock.require_held()
+
+            def gone(*_: object) -> str:
+                raise OSError(5, "its endpoint does not answer", str(place))
+
+            monkeypatch.setattr(ObjectPath, "_put", gone)
+            deadline = time.monotonic() + 2.0
+            with pytest.raises(LeaseLostError, match="renewed"):
+                _use(lock, until=deadline)
+
+    @pytest.mark.drill
+    def test_two_hundred_rounds_of_contention(self, store: ObjectPath) -> None:
+        """Two processes that share nothing but the store: no commit lost, none twice."""
+        make_warehouse(store)
+        rounds = 100
+        with _writer(store, "a", rounds) as a, _writer(store, "b", rounds) as b:
+            told = [process.communicate(timeout=560)[0] for process in (a, b)]
+        assert all(text.count("committed") == rounds for text in told), told
+        wanted = sorted(f"{name}-{number:04d}" for name in "ab" for number in range(rounds))
+        assert _committed(store) == wanted
+
+
+def _use(lock: LockHandle, until: float) -> None:
+    while time.monotonic() < until:
+        lock.require_held()
+        time.sleep(0.05)
+
+
+def test_the_bucket_is_named(store: ObjectPath) -> None:
+    assert str(store).startswith(f"s3://{BUCKET}/")
