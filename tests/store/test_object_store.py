@@ -274,7 +274,7 @@ class _Double(BaseHTTPRequestHandler):
             self.objects.pop(f"{bucket}/{key}", None)
         self._answer(200, b"<DeleteResult></DeleteResult>")
 
-    def log_message(self, *_: object) -> None:
+    def log_message(self, format: str, *args: object) -> None:
         """Nothing."""
 
 

@@ -12,14 +12,14 @@ import pyarrow as pa
 
 from kstreams_assets.layout import Warehouse
 from kstreams_assets.lease import LeaseLostError, warehouse_lock
-from kstreams_assets.store import ObjectPath, ObjectStoreSettings, write_parquet
+from kstreams_assets.store import ObjectStoreSettings, StorePath, write_parquet
 from kstreams_assets.warehouse.committer import NewFile, commit, fence, uncommitted
 from kstreams_assets.warehouse.records import RECORDS, ensure_records
 
 APPLICATION = "shop"
 
 
-def new_file(folder: ObjectPath, name: str, number: int) -> NewFile:
+def new_file(folder: StorePath, name: str, number: int) -> NewFile:
     """One record of a window of its own."""
     row = {"partition": 0, "offset": number, "key": b"k", "value": name.encode()}
     columns = [field for field in RECORDS if field.name not in ("window", "topic")]
