@@ -61,7 +61,8 @@ def _parts(expression: Any) -> Iterator[Any]:
             yield from _parts(argument)
 
 
-def _labels(metric: str) -> tuple[str, ...]:
+def _labels(metric: str | None) -> tuple[str, ...]:
+    assert metric is not None  # a selector by labels alone
     if metric in _OF_PROMETHEUS:
         return _OF_PROMETHEUS[metric]
     return (APPLICATION, *METRICS[metric].labels)

@@ -117,6 +117,7 @@ def write_application(folder: Path, source: LocalCluster) -> None:
     started = ["{python}", "-m", "examples.streams.run", APPLICATION]
     attributes["drill"]["command"] = [*started, *java[java.index("--properties") :]]
     attributes["drill"]["working_directory"] = str(CHECKOUT)
+    attributes["drill"]["pass_on"] = ["KSTREAMS_ASSETS_JARS"]  # where the example's jars are
     (folder / "defs.yaml").write_text(yaml.safe_dump(told), "utf-8")
 
 
