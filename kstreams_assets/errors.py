@@ -489,6 +489,18 @@ class RestoreRefusedError(RestoreError):
         )
 
 
+class RestoreCommandError(RestoreError):
+    """A command before or after a restore did not succeed; `failed` says what became of that."""
+
+    def __init__(self, *, name: str, command: str, problem: str, failed: str) -> None:
+        super().__init__(
+            f"The {name} command {problem.rstrip('.')}: {command}. {failed}",
+            remedy="See what it wrote; then run the restore again, which writes nothing twice."
+            if name == "before"
+            else "See what it wrote, mend that, and do by hand what the command was to do.",
+        )
+
+
 class RestoreNotVerifiedError(RestoreError):
     """Group offsets were to be committed for a restore that has not passed its verification."""
 

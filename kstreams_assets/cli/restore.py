@@ -29,6 +29,7 @@ from kstreams_assets.errors import RestoreIncompleteError
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.restore import report
 from kstreams_assets.restore.after import age_s, outcome, steps_after
+from kstreams_assets.restore.commands import require_programs, run_after, run_before
 from kstreams_assets.restore.group_offsets import commit_group_offsets
 from kstreams_assets.restore.plan import RestorePlan
 from kstreams_assets.restore.planner import plan_restore
@@ -72,22 +73,34 @@ def run(settings: ApplicationSettings, as_json: bool, request: RestoreRequest) -
 
     The same command again continues a restore that was interrupted. Exits 1 when it is refused,
     the target differs from the backup, or a blocking rule is violated there; then no group offset
-    is committed.
+    is committed, and the after command is not run. Exits 2 when one of the commands fails.
     """
+    require_programs(request)
     with open_target(settings, request) as target:
         planned = plan_restore(settings, request, target)
         if not as_json:
             print_markdown(report.markdown(planned))
+        if not planned.refusals:
+            planned = run_before(settings, planned, target, report=_command_line)
         done = None if planned.refusals else _restored(settings, planned, target)
     if as_json:
         print_json(_outcome(planned, done))
     elif done is not None:
         _tell(settings, planned, done)
-    _exit_if_refused(planned)
     if done is not None:
         _tell_if_incomplete(done)
-    if done is not None and done.committed is None:
-        sys.exit(exit_codes.CHECK_FAILED)
+    if done is not None and done.committed is not None:
+        run_after(done.committed, report=_command_line)
+        return
+    if request.after_command is not None:
+        click.echo("NOTE The after command is not run: no group offset is committed.", err=True)
+    _exit_if_refused(planned)
+    sys.exit(exit_codes.CHECK_FAILED)
+
+
+def _command_line(line: str) -> None:
+    """What a command before or after the restore says; standard output is the report's."""
+    click.echo(line, err=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,7 @@ from kstreams_assets.orchestration.keys import (
 )
 from kstreams_assets.restore import report
 from kstreams_assets.restore.after import age_s, listed, outcome, steps_after
+from kstreams_assets.restore.commands import require_programs, run_after, run_before
 from kstreams_assets.restore.group_offsets import commit_group_offsets
 from kstreams_assets.restore.plan import RestorePlan, TopicPlan
 from kstreams_assets.restore.planner import plan_restore
@@ -481,6 +482,8 @@ def _topics_asset(settings: ApplicationSettings) -> dg.AssetsDefinition:
                 plan.require_allowed()  # also in a dry run
                 if config.dry_run:
                     return
+                require_programs(request)
+                plan = run_before(settings, plan, target, report=context.log.info)
                 result = run_restore(
                     settings,
                     plan,
@@ -584,6 +587,8 @@ def _group_offsets_asset(
             passed=True,
             description=f"{len(done.committed or ())} committed offsets are as mapped.",
         )
+        with told_as_failure():
+            run_after(done, report=context.log.info)
 
     return group_offsets
 

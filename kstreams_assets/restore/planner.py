@@ -243,6 +243,13 @@ def _notes(found: Facts, topics: Sequence[TopicPlan]) -> Iterable[str]:
             " user the rights on the group, on topics and on transactional ids of that prefix."
             " Schema registry subjects that are named after internal topics change as well."
         )
+    group = found.target.group
+    if request.before_command is not None and group is not None and not group.is_empty:
+        yield (
+            f"Group {found.names.group} is in use on the target (state {group.state}): the before"
+            f" command has to stop the application. Its members are given"
+            f" {request.command_timeout_s:g} s to leave; if they do not, the restore is refused."
+        )
     headers = request.original_headers
     if topics and (headers.offset or headers.timestamp or headers.partition):
         yield "Headers are added to every record: an application that reads headers sees them."

@@ -235,7 +235,7 @@ def _handed_over(found: Facts, topics: Sequence[TopicPlan]) -> Finding | None:
 
 def _group(found: Facts) -> Iterable[Finding]:
     name, group = found.names.group, found.target.group
-    if group is not None and not group.is_empty:
+    if group is not None and not group.is_empty and found.request.before_command is None:
         members = "" if group.member_count is None else f", {group.member_count} member(s)"
         yield Finding(
             f"group {name}",

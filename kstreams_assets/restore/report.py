@@ -53,6 +53,8 @@ def document(plan: RestorePlan, *, now_ms: int | None = None) -> dict[str, Any]:
         "as_of_ms": request.as_of_ms,
         "verify": request.verify.value,
         "skip_completeness": request.skip_completeness,
+        "before_command": request.before_command,
+        "after_command": request.after_command,
         "point": None
         if point is None
         else {
@@ -112,6 +114,9 @@ def _facts(plan: RestorePlan, now_ms: int) -> str:
         ]
     if request.skip_completeness:
         rows.append(("Completeness", "rules are not evaluated on the target, as asked"))
+    for name, command in (("Before", request.before_command), ("After", request.after_command)):
+        if command is not None:
+            rows.append((f"{name} it", f"runs `{command}`"))
     return _table(("", ""), rows)
 
 

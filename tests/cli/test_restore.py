@@ -15,6 +15,7 @@ from kstreams_assets.drill.report import DrillsTable
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.layout import Warehouse
 from kstreams_assets.offsets import OffsetRun, TopicPartitionId
+from kstreams_assets.restore import commands
 from kstreams_assets.restore.plan import RestorePlan
 from kstreams_assets.restore.request import ChangelogSource, InputsExtent, RestoreRequest
 from kstreams_assets.restore.run import RestoreResult
@@ -142,14 +143,23 @@ class TestPlan:
         assert len(planned["refusals"]) == 2
         assert not planned["can_run"]
 
-    def test_every_option_arrives(self, program: Program, app_file: Path, fake: _Restore) -> None:
+    def test_every_option_arrives(
+        self,
+        program: Program,
+        app_file: Path,
+        fake: _Restore,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
         options = (
             "--target other:2 --as-of 2026-11-21T14:30:00.25Z --mode inputs_until --inputs tail"
             " --target-application-id shop-2 --prefix copy- --topic-name a=b --topic-name c=d=e"
             " --exclude x* --exclude y --accept at_least_once --verify counts"
             " --original-headers offset --original-headers timestamp --accept-replaced-timestamps"
-            " --replication-factor 2"
+            " --replication-factor 2 --before-command true --after-command date"
+            " --command-timeout 9.5"
         )
+        monkeypatch.setattr(commands, "plan_again", lambda settings, plan, target: plan)
+        monkeypatch.setattr(commands, "_await_empty_group", lambda *_: None)
         for command in ("plan", "run"):
             assert program("restore", command, "--app", app_file, *options.split()).exit_code == 0
         expected = RestoreRequest(
@@ -166,6 +176,9 @@ class TestPlan:
             original_headers=OriginalHeaders(offset=True, timestamp=True),
             accept_replaced_timestamps=True,
             verify=VerifyExtent.COUNTS,
+            before_command="true",
+            after_command="date",
+            command_timeout_s=9.5,
         )
         assert fake.requests == [(expected, "other:2")] * 2
 
@@ -286,6 +299,110 @@ class TestRun:
                 "what": "the value differs",
             }
         ]
+
+
+class TestCommands:
+    """`restore run` with a command before it, and one after it."""
+
+    @pytest.fixture
+    def planned_again(self, monkeypatch: pytest.MonkeyPatch) -> list[Finding]:
+        """What stands against the restore once the before command has run."""
+        against: list[Finding] = []
+
+        def again(
+            settings: ApplicationSettings, plan: RestorePlan, target: KafkaConnection
+        ) -> RestorePlan:
+            return replace(plan, refusals=tuple(against))
+
+        monkeypatch.setattr(commands, "plan_again", again)
+        monkeypatch.setattr(commands, "_await_empty_group", lambda *_: None)
+        return against
+
+    def test_one_before_and_one_after(
+        self, program: Program, app_file: Path, fake: _Restore, planned_again: list[Finding]
+    ) -> None:
+        result = program(
+            *("restore", "run", "--app", app_file, "--json"),
+            *("--before-command", f"cp '{app_file}' '{app_file}.before'"),
+            *("--after-command", f"mv '{app_file}.before' '{app_file}.after'"),
+        )
+        assert result.exit_code == 0
+        assert app_file.with_name("defs.yaml.after").is_file()
+        assert fake.ran == fake.committed == ["target:1"]
+        assert json.loads(result.out)["state"] == "committed"  # what commands say is not in it
+        begun = [line.partition(" runs:")[0] for line in result.err.splitlines()]
+        assert [line for line in begun if "command" in line and "done" not in line] == [
+            "The before command",
+            "The after command",
+        ]
+
+    def test_the_plan_shows_them_and_runs_none(
+        self, program: Program, app_file: Path, fake: _Restore
+    ) -> None:
+        given = ("--before-command", "no-such-program now", "--after-command", "false")
+        result = program("restore", "plan", "--app", app_file, *given)
+        assert (result.exit_code, result.err) == (0, "")
+        assert "runs no-such-program now" in result.out
+        assert "runs false" in result.out
+
+    def test_of_a_refused_restore_none_runs(
+        self, program: Program, app_file: Path, fake: _Restore
+    ) -> None:
+        fake.refusals = (Finding("Topic new-orders", "holds 4 records.", action="Delete it."),)
+        given = ("--before-command", f"touch {app_file}.ran", "--after-command", "false")
+        result = program("restore", "run", "--app", app_file, *given)
+        assert result.exit_code == 1
+        assert not app_file.with_name("defs.yaml.ran").exists()
+        assert "NOTE The after command is not run" in result.err
+        assert "REFUSED Topic new-orders: holds 4 records." in result.err
+
+    def test_members_that_stay_are_a_refusal(
+        self, program: Program, app_file: Path, fake: _Restore, planned_again: list[Finding]
+    ) -> None:
+        planned_again.append(Finding("group shop", "It is in use.", action="Stop it."))
+        result = program("restore", "run", "--app", app_file, "--before-command", "true")
+        assert result.exit_code == 1
+        assert "REFUSED group shop: It is in use. Stop it." in result.err
+        assert fake.ran == fake.committed == []
+
+    def test_a_before_command_that_fails_stops_it(
+        self, program: Program, app_file: Path, fake: _Restore
+    ) -> None:
+        result = program("restore", "run", "--app", app_file, "--before-command", "false")
+        assert result.exit_code == 2
+        assert fake.ran == fake.committed == []
+        last = result.err.splitlines()[-1]
+        assert last.startswith("Error: The before command ended with exit code 1: false. No record")
+
+    def test_an_after_command_that_fails_is_an_error_of_a_restore_that_is_done(
+        self, program: Program, app_file: Path, fake: _Restore
+    ) -> None:
+        result = program("restore", "run", "--app", app_file, "--after-command", "false")
+        assert result.exit_code == 2
+        assert fake.committed == ["target:1"]
+        assert "1 offsets of group shop committed and read back." in result.out
+        last = result.err.splitlines()[-1]
+        assert (
+            "The after command ended with exit code 1: false. Restore point-1-0123abcd is" in last
+        )
+
+    def test_nothing_starts_on_a_target_that_differs(
+        self, program: Program, app_file: Path, fake: _Restore
+    ) -> None:
+        fake.differences = (WRONG,)
+        command = f"touch {app_file}.ran"
+        result = program("restore", "run", "--app", app_file, "--after-command", command)
+        assert result.exit_code == 1
+        assert not app_file.with_name("defs.yaml.ran").exists()
+        assert "NOTE The after command is not run: no group offset is committed." in result.err
+
+    def test_a_program_that_is_not_there_is_found_before_all_else(
+        self, program: Program, app_file: Path, fake: _Restore
+    ) -> None:
+        result = program("restore", "run", "--app", app_file, "--after-command", "no-such-program")
+        assert result.exit_code == 2
+        assert "there is no program 'no-such-program'" in result.err
+        assert fake.requests == []
 
 
 def _stored(restore_id: str, state: RestoreState, **changes: object) -> StoredRestore:

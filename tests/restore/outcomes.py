@@ -118,7 +118,7 @@ def stored(planned: RestorePlan, state: RestoreState, *, run_id: str = "run-1") 
         target_cluster_id=planned.target_cluster_id,
         target_bootstrap_servers=planned.target_bootstrap_servers,
         mode=RestoreMode(planned.request.mode),
-        request=json.dumps({}),
+        request=json.dumps(planned.request.model_dump(mode="json")),
         topics=tuple(
             StoredTopic(
                 source=topic.source,

@@ -15,6 +15,7 @@ from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.orchestration import restore as assets
 from kstreams_assets.orchestration.keys import CollidingNamesError, group_offsets_key, restore_key
+from kstreams_assets.restore import commands
 from kstreams_assets.restore.plan import RestorePlan
 from kstreams_assets.restore.request import ChangelogSource, InputsExtent, RestoreRequest
 from kstreams_assets.restore.run import RestoreResult
@@ -338,6 +339,54 @@ class TestRun:
         planned = [target.bootstrap_servers for _, target in fake.requests]
         assert planned == [TARGET, "other:2,another:2"]
         assert [target.bootstrap_servers for _, target in fake.committed] == planned
+
+
+class TestCommands:
+    """A command before the restore of a run, and one after it."""
+
+    @pytest.fixture(autouse=True)
+    def planned_again(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(commands, "plan_again", lambda settings, plan, target: plan)
+        monkeypatch.setattr(commands, "_await_empty_group", lambda *_: None)
+
+    def test_a_dry_run_runs_none(
+        self, settings: ApplicationSettings, fake: _Restore, instance: dg.DagsterInstance
+    ) -> None:
+        done = _materialise(settings, instance, before_command="false", after_command="false")
+        assert done.success
+
+    def test_before_the_topics_and_after_the_offsets(
+        self,
+        settings: ApplicationSettings,
+        fake: _Restore,
+        instance: dg.DagsterInstance,
+        tmp_path: Path,
+    ) -> None:
+        done = _materialise(
+            settings,
+            instance,
+            dry_run=False,
+            before_command=f"mkdir {tmp_path}/stopped",
+            after_command=f"mv {tmp_path}/stopped {tmp_path}/started",
+        )
+        assert done.success
+        assert (tmp_path / "started").is_dir()
+
+    def test_a_before_command_that_fails(
+        self, settings: ApplicationSettings, fake: _Restore, instance: dg.DagsterInstance
+    ) -> None:
+        done = _materialise(settings, instance, dry_run=False, before_command="false")
+        assert "The before command ended with exit code 1" in _failure(done)
+        assert (fake.ran, fake.committed) == ([], [])
+
+    def test_after_an_after_command_that_fails_the_offsets_are_there(
+        self, settings: ApplicationSettings, fake: _Restore, instance: dg.DagsterInstance
+    ) -> None:
+        done = _materialise(settings, instance, dry_run=False, after_command="false")
+        assert "The after command ended with exit code 1" in _failure(done)
+        assert "is done all the same" in _failure(done)
+        assert "group_offsets" in _materialised(done)
+        assert _evaluations(done)["group_offsets"].passed
 
 
 class TestGroupOffsets:

@@ -71,6 +71,15 @@ class TestGroup:
         text = _only(findings(target=target(group=group)))
         assert f"group shop: It is in use on the target ({kind} group, state Stable, 2" in text
 
+    def test_with_members_that_a_command_is_to_stop(self) -> None:
+        group = GroupState("shop", "classic", "Stable", 2)
+        request = RestoreRequest(before_command="stop it", command_timeout_s=70)
+        found = replace(findings(target=target(group=group)), request=request)
+        assert _refusals(found) == []
+        (note,) = [n for n in make_plan(found, ()).notes if "in use" in n]
+        assert note.startswith("Group shop is in use on the target (state Stable): the before")
+        assert "given 70 s to leave" in note
+
     def test_whose_members_are_not_counted(self) -> None:
         group = GroupState("shop", "streams", "NotReady", None)
         assert "(streams group, state NotReady)" in _only(findings(target=target(group=group)))

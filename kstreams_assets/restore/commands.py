@@ -1,0 +1,130 @@
+"""Commands of the operator around a restore: one stops the application before it, one starts it."""
+
+import shlex
+import shutil
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from kstreams_assets.errors import ConfigurationError, ProcessError, RestoreCommandError
+from kstreams_assets.kafka.cluster import KafkaCluster
+from kstreams_assets.kafka.connection import KafkaConnection
+from kstreams_assets.kafka.secret import mask_secrets
+from kstreams_assets.local.process import GuardedProcess
+from kstreams_assets.restore.plan import RestorePlan
+from kstreams_assets.restore.planner import plan_again
+from kstreams_assets.restore.request import COMMAND_TIMEOUT_S, RestoreRequest
+from kstreams_assets.settings import ApplicationSettings
+from kstreams_assets.warehouse.restores import StoredRestore
+
+_SHOWN_LINES: Final = 20
+_SHOWN_CHARACTERS: Final = 300
+"""Of one line."""
+_ASKED_EVERY_S: Final = 1.0
+
+Report = Callable[[str], None]
+
+
+def require_programs(request: RestoreRequest) -> None:
+    """Look whether the programs of both commands are there, before anything is restored.
+
+    Raises:
+        ConfigurationError: One is not.
+    """
+    for name, command in (("before", request.before_command), ("after", request.after_command)):
+        if command is None:
+            continue
+        program = shlex.split(command)[0]
+        if shutil.which(program) is None:
+            raise ConfigurationError(
+                f"The {name} command cannot be started: there is no program {program!r}, or it may"
+                " not be run.",
+                remedy="Correct the command, or PATH; nothing was restored.",
+            )
+
+
+def run_before(
+    settings: ApplicationSettings, plan: RestorePlan, target: KafkaConnection, *, report: Report
+) -> RestorePlan:
+    """Run the command before a restore that may be run, and plan again what the target is then.
+
+    Afterwards the group has to be empty: that is awaited, and stands against the new plan if it
+    does not happen. Without a command the plan stays as it is. `report` gets lines of text.
+
+    Raises:
+        RestoreCommandError: The command failed or took too long; no record was written.
+        KStreamsAssetsError: As `plan_again`.
+    """
+    request = plan.request
+    if request.before_command is None:
+        return plan
+    failed = "No record was written."
+    _run("before", request.before_command, request.command_timeout_s, failed=failed, report=report)
+    _await_empty_group(plan.group, target, request.command_timeout_s, report)
+    # Without it the members of a group stand against a restore.
+    done = request.model_copy(update={"before_command": None})
+    return plan_again(settings, replace(plan, request=done), target)
+
+
+def run_after(restore: StoredRestore, *, report: Report) -> None:
+    """Run the command that was asked for after a restore whose group offsets are committed.
+
+    Raises:
+        RestoreCommandError: It failed or took too long; the restore is done all the same.
+    """
+    command = restore.asked.get("after_command")
+    if command is None:
+        return
+    timeout_s = restore.asked.get("command_timeout_s", COMMAND_TIMEOUT_S)
+    failed = f"Restore {restore.restore_id} is done all the same: its group offsets are committed."
+    _run("after", command, timeout_s, failed=failed, report=report)
+
+
+def _run(name: str, command: str, timeout_s: float, *, failed: str, report: Report) -> None:
+    """Run one command without a shell; it is killed with its children when time is up.
+
+    It gets the environment of this process and no input. Of its output the last lines are shown.
+    """
+    shown = mask_secrets(command)
+    report(f"The {name} command runs: {shown}")
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="kstreams-restore-") as folder:
+        try:
+            with GuardedProcess(shlex.split(command), log_file=Path(folder) / "output") as process:
+                try:
+                    code = process.wait(timeout_s=timeout_s)
+                except TimeoutError:
+                    process.kill()
+                    code = None
+                output = process.log_tail(_SHOWN_LINES)
+        except ProcessError as error:
+            raise RestoreCommandError(
+                name=name, command=shown, problem=f"could not be started: {error}", failed=failed
+            ) from None
+    for line in output.splitlines():
+        report(f"  {mask_secrets(line)[:_SHOWN_CHARACTERS]}")
+    if code != 0:
+        problem = f"ended with exit code {code}"
+        if code is None:
+            problem = f"did not end within {timeout_s:g} s and was killed"
+        raise RestoreCommandError(name=name, command=shown, problem=problem, failed=failed)
+    report(f"The {name} command is done after {time.monotonic() - began:.1f} s.")
+
+
+def _await_empty_group(
+    group: str, target: KafkaConnection, timeout_s: float, report: Report
+) -> None:
+    """Wait for the members to leave: those of a killed process do so after a session timeout."""
+    deadline = time.monotonic() + timeout_s
+    told = False
+    with KafkaCluster(target) as cluster:
+        while (state := cluster.group_state(group)) is not None and not state.is_empty:
+            if time.monotonic() >= deadline:
+                return
+            if not told:
+                report(f"Group {group} is {state.state} still; waiting until it is empty.")
+                told = True
+            time.sleep(_ASKED_EVERY_S)
