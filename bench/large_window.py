@@ -1,4 +1,4 @@
-"""A first backup of gigabytes as one window: memory, a kill near its end, throttle, slow network."""
+"""A first backup of gigabytes as one window: memory, a kill near its end, throttle, a slow line."""
 
 import re
 import shutil
@@ -36,7 +36,7 @@ _SMALL, _LARGE, _SLOW = 1_000_000, 6_000_000, 300_000
 _LIMIT_S: Final = 3_600.0
 _THROTTLE: Final = 20_000_000
 _PROXY: Final = 5_000_000
-_KILLED_AT: Final = 0.9
+_KILLED_AT: Final = 0.88
 _READING: Final = re.compile(r"Reading (\d+) offsets")
 
 
@@ -154,7 +154,7 @@ class _Runs:
         return Measured(measured.seconds, stored_mb=stored, figures=measured.figures)
 
     def killed(self) -> Measured:
-        """Killed once 90 % are committed, and half a part later."""
+        """Killed once 88 % are committed, and half a part later."""
         self.new_warehouse()
         return self.run(kill_at=_KILLED_AT)[0]
 

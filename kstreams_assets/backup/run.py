@@ -78,6 +78,8 @@ _log = logging.getLogger(__name__)
 
 
 _ATTEMPTS = 3
+_FOLDS = 2
+"""Partitions that are put together at a time: each takes memory of some row groups."""
 _LEAST_FREE_BYTES = 64 * 1024**2
 """Below it a run cannot be expected to finish: even an empty one writes a few files."""
 
@@ -372,7 +374,8 @@ class BackupRun:
             every = [one for of_topic in pieces.values() for one in of_topic]
             with uncommitted(self._records) as folder:
                 new = NewFolder(str(folder), *self._compression)
-                done = run_here(fold_tasks(self._records, every, new), self.check)
+                tasks = fold_tasks(self._records, every, new)
+                done = run_here(tasks, self.check, at_a_time=self.settings.tasks or _FOLDS)
                 files = _files(folder, done)
                 contents = contents_of(self._records, files)
                 results = {one.id: one.result(contents.get(one.id, SpanContent())) for one in every}
