@@ -168,11 +168,11 @@ class _Runs:
         return Measured(measured.seconds, stored_mb=stored, figures=figures)
 
     def throttled(self) -> Measured:
-        """At a rate; the time counts from the first byte of a file to the last one."""
+        """At a rate; the time counts in which records are read, the start of the job with it."""
         self.new_warehouse()
         rate = round(_THROTTLE * max(self.scale, 0.1))
         measured, said = self.run("--verbose", bytes_per_s=rate)
-        times = re.findall(r"^(\S+ \S+),(\d+) \w+ (Reading|Window)", said, re.MULTILINE)
+        times = re.findall(r"^(\S+ \S+),(\d+) \w+ (Reading|Read in)", said, re.MULTILINE)
         began, ended = (_seconds(at, ms) for at, ms, _ in (times[0], times[-1]))
         moved = sum(
             file.stat().st_size for file in self.here.folder.glob(f"kafka/**/{self.name}-*/*.log")

@@ -678,11 +678,13 @@ class BackupRun:
             idle_timeout_s=self.settings.read_stall_s,
             throttle=self._throttle,
         )
+        began = time.monotonic()
         try:
             done = self._run(tasks, offsets, lock)
         except (OffsetOutOfRangeError, TopicNotFoundError, RuntimeError) as error:
             reason = error.problem if isinstance(error, KafkaError) else str(error)
             raise BackupReadError(windows=windows, reason=connection.scrub(reason)) from None
+        _log.info("Read in %.1f s.", time.monotonic() - began)
         looks = {
             SpanId(window, TopicPartitionId(topic, number)): Look(tally)
             for one in done

@@ -11,6 +11,7 @@ import pytest
 
 from kstreams_assets.backup.run import BackupRun
 from kstreams_assets.layout import Warehouse
+from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.settings import BackupSettings
 from kstreams_assets.warehouse.contents import Contents
 from kstreams_assets.warehouse.ledger import Ledger
@@ -248,3 +249,44 @@ def test_a_topic_without_parts_begins_where_the_window_does(
         workbench.back_up(topics=topics[:1])
     workbench.back_up()
     _complete(workbench, topics)
+
+
+def test_an_estimate_is_what_is_read_then_and_writes_nothing(
+    workbench: Workbench, topics: list[str]
+) -> None:
+    workbench.spark = NoSpark()
+    (window,) = workbench.windows
+    known = workbench.run().estimate([window], newest_closed=window)
+    with _watched(3) as reads, pytest.raises(KeyboardInterrupt):
+        workbench.back_up()
+    rest = workbench.run().estimate([window], newest_closed=window)
+    assert known.offsets == rest.offsets + sum(reads[:-1])
+    assert {one.topic: one.offsets for one in known.topics} == {
+        topic: sum(workbench.cluster.high_watermarks(_ids(workbench, topic)).values())
+        for topic in topics
+    }
+    # more offsets than are asked for the size of their log
+    assert 1_024 * known.offsets == pytest.approx(known.bytes, rel=0.01)
+    assert workbench.ledger.done(topics) == {}
+
+
+def test_without_a_point_the_estimate_reaches_up_to_now(
+    workbench: Workbench, topics: list[str]
+) -> None:
+    workbench.spark = NoSpark()
+    (window,) = workbench.windows
+    write(workbench, topics[0], 2_000)
+    following = replace(window, start_ms=window.end_ms, end_ms=window.end_ms + 60_000, key="w0001")
+    before = len(workbench.points())
+    first = workbench.run().estimate([window], newest_closed=window)
+    both = workbench.run().estimate([window, following], newest_closed=following)
+    assert both.offsets == first.offsets + 2_000
+    assert len(workbench.points()) == before
+    sizes = workbench.cluster.log_sizes(_ids(workbench, topics[0]))
+    of_topic = next(one for one in both.topics if one.topic == topics[0])
+    assert of_topic.bytes == pytest.approx(sum(sizes.values()), rel=0.01)
+
+
+def _ids(bench: Workbench, topic: str) -> list[TopicPartitionId]:
+    partitions = bench.cluster.describe_topics([topic])[topic].partitions
+    return [TopicPartitionId(topic, number) for number in range(partitions)]
