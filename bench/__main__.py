@@ -11,7 +11,18 @@ from typing import Final
 
 import click
 
-from bench import commands, copies, cuts, drill, ledger, live, points, tables, windows
+from bench import (
+    commands,
+    copies,
+    cuts,
+    drill,
+    large_window,
+    ledger,
+    live,
+    points,
+    tables,
+    windows,
+)
 from bench.harness import Opened, Options, run_case
 from bench.machine import RESULTS
 from kstreams_assets.errors import KStreamsAssetsError
@@ -21,6 +32,7 @@ CASES: Final[dict[str, Opened]] = {
     "transactional": copies.TRANSACTIONAL,
     "small-records": copies.SMALL,
     "large-records": copies.LARGE,
+    "large-window": large_window.large_window,
     "windows": windows.small,
     "orders": windows.ORDERS,
     "many-orders": windows.MANY_ORDERS,

@@ -11,6 +11,7 @@ from kstreams_assets.app.store_format import StoreFormat
 from kstreams_assets.errors import ConfigurationError
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.kafka.registry import RegistryConnection
+from kstreams_assets.kafka.throttle import Throttle, throttle
 from kstreams_assets.layout import Warehouse
 
 _EVERY = {"minute": "* * * * *", "hour": "0 * * * *", "day": "0 0 * * *"}
@@ -31,12 +32,19 @@ class BackupSettings:
     Up to `few_offsets` are read in the process itself, sooner than a Spark job begins.
     `read_stall_s` is how long a partition may give nothing while it is read, `scan_stall_s` how
     long the look at its log after that may go without progress; `scan_connections` partitions are
-    looked at side by side (connections to each broker).
+    looked at side by side (connections to each broker). A window of more than `commit_bytes` is
+    backed up in parts, each a commit: of `part_bytes` at least, of `commit_bytes` at most. No more
+    than `bytes_per_s` are fetched from all brokers together, `broker_bytes_per_s` from each, by all
+    tasks of a process; None: no limit. `tasks` run at a time; None: as many as Spark has cores.
     """
 
     compression: str = "zstd"
     compression_level: int = 2
     commit_bytes: int = 4 * 1024**3
+    part_bytes: int = 256 * 1024**2
+    bytes_per_s: int | None = None
+    broker_bytes_per_s: int | None = None
+    tasks: int | None = None
     windows_per_commit: int = 200
     lock_wait_s: float = 60.0
     stable_wait_s: float = 60.0
@@ -71,6 +79,8 @@ class RestoreSettings:
     `target` is the cluster that restores go to when nothing else is said. `compression` is that of
     the producer (none, lz4, zstd, snappy, gzip), `delivery_timeout_s` how long one record may take
     to be acknowledged before the restore gives up. `verify` is how much is read back by default.
+    `bytes_per_s`, `broker_bytes_per_s` and `tasks` are as those of a backup: of what is produced,
+    read back, and read by completeness rules.
     """
 
     target: KafkaConnection | None = None
@@ -78,6 +88,9 @@ class RestoreSettings:
     delivery_timeout_s: float = 120.0
     lock_wait_s: float = 60.0
     verify: VerifyExtent = VerifyExtent.FULL
+    bytes_per_s: int | None = None
+    broker_bytes_per_s: int | None = None
+    tasks: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,3 +196,14 @@ class ApplicationSettings:
     def application_id(self) -> str:
         """The Kafka Streams `application.id`."""
         return self.application.application_id
+
+    @property
+    def throttle_of_restores(self) -> Throttle | None:
+        """What everything pays into that is moved for a restore; None without a limit."""
+        restore = self.restore
+        return throttle(
+            f"restore {self.application_id}",
+            restore.bytes_per_s,
+            restore.broker_bytes_per_s,
+            tasks=restore.tasks,
+        )

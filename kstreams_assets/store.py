@@ -437,6 +437,13 @@ class ObjectPath:
                 raise
             return done["e_tag"] or ""
 
+    def copy(self, new: Self) -> None:
+        """Let the store make a copy in the same bucket."""
+        import obstore
+
+        with self._asked():
+            obstore.copy(self._store, self.key, new.key)
+
     def unlink(self, *, missing_ok: bool = False) -> None:
         """Delete the object. A store does not say whether there was one."""
         import obstore
@@ -637,6 +644,28 @@ def fetched(path: StorePath) -> Iterator[Path]:
             for piece in path.pieces():
                 file.write(piece)
         yield copy
+
+
+def duplicate(path: StorePath, new: StorePath) -> None:
+    """Another file of the same bytes: a second name where the disk has such, else a copy.
+
+    An object store copies by itself; what is too large for that goes through this process.
+    """
+    if isinstance(path, Path) and isinstance(new, Path):
+        try:
+            os.link(path, new)
+        except OSError:
+            shutil.copyfile(path, new)
+        return
+    if isinstance(path, ObjectPath) and isinstance(new, ObjectPath) and path.bucket == new.bucket:
+        with suppress(OSError):
+            path.copy(new)
+            return
+    with fetched(path) as local, local.open("rb") as file:
+        copied = NewObject(new)
+        while piece := file.read(_PIECE):
+            copied.write(piece)
+        copied.finish()
 
 
 def file_digest(path: StorePath) -> str:

@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 _CODE: Final = re.compile(r"(`[^`]*`)")
+_UNITS: Final = ("B", "kB", "MB", "GB", "TB")
 _SIGNS: Final = re.compile(r"([\\*_<>\[\]|~])")
 
 
@@ -30,3 +31,11 @@ def duration(length_ms: int) -> str:
         if count or (unit == "s" and not parts):
             parts.append(f"{count} {unit}")
     return " ".join(parts[:2])
+
+
+def bytes_text(count: int) -> str:
+    """A size for people, in powers of 1000."""
+    size, unit = float(count), 0
+    while size >= 1000 and unit < len(_UNITS) - 1:
+        size, unit = size / 1000, unit + 1
+    return f"{count} B" if unit == 0 else f"{size:.1f} {_UNITS[unit]}"

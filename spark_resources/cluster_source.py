@@ -6,6 +6,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 from kstreams_assets.kafka.connection import CarriedConnection, KafkaConnection
+from kstreams_assets.kafka.throttle import Throttle
 from kstreams_assets.settings import BackupSettings
 from kstreams_assets.store import StorePath
 from kstreams_assets.warehouse.committer import NewFile
@@ -36,6 +37,7 @@ def read_topics(
     connection: KafkaConnection,
     settings: BackupSettings,
     spark: "Callable[[], SparkSession]",
+    throttle: Throttle | None = None,
 ) -> Mapping[str, TopicFiles]:
     """Read one stretch of each partition into files of `folder`, by the tasks of a backup.
 
@@ -57,6 +59,7 @@ def read_topics(
         folder=NewFolder(folder, *_COMPRESSION),
         connection=CarriedConnection.of(connection),
         idle_timeout_s=settings.read_stall_s,
+        throttle=throttle,
     )
     if sum(one.end - one.start for one in stretches) <= settings.few_offsets:
         done = run_here(tasks)

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from kstreams_assets.kafka.record_columns import COLUMNS
 from kstreams_assets.offsets import TopicPartitionId
-from kstreams_assets.store import NewObject, StorePath
+from kstreams_assets.store import NewObject, StorePath, duplicate, readable
 
 RECORD_COLUMNS: Final = (
     "window STRING NOT NULL, topic STRING NOT NULL, partition INT NOT NULL, "
@@ -47,6 +47,7 @@ WRITTEN_DDL: Final = (
 _ROW_GROUP_BYTES: Final = 32 * 1024**2
 _NUMBERS: Final = ("partition", "offset", "timestamp_ms", "timestamp_type")
 _PAYLOAD: Final = ("key", "value", "headers")
+_READ_NEVER: Final = ("key", "value")
 _NEIGHBOURS_ALIKE: Final = ("offset", "timestamp_ms")
 """Columns that are written as differences."""
 # A dictionary of payloads never pays, and the attempt costs a third of the write.
@@ -256,6 +257,57 @@ class _File:
             "about": json.dumps(about),
         }
         return pa.RecordBatch.from_pylist([row], schema=WRITTEN)
+
+
+def kept_file(
+    folder: NewFolder, path: StorePath, digest: str, values: Mapping[str, str], partition: int
+) -> pa.RecordBatch:
+    """A file of records as it is, under a new name and with other values; a row of `WRITTEN`.
+
+    It is a second name of the same file where the disk has such, else a copy (which a store makes).
+    Keys and values are not read: `digest` is known to be that of the file.
+    """
+    name = f"{values['topic']}-{partition}-{uuid.uuid4().hex[:12]}.parquet"
+    new = folder.path / name
+    duplicate(path, new)
+    footer = pq.read_metadata(readable(path))
+    nulls = dict.fromkeys(FILE.names, 0)
+    for group in range(footer.num_row_groups):
+        for index in range(footer.num_columns):
+            column = footer.row_group(group).column(index)
+            if column.path_in_schema in _READ_NEVER:
+                nulls[column.path_in_schema] += column.statistics.null_count
+    least: dict[str, int] = {}
+    greatest: dict[str, int] = {}
+    odd = 0
+    with pq.ParquetFile(readable(path), page_checksum_verification=True) as file:
+        read = [column for column in FILE.names if column not in _READ_NEVER]
+        for rows in file.iter_batches(columns=read):
+            for column in read:
+                nulls[column] += rows[column].null_count
+            for column in _NUMBERS:
+                numbers = rows[column].drop_null().to_numpy()
+                if len(numbers):
+                    low, high = int(numbers.min()), int(numbers.max())
+                    least[column] = min(low, least.get(column, low))
+                    greatest[column] = max(high, greatest.get(column, high))
+            odd += int(np.count_nonzero(rows["timestamp_ms"].drop_null().to_numpy() <= 0))
+    stats = {
+        "numRecords": footer.num_rows,
+        "minValues": least,
+        "maxValues": greatest,
+        "nullCount": nulls,
+    }
+    row = {
+        "name": name,
+        "size": new.stat().st_size,
+        "digest": digest,
+        "stats": json.dumps(stats),
+        "payload_bytes": _payload_bytes(footer),
+        "values": json.dumps(values),
+        "about": json.dumps({"partition": partition, "odd_timestamps": odd}),
+    }
+    return pa.RecordBatch.from_pylist([row], schema=WRITTEN)
 
 
 def _leaves(schema: pa.Schema) -> list[str]:

@@ -57,11 +57,14 @@ def run_partition_tasks(
     task: Callable[[T], R],
     *,
     lock: Path | None = None,
+    at_a_time: int | None = None,
 ) -> list[R]:
     """Call `task` with each item, each call in a Spark task of its own; results in order of items.
 
-    Items start in the order given, as many at a time as Spark has cores. Items, function and
-    results are pickled; functions of modules by name, so the workers must have the same packages.
+    Items start in the order given, as many at a time as Spark has cores, or `at_a_time` at most:
+    then each of so many Spark tasks gets every so manyth item, one after the other. Items, function
+    and results are pickled; functions of modules by name, so the workers must have the same
+    packages.
     The first failure keeps further items from starting and shows in `check_stop` of those that run;
     all of them have ended when it is raised (on other machines they may still run). Tasks of this
     machine hold `lock`, shared, while they run: who waits for it waits for those of a killed run.
@@ -76,7 +79,9 @@ def run_partition_tasks(
         signals = _Signals(str(lock or f"{folder}/lock"), f"{folder}/stop")
         Path(signals.lock).touch()
         try:
-            outcomes = _run(spark, [cloudpickle.dumps(item) for item in items], task, signals)
+            outcomes = _run(
+                spark, [cloudpickle.dumps(item) for item in items], task, signals, at_a_time
+            )
         except SPARK_FAILURES as error:
             _stop(signals)
             raise SparkJobError(_innermost(str(error))) from None
@@ -96,18 +101,25 @@ def check_stop() -> None:
 
 
 def _run(
-    spark: SparkSession, items: Sequence[bytes], task: Callable[[T], R], signals: _Signals
+    spark: SparkSession,
+    items: Sequence[bytes],
+    task: Callable[[T], R],
+    signals: _Signals,
+    at_a_time: int | None,
 ) -> list[object]:
+    count = min(len(items), at_a_time or len(items))
+
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            for position in batch.column(0).to_pylist():
+            (number,) = batch.column(0).to_pylist() or (len(items),)
+            for position in range(number, len(items), count):
                 outcome = _outcome(items[position], task, signals)
                 yield pa.RecordBatch.from_pylist(
                     [{"position": position, "outcome": outcome}], schema=_SCHEMA
                 )
 
-    positions = spark.range(0, len(items), 1, numPartitions=len(items))
-    rows = positions.mapInArrow(run, _RESULT).collect()
+    numbers = spark.range(0, count, 1, numPartitions=count)
+    rows = numbers.mapInArrow(run, _RESULT).collect()
     by_position = {row["position"]: cloudpickle.loads(bytes(row["outcome"])) for row in rows}
     return [by_position[position] for position in range(len(items))]
 

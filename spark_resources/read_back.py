@@ -17,6 +17,7 @@ from kstreams_assets.errors import OffsetMapError
 from kstreams_assets.kafka.connection import CarriedConnection
 from kstreams_assets.kafka.raw_batch import Tallies
 from kstreams_assets.kafka.raw_log import RawLogReader
+from kstreams_assets.kafka.throttle import Throttle
 from kstreams_assets.offsets import OffsetMap, OffsetRange, OffsetRuns
 from spark_resources.comparison import ANY_CREATE_TIME, CREATE_TIME, Comparison, RecordColumns
 from spark_resources.partition_records import (
@@ -61,10 +62,11 @@ class ReadBackTask:
 
     connection: CarriedConnection
     idle_timeout_s: float
+    throttle: Throttle | None = None
 
     def __call__(self, readings: Sequence[PartitionReading]) -> list[PartitionVerified]:
         """Compare each."""
-        with RawLogReader(self.connection.opened()) as reader:
+        with RawLogReader(self.connection.opened(), throttle=self.throttle) as reader:
             return [self._compared(reading, reader) for reading in readings]
 
     def _compared(self, reading: PartitionReading, reader: RawLogReader) -> PartitionVerified:

@@ -5,9 +5,10 @@ that what lies in the log beside them (markers, aborted records, holes) is accou
 read. Nothing goes through a JVM.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Any, Final
 
 import numpy as np
@@ -24,17 +25,19 @@ from kstreams_assets.kafka.connection import CarriedConnection
 from kstreams_assets.kafka.raw_batch import RangeTally, Tallies
 from kstreams_assets.kafka.raw_log import RawLogReader
 from kstreams_assets.kafka.record_columns import columns_of
+from kstreams_assets.kafka.throttle import Throttle
 from kstreams_assets.layout import WrittenFile, first_changed
 from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.store import StorePath, fetched
 from kstreams_assets.warehouse.spans import SpanPlan
-from spark_resources.data_files import FILE, NewFolder, SpanEdges, SpanFiles
+from spark_resources.data_files import FILE, NewFolder, SpanEdges, SpanFiles, kept_file
 from spark_resources.work import ReadRange
 
 _SHORT: Final = 20_000
 _TASK_STRETCHES: Final = 25
 _THREADS: Final = 4
 _FOLDED_RECORDS: Final = 8_192
+_LARGE_FILE: Final = 8 * 1024**2
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +61,7 @@ class SpanTask:
     folder: NewFolder
     connection: CarriedConnection
     idle_timeout_s: float
+    throttle: Throttle | None = None
 
     def run(self, check: Callable[[], None] = lambda: None) -> Written:
         """Read and write; `check` is called now and then, and may raise.
@@ -67,7 +71,7 @@ class SpanTask:
         """
         files = SpanFiles(self.folder, self.spans)
         tallies: dict[tuple[str, str, int], RangeTally] = {}
-        with RawLogReader(self.connection.opened()) as reader:
+        with RawLogReader(self.connection.opened(), throttle=self.throttle) as reader:
             written = files.write(self._records(reader, check, tallies))
             return Written([row for batch in written for row in batch.to_pylist()], tallies)
 
@@ -150,7 +154,10 @@ def _between(records: pa.RecordBatch, start: int, end: int) -> pa.RecordBatch:
 
 @dataclass(frozen=True, slots=True)
 class FoldTask:
-    """Files that become one: those of one partition's increments, in order of offsets."""
+    """Files that become one: those of one partition's increments, in order of offsets.
+
+    Large ones stay as they are: what a part of a large window has written is not written again.
+    """
 
     partition: TopicPartitionId
     span: SpanEdges
@@ -171,13 +178,25 @@ class FoldTask:
                 remedy="Restore it from a copy of the warehouse.",
             )
         spans = {(self.partition.topic, self.partition.partition): self.span}
-        written = SpanFiles(self.folder, spans).write(self._records(check))
-        return Written([row for batch in written for row in batch.to_pylist()])
+        rows: list[dict[str, Any]] = []
+        values = {"window": self.span.windows[0], "topic": self.partition.topic}
+        for is_large, group in groupby(self.files, lambda file: file[1].size >= _LARGE_FILE):
+            files = [*group]
+            written = (
+                (
+                    kept_file(self.folder, path, file.digest, values, self.partition.partition)
+                    for path, file in files
+                )
+                if is_large
+                else SpanFiles(self.folder, spans).write(self._records(files, check))
+            )
+            rows += [row for batch in written for row in batch.to_pylist()]
+        return Written(rows)
 
     def _records(
-        self, check: Callable[[], None]
+        self, files: Iterable[tuple[StorePath, WrittenFile]], check: Callable[[], None]
     ) -> Iterator[tuple[TopicPartitionId, pa.RecordBatch]]:
-        for path, _ in self.files:
+        for path, _ in files:
             with (
                 fetched(path) as local,
                 pq.ParquetFile(local, page_checksum_verification=True) as file,
@@ -194,6 +213,7 @@ def span_tasks(
     folder: NewFolder,
     connection: CarriedConnection,
     idle_timeout_s: float,
+    throttle: Throttle | None = None,
 ) -> list[SpanTask]:
     """Tasks that read these stretches, cut into spans at `edges`: the largest first.
 
@@ -218,6 +238,7 @@ def span_tasks(
             folder=folder,
             connection=connection,
             idle_timeout_s=idle_timeout_s,
+            throttle=throttle,
         )
         for bundle in bundles
     ]
@@ -240,15 +261,18 @@ def edges_of(spans: Sequence[SpanPlan]) -> dict[tuple[str, int], SpanEdges]:
 
 
 def run_here(
-    tasks: Sequence[SpanTask | FoldTask], check: Callable[[], None] = lambda: None
+    tasks: Sequence[SpanTask | FoldTask],
+    check: Callable[[], None] = lambda: None,
+    *,
+    at_a_time: int | None = None,
 ) -> list[Written]:
-    """Run tasks in this process, some at a time; results in order.
+    """Run tasks in this process, some at a time (4 if nothing is said); results in order.
 
     Raises:
         KafkaError: See `SpanTask.run`; tasks that have not begun are left out. What `check` raises,
             which is called now and then.
     """
-    with ThreadPoolExecutor(_THREADS, thread_name_prefix="read") as pool:
+    with ThreadPoolExecutor(at_a_time or _THREADS, thread_name_prefix="read") as pool:
         running = [pool.submit(task.run, check) for task in tasks]
         try:
             return [one.result() for one in running]

@@ -744,7 +744,28 @@ class BackupModel(Block):
     )
     commit_bytes: int = Field(
         default=BackupSettings().commit_bytes,
-        description="A long backfill commits about this many bytes at a time.",
+        description="A long backfill commits about this many bytes at a time; a window of more is"
+        " backed up in parts, each a commit.",
+    )
+    part_bytes: int = Field(
+        default=BackupSettings().part_bytes,
+        description="A part is a 25th of what is left of the window, but this many bytes at least"
+        " and commit_bytes at most: what a kill costs.",
+    )
+    bytes_per_second: int | None = Field(
+        default=None,
+        description="No more is fetched from all brokers together, by all tasks of a process;"
+        " counted as Kafka sends it, compressed. Recovery points are not throttled.",
+        examples=[50_000_000],
+    )
+    broker_bytes_per_second: int | None = Field(
+        default=None, description="No more is fetched from each broker.", examples=[10_000_000]
+    )
+    tasks: int | None = Field(
+        default=None,
+        description="How many tasks read at a time, each one partition after the other; without it"
+        " as many as Spark has cores, in the process itself four.",
+        examples=[8],
     )
     lock_wait_seconds: float = Field(
         default=BackupSettings().lock_wait_s,
@@ -768,10 +789,16 @@ class BackupModel(Block):
         """The settings of a run; raises ConfigurationError for numbers out of bounds."""
         _at_least("scan_stall_seconds", self.scan_stall_seconds, 1, block="backup")
         _at_least("scan_connections", self.scan_connections, 1, block="backup")
+        _at_least("part_bytes", self.part_bytes, 1, block="backup")
+        _check_limits("backup", self.bytes_per_second, self.broker_bytes_per_second, self.tasks)
         return BackupSettings(
             compression=self.compression,
             compression_level=self.compression_level,
             commit_bytes=self.commit_bytes,
+            part_bytes=self.part_bytes,
+            bytes_per_s=self.bytes_per_second,
+            broker_bytes_per_s=self.broker_bytes_per_second,
+            tasks=self.tasks,
             lock_wait_s=self.lock_wait_seconds,
             stable_wait_s=self.stable_wait_seconds,
             scan_stall_s=self.scan_stall_seconds,
@@ -856,6 +883,24 @@ class RestoreModel(Block):
         default=_RESTORE.lock_wait_s,
         description="How long to wait for another restore of the same group on the target.",
     )
+    bytes_per_second: int | None = Field(
+        default=None,
+        description="No more is produced to and read back from all brokers together, by all tasks"
+        " of a process; completeness rules on the target count too.",
+        examples=[50_000_000],
+    )
+    broker_bytes_per_second: int | None = Field(
+        default=None,
+        description="No more is produced to and read back from each broker; what brokers copy"
+        " among themselves is not counted.",
+        examples=[10_000_000],
+    )
+    tasks: int | None = Field(
+        default=None,
+        description="How many tasks write, and then read back, at a time; without it as many as"
+        " Spark has cores.",
+        examples=[8],
+    )
 
     def settings(self) -> RestoreSettings:
         """The settings of a restore; raises ConfigurationError."""
@@ -866,13 +911,31 @@ class RestoreModel(Block):
             )
         _at_least("delivery_timeout_seconds", self.delivery_timeout_seconds, 1, block="restore")
         _at_least("lock_wait_seconds", self.lock_wait_seconds, 0, block="restore")
+        _check_limits("restore", self.bytes_per_second, self.broker_bytes_per_second, self.tasks)
         return RestoreSettings(
             target=self.target,
             compression=self.compression,
             delivery_timeout_s=self.delivery_timeout_seconds,
             lock_wait_s=self.lock_wait_seconds,
             verify=self.verify,
+            bytes_per_s=self.bytes_per_second,
+            broker_bytes_per_s=self.broker_bytes_per_second,
+            tasks=self.tasks,
         )
+
+
+LEAST_RATE: Final = 10_000
+
+
+def _check_limits(block: str, rate: int | None, of_broker: int | None, tasks: int | None) -> None:
+    """A rate of next to nothing would never end; raises ConfigurationError."""
+    for setting, value, least in (
+        ("bytes_per_second", rate, LEAST_RATE),
+        ("broker_bytes_per_second", of_broker, LEAST_RATE),
+        ("tasks", tasks, 1),
+    ):
+        if value is not None:
+            _at_least(setting, value, least, block=block)
 
 
 def _at_least(setting: str, value: float, lowest: float, *, block: str = "recovery_points") -> None:

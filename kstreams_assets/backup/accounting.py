@@ -13,6 +13,7 @@ from kstreams_assets.errors import KafkaError, OffsetOutOfRangeError
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.kafka.raw_batch import RangeTally, Tallies
 from kstreams_assets.kafka.raw_log import RawLogReader
+from kstreams_assets.kafka.throttle import Throttle
 from kstreams_assets.warehouse.records import SpanId
 from kstreams_assets.warehouse.spans import Gap, GapCause, SpanContent, SpanPlan, SpanResult
 
@@ -53,10 +54,13 @@ class Accountant(Closing):
     connection: KafkaConnection
     stall_s: float
     connections: int = 4
+    throttle: Throttle | None = None
     _readers: list[RawLogReader] = field(init=False)
 
     def __post_init__(self) -> None:
-        self._readers = [RawLogReader(self.connection) for _ in range(self.connections)]
+        self._readers = [
+            RawLogReader(self.connection, throttle=self.throttle) for _ in range(self.connections)
+        ]
 
     def close(self) -> None:
         """Close the connections."""

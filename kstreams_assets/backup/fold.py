@@ -140,7 +140,8 @@ def _together(gaps: Iterable[Gap]) -> tuple[Gap, ...]:
                 before.offsets + gap.offsets,
             )
         )
-    return (*known.values(), *others)
+    # Each part of a window reports a topic that is gone.
+    return (*known.values(), *dict.fromkeys(others))
 
 
 def fold_tasks(

@@ -147,7 +147,8 @@ class RunPlan:
 
     `unread` are topics of windows that the run has to leave out: an open transaction, perhaps
     somebody else's, keeps their records from being read, and nothing else. `below_first` are
-    offsets that Kafka holds and that no window does: they lie below the first one.
+    offsets that Kafka holds and that no window does: they lie below the first one. A plan that
+    `ends_early` is for a part of a window, which no recovery point closes.
     """
 
     topics: tuple[TopicPlan, ...]
@@ -155,6 +156,7 @@ class RunPlan:
     descriptions: Mapping[str, TopicDescription]
     edges: WindowEdges
     below_first: Mapping[TopicPartitionId, OffsetRange]
+    ends_early: bool = False
 
 
 @dataclass(frozen=True, slots=True)

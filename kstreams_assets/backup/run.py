@@ -9,7 +9,18 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from kstreams_assets.app.model import AppTopic, StreamsApplication
 from kstreams_assets.backup.accounting import Accountant, Look
+from kstreams_assets.backup.amounts import (
+    Amounts,
+    Estimate,
+    Pace,
+    TopicAmount,
+    amounts,
+    expected_pace,
+    in_words,
+    note_pace,
+)
 from kstreams_assets.backup.fold import Pieces, fold_tasks, pieces_of, superseded
+from kstreams_assets.backup.parts import first_part, is_large
 from kstreams_assets.backup.planner import Planner, RunPlan, TopicPlan, read_ranges
 from kstreams_assets.backup.result import (
     BackupReadError,
@@ -24,6 +35,7 @@ from kstreams_assets.backup.windows import WindowEdges
 from kstreams_assets.errors import KafkaError, OffsetOutOfRangeError, TopicNotFoundError
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import CarriedConnection
+from kstreams_assets.kafka.throttle import Throttle, throttle
 from kstreams_assets.kafka.topics import TopicDescription
 from kstreams_assets.layout import Warehouse
 from kstreams_assets.lease import LockHandle, WarehouseLockedError, warehouse_lock
@@ -31,6 +43,7 @@ from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.recovery.recorder import Recorder
 from kstreams_assets.settings import ApplicationSettings, BackupSettings, RecoveryPointSettings
 from kstreams_assets.store import StorePath
+from kstreams_assets.texts import bytes_text, duration
 from kstreams_assets.warehouse.calendar import WindowCalendar
 from kstreams_assets.warehouse.committer import NewFile, commit, fence, sweep, uncommitted
 from kstreams_assets.warehouse.ledger import (
@@ -60,10 +73,9 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 
-_BYTES_PER_RECORD = 1024
-"""What a record is taken for when commits are bounded: its size is known only when it is read."""
-
 _ATTEMPTS = 3
+_FOLDS = 2
+"""Partitions that are put together at a time: each takes memory of some row groups."""
 _LEAST_FREE_BYTES = 64 * 1024**2
 """Below it a run cannot be expected to finish: even an empty one writes a few files."""
 
@@ -109,11 +121,10 @@ class BackupRun:
                 if self._ledger.increments_of(window) and self._missing(window)
             ]
             for window in followed:
-                last = self._next_increment(window, window.end_ms)
-                if last is not None:
-                    self._back_up([last], lock)
-            done = self._back_up(sorted({*windows} - {*followed}), lock)
-        for window in followed:
+                self._complete(window, lock)
+            others = sorted({*windows} - {*followed})
+            large, done = self._large_and_others(others, lock)
+        for window in sorted([*followed, *large]):
             folded = self._fold(window)
             names = {topic.topic for backup in folded for topic in backup.topics}
             rest = tuple(topic for topic in self.topics if topic.name not in names)
@@ -126,6 +137,67 @@ class BackupRun:
             self._drop_superseded(window)
         self.take_last_point()
         return sorted(done, key=lambda backup: backup.window)
+
+    def estimate(self, windows: Sequence[Window], *, newest_closed: Window | None) -> Estimate:
+        """What `execute` would read now; writes nothing, and takes no recovery point.
+
+        Raises:
+            KafkaError: Its subclasses say why the cluster could not be asked.
+        """
+        planner = replace(self._planner(), stable_wait_s=0.0)
+        topics: list[TopicPlan] = []
+        whole: list[Window] = []
+        for window in sorted(windows):
+            if not self._ledger.increments_of(window) or not self._missing(window):
+                whole.append(window)
+            elif (rest := self._next_increment(window, window.end_ms)) is not None:
+                topics += planner.plan([rest]).topics
+        if (
+            newest_closed in whole
+            and newest_closed is not None
+            and self._lacks_point(newest_closed)
+        ):
+            topics += self._until_now(newest_closed, planner, whole)
+        elif whole:
+            topics += planner.plan(whole).topics
+        sizes = amounts(self.cluster, self._ledger, topics)
+        return Estimate(
+            tuple(window.key for window in sorted(windows)),
+            tuple(
+                TopicAmount(
+                    topic.name,
+                    sum(one.to_read for one in topics if one.topic.name == topic.name),
+                    round(sizes.of(one for one in topics if one.topic.name == topic.name)),
+                )
+                for topic in self.topics
+            ),
+            expected_pace(self.settings, self.warehouse, self.application.application_id),
+        )
+
+    def _until_now(
+        self, newest_closed: Window, planner: Planner, windows: Sequence[Window]
+    ) -> list[TopicPlan]:
+        """Windows as if a point were taken now, which the newest closed one lacks."""
+        here = {topic.name for topic in self.topics} & set(self.cluster.topics())
+        seen = RecoveryPointTable(self.warehouse).newest(self.application.application_id)
+        plans = list(planner.plan(windows).topics) if seen else []
+        planned: dict[TopicPartitionId, int] = {}
+        for span in (span for topic in plans for span in topic.spans):
+            planned[span.partition] = max(span.end, planned.get(span.partition, 0))
+        described = self.cluster.describe_topics(sorted(here))
+        for topic in self.topics:
+            if topic.name not in here or topic.roles.in_flight_only:
+                continue  # of records in flight there are few
+            ids = [TopicPartitionId(topic.name, n) for n in range(described[topic.name].partitions)]
+            starts = self.cluster.log_start_offsets(ids)
+            ends = self.cluster.last_stable_offsets(ids)
+            spans = [
+                SpanPlan(newest_closed, id_, "", start, max(start, ends[id_]), start, True)
+                for id_ in ids
+                for start in [max(starts[id_], planned.get(id_, 0))]
+            ]
+            plans.append(TopicPlan(newest_closed, topic, tuple(spans)))
+        return plans
 
     def increment(self, window: Window, *, newest_closed: Window | None) -> WindowBackup | None:
         """Back up what came since the increment before, up to the newest point, as another one.
@@ -158,7 +230,7 @@ class BackupRun:
             if not inside:
                 return None
             next_one = self._next_increment(window, inside[-1] + 1)
-            return None if next_one is None else self._back_up([next_one], lock)[0]
+            return None if next_one is None else self._back_up_part(next_one, lock)
 
     def _next_increment(self, window: Window, end_ms: int) -> Window | None:
         """The increment up to an instant; None where the last one ended there."""
@@ -168,6 +240,82 @@ class BackupRun:
             return None
         number = int(last[0].key.partition(INCREMENT)[2]) + 1 if last else 0
         return Window(begins_ms, end_ms, increment_key(window, number))
+
+    def _complete(self, window: Window, lock: LockHandle) -> None:
+        """Back up what lacks of a window as increments, of bounded size each.
+
+        Only topics that have increments already, if any has: what a first one of others would
+        begin with is in none of them.
+        """
+        began = {entry.result.partition.topic for entry in self._ledger.increments_of(window)}
+        topics = tuple(t for t in self.topics if not began or t.name in began)
+        run = self if len(topics) == len(self.topics) else replace(self, topics=topics)
+        while (rest := run._next_increment(window, window.end_ms)) is not None:  # noqa: SLF001
+            run._back_up_part(rest, lock)  # noqa: SLF001
+
+    def _back_up_part(self, rest: Window, lock: LockHandle) -> WindowBackup:
+        """Back up the rest of a window, or as much of it as one commit takes."""
+        plan = self._planner().plan([rest])
+        sizes = amounts(self.cluster, self._ledger, plan.topics)
+
+        def part(whole: RunPlan) -> RunPlan:
+            return first_part(whole, rest, sizes, self.settings) or whole
+
+        first = part(plan)
+        window = first.topics[0].window if first.ends_early else rest
+        began = time.monotonic()
+        (done,) = self._back_up_settled(
+            [window], first, lock, lambda: part(self._planner().plan([rest]))
+        )
+        size, took_s = sizes.of(first.topics), time.monotonic() - began
+        note_pace(self.warehouse, self.application.application_id, size, took_s)
+        if first.ends_early:
+            left, pace = sizes.of(plan.topics) - size, Pace(size / took_s, "")
+            _log.info(
+                "Window %s: %s backed up in %s (%s/s); about %s are left, %s at this pace.",
+                rest.key.partition(INCREMENT)[0],
+                bytes_text(round(size)),
+                duration(round(1000 * took_s)),
+                bytes_text(round(pace.bytes_per_s)),
+                bytes_text(round(left)),
+                duration(round(1000 * pace.takes_s(left))),
+            )
+        return done
+
+    def _large_and_others(
+        self, windows: Sequence[Window], lock: LockHandle
+    ) -> tuple[list[Window], list[WindowBackup]]:
+        """Back up windows; those that became increments, and what the others hold.
+
+        Increments are made of windows of which more is to be read than one commit takes, and of
+        which nothing is stored yet.
+        """
+        if not windows:
+            return [], []
+        plan = self._planner().plan(windows)
+        sizes = amounts(self.cluster, self._ledger, plan.topics)
+        self._announce(plan, sizes)
+        by_window: dict[Window, list[TopicPlan]] = {}
+        for topic in plan.topics:
+            by_window.setdefault(topic.window, []).append(topic)
+        large = [
+            window
+            for window, topics in sorted(by_window.items())
+            if is_large(sizes.of(topics), self.settings)
+            and not any(topic.earlier for topic in topics)
+        ]
+        if not large:
+            return [], self._back_up_planned(plan, sizes, lock)
+        for window in large:
+            self._complete(window, lock)
+        return large, self._back_up([one for one in windows if one not in large], lock)
+
+    def _announce(self, plan: RunPlan, sizes: Amounts) -> None:
+        """Say how much there is to do, before it begins."""
+        pace = expected_pace(self.settings, self.warehouse, self.application.application_id)
+        offsets = sum(topic.to_read for topic in plan.topics)
+        if offsets > self.settings.few_offsets:
+            _log.info("To be read: %s.", in_words(sizes.of(plan.topics), offsets, pace))
 
     @contextmanager
     def _locked(self) -> Iterator[LockHandle]:
@@ -188,9 +336,21 @@ class BackupRun:
         if not windows:
             return []
         plan = self._planner().plan(windows)
+        sizes = amounts(self.cluster, self._ledger, plan.topics)
+        return self._back_up_planned(plan, sizes, lock)
+
+    def _back_up_planned(
+        self, plan: RunPlan, sizes: Amounts, lock: LockHandle
+    ) -> list[WindowBackup]:
         done: list[WindowBackup] = []
-        for group in self._groups(plan):
-            done += self._back_up_settled(group, plan, lock)
+        for group in self._groups(plan, sizes):
+            began = time.monotonic()
+            done += self._back_up_settled(
+                group, plan, lock, lambda group=group: self._planner().plan(group)
+            )
+            size = sizes.of(topic for topic in plan.topics if topic.window in group)
+            name = self.application.application_id
+            note_pace(self.warehouse, name, size, time.monotonic() - began)
         return done
 
     def _fold(self, window: Window) -> list[WindowBackup]:
@@ -210,7 +370,8 @@ class BackupRun:
             every = [one for of_topic in pieces.values() for one in of_topic]
             with uncommitted(self._records) as folder:
                 new = NewFolder(folder, *self._compression)
-                done = run_here(fold_tasks(self._records, every, new), self.check)
+                tasks = fold_tasks(self._records, every, new)
+                done = run_here(tasks, self.check, at_a_time=self.settings.tasks or _FOLDS)
                 files = _files(folder, done)
                 contents = contents_of(self._records, files)
                 results = {one.id: one.result(contents.get(one.id, SpanContent())) for one in every}
@@ -297,6 +458,16 @@ class BackupRun:
             tidy_records(self._records)
 
     @property
+    def _throttle(self) -> Throttle | None:
+        settings, name = self.settings, self.application.application_id
+        return throttle(
+            f"backup {name}",
+            settings.bytes_per_s,
+            settings.broker_bytes_per_s,
+            tasks=settings.tasks,
+        )
+
+    @property
     def _compression(self) -> tuple[str, int]:
         return self.settings.compression, self.settings.compression_level
 
@@ -318,13 +489,16 @@ class BackupRun:
 
         A window of which a topic is backed up already keeps its edges.
         """
+        if self._lacks_point(newest_closed):
+            self._take_point(newest_closed.end_ms)
+
+    def _lacks_point(self, newest_closed: Window) -> bool:
         if self._ledger.done([topic.name for topic in self.topics]).get(newest_closed):
-            return
+            return False
         application_id = self.application.application_id
         instants = in_force(RecoveryPointTable(self.warehouse).instants(application_id))
         inside = range(newest_closed.start_ms, newest_closed.end_ms)
-        if not any(instant.effective_at_ms in inside for instant in instants):
-            self._take_point(newest_closed.end_ms)
+        return not any(instant.effective_at_ms in inside for instant in instants)
 
     def take_last_point(self) -> RecoveryPoint | None:
         """Take the point that a run ends with, sealed if it can be.
@@ -369,17 +543,20 @@ class BackupRun:
             begins_ms=self.begins_ms,
         )
 
-    def _groups(self, plan: RunPlan) -> list[tuple[Window, ...]]:
+    def _groups(self, plan: RunPlan, amounts: Amounts) -> list[tuple[Window, ...]]:
         sizes = {one.window: 0 for one in plan.unread}
         for topic in plan.topics:
-            read = topic.to_read * _BYTES_PER_RECORD
-            sizes[topic.window] = sizes.get(topic.window, 0) + read
+            sizes[topic.window] = sizes.get(topic.window, 0) + round(amounts.of([topic]))
         return commit_groups(
             sizes, limit_bytes=self.settings.commit_bytes, most=self.settings.windows_per_commit
         )
 
     def _back_up_settled(
-        self, windows: Sequence[Window], plan: RunPlan, lock: LockHandle
+        self,
+        windows: Sequence[Window],
+        plan: RunPlan,
+        lock: LockHandle,
+        plan_again: Callable[[], RunPlan],
     ) -> list[WindowBackup]:
         """Plan the group anew when the log moved under the read (retention, recreated topics)."""
         for _ in range(_ATTEMPTS - 1):
@@ -390,7 +567,7 @@ class BackupRun:
                 # next look finds that out, and keeps the earlier backup.
                 _log.warning("%s Looking again.", error.problem)
             except (BackupReadError, TopicRecreatedWhileReadingError) as error:
-                anew = self._planner().plan(windows)
+                anew = plan_again()
                 if _spans(anew, windows) == _spans(plan, windows):
                     raise
                 _log.warning("%s The log has moved meanwhile: planning anew.", error.problem)
@@ -405,7 +582,10 @@ class BackupRun:
         again = [topic for topic in plans if topic.lacks_only_the_look]
         settings = self.settings
         with Accountant(
-            self.cluster.connection, settings.scan_stall_s, settings.scan_connections
+            self.cluster.connection,
+            settings.scan_stall_s,
+            settings.scan_connections,
+            self._throttle,
         ) as accountant:
             fresh = [t for t in plans if t not in again and accountant.can_be_read_again(t)]
             with self._written(fresh, windows, lock) as (files, looks):
@@ -422,7 +602,8 @@ class BackupRun:
         backups: dict[tuple[str, str], TopicBackup] = {}
         for topic in plans:
             name = topic.topic.name
-            closing = plan.edges.closing_point(topic.window)
+            # The point that closes the window says nothing about the end of a part of it.
+            closing = None if plan.ends_early else plan.edges.closing_point(topic.window)
             backups[topic.id] = TopicBackup(
                 window=topic.window,
                 topic=name,
@@ -493,12 +674,15 @@ class BackupRun:
             folder=NewFolder(folder, *self._compression),
             connection=CarriedConnection.of(connection),
             idle_timeout_s=self.settings.read_stall_s,
+            throttle=self._throttle,
         )
+        began = time.monotonic()
         try:
             done = self._run(tasks, offsets, lock)
         except (OffsetOutOfRangeError, TopicNotFoundError, RuntimeError) as error:
             reason = error.problem if isinstance(error, KafkaError) else str(error)
             raise BackupReadError(windows=windows, reason=connection.scrub(reason)) from None
+        _log.info("Read in %.1f s.", time.monotonic() - began)
         looks = {
             SpanId(window, TopicPartitionId(topic, number)): Look(tally)
             for one in done
@@ -513,13 +697,21 @@ class BackupRun:
         from spark_resources.span_tasks import run_here
 
         few = offsets <= self.settings.few_offsets
-        return run_here(tasks, self.check) if few else self._on_spark(tasks, lock)
+        if few:
+            return run_here(tasks, self.check, at_a_time=self.settings.tasks)
+        return self._on_spark(tasks, lock)
 
     def _on_spark(self, tasks: "Sequence[SpanTask]", lock: LockHandle) -> "Sequence[Written]":
         from spark_resources.partition_tasks import run_partition_tasks
         from spark_resources.span_tasks import run_on_spark
 
-        return run_partition_tasks(self.spark.spark_session, tasks, run_on_spark, lock=lock.tasks)
+        return run_partition_tasks(
+            self.spark.spark_session,
+            tasks,
+            run_on_spark,
+            lock=lock.tasks,
+            at_a_time=self.settings.tasks,
+        )
 
     def _commit(
         self,
@@ -628,6 +820,20 @@ def back_up(
         backups = run.execute(windows, newest_closed=newest_closed)
     try_to_save_schemas(settings)
     return backups
+
+
+def estimate_backup(
+    settings: ApplicationSettings,
+    windows: Sequence[Window],
+    *,
+    topics: tuple[AppTopic, ...],
+    newest_closed: Window | None,
+    spark: Spark,
+) -> Estimate:
+    """What a backup of these windows would read now, see `BackupRun.estimate`."""
+    with KafkaCluster(settings.connection) as cluster:
+        run = backup_run(settings, topics, cluster, spark, "estimate")
+        return run.estimate(windows, newest_closed=newest_closed)
 
 
 def backup_run(

@@ -8,15 +8,16 @@ from typing import Any
 import click
 
 from kstreams_assets.app.model import AppTopic
+from kstreams_assets.backup.amounts import Estimate, in_words
 from kstreams_assets.backup.recorded import recorded_backups
 from kstreams_assets.backup.requests import window_statuses
 from kstreams_assets.backup.result import WindowBackup
-from kstreams_assets.backup.run import back_up
+from kstreams_assets.backup.run import back_up, estimate_backup
 from kstreams_assets.backup.unreported import ReportMarks
 from kstreams_assets.backup.verdicts import judge
 from kstreams_assets.checks import Evaluation, Severity, problem_lines, short_text
 from kstreams_assets.cli import exit_codes
-from kstreams_assets.cli.options import app_options
+from kstreams_assets.cli.options import app_options, limit_options
 from kstreams_assets.cli.outage import next_close, outage_now
 from kstreams_assets.cli.output import print_json, print_table
 from kstreams_assets.cli.spark_run import spark_run
@@ -29,11 +30,16 @@ from kstreams_assets.warehouse.spans import Window
 
 @click.command()
 @app_options
+@limit_options("backup")
+@click.option(
+    "--dry-run", is_flag=True, help="Say how much would be read, and how long that takes."
+)
 @click.option("--window", "keys", multiple=True, help="A window to back up; repeat for more.")
 @click.option("--topic", "names", multiple=True, help="Only this topic; repeat for more.")
 def backup(
     settings: ApplicationSettings,
     as_json: bool,
+    dry_run: bool,
     keys: tuple[str, ...],
     names: tuple[str, ...],
 ) -> None:
@@ -45,6 +51,9 @@ def backup(
     topics = _topics(settings, names)
     calendar = WindowCalendar(settings.windows)
     windows = calendar.windows(keys) if keys else _due(settings, topics)
+    if dry_run:
+        _estimate(settings, topics, windows, calendar, as_json=as_json)
+        return
     with contextlib.ExitStack() as reported:
         backups = _run(settings, topics, windows, calendar, reported) if windows else []
         late = _left_behind(settings, reported)
@@ -68,6 +77,52 @@ def _topics(settings: ApplicationSettings, names: Sequence[str]) -> tuple[AppTop
 def _due(settings: ApplicationSettings, topics: Sequence[AppTopic]) -> list[Window]:
     wanted = {topic.name for topic in topics}
     return [s.window for s in window_statuses(settings) if s.missing & wanted]
+
+
+def _estimate(
+    settings: ApplicationSettings,
+    topics: tuple[AppTopic, ...],
+    windows: Sequence[Window],
+    calendar: WindowCalendar,
+    *,
+    as_json: bool,
+) -> None:
+    """Show what a backup would read; writes nothing."""
+    found = Estimate((), (), None)
+    if windows:
+        with spark_run() as run:
+            found = estimate_backup(
+                settings,
+                windows,
+                topics=topics,
+                newest_closed=calendar.newest_closed(),
+                spark=run.spark,
+            )
+    if as_json:
+        pace = None if found.pace is None else found.pace.bytes_per_s
+        print_json(
+            {
+                "application_id": settings.application_id,
+                "windows": list(found.windows),
+                "offsets": found.offsets,
+                "bytes": found.bytes,
+                "bytes_per_second": pace,
+                "seconds": found.takes_s,
+                "topics": [
+                    {"topic": one.topic, "offsets": one.offsets, "bytes": one.bytes}
+                    for one in found.topics
+                ],
+            }
+        )
+        return
+    if not windows:
+        click.echo(f"Nothing is due for {settings.application_id}. {next_close(settings)}")
+        return
+    title = f"{settings.application_id}: {_windows(found.windows)} would be backed up"
+    rows = [[one.topic, one.offsets, one.bytes] for one in found.topics]
+    print_table(title, ["topic", "offsets to read", "bytes, as Kafka stores them"], rows)
+    words = in_words(found.bytes, found.offsets, found.pace)
+    click.echo(f"To be read: {words}. Nothing was written.")
 
 
 def _run(

@@ -15,7 +15,7 @@ import click
 from kstreams_assets.backup.follow import Follower, FollowerStatus, status_of, trouble_of
 from kstreams_assets.backup.follow import follow as follow_all
 from kstreams_assets.cli import exit_codes
-from kstreams_assets.cli.options import app_options, apps_options
+from kstreams_assets.cli.options import app_options, apps_options, limit_options
 from kstreams_assets.cli.output import print_json, print_table
 from kstreams_assets.cli.spark_run import spark_run
 from kstreams_assets.metrics.collect import Scrape
@@ -28,6 +28,7 @@ _SCRAPE_S = 8.0
 
 @click.group(invoke_without_command=True)
 @apps_options
+@limit_options("backup")
 @click.option(
     "--every",
     "every_s",

@@ -2,11 +2,13 @@
 
 import functools
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import click
 
+from kstreams_assets.app_file.blocks import LEAST_RATE
 from kstreams_assets.app_file.read import load_settings
 from kstreams_assets.errors import ConfigurationError
 from kstreams_assets.settings import ApplicationSettings
@@ -58,6 +60,71 @@ def app_options(command: Callable[..., None]) -> Callable[..., None]:
     ):
         decorated = option(decorated)
     return decorated
+
+
+def limit_options(job: Literal["backup", "restore"]) -> Callable[..., Callable[..., None]]:
+    """--bytes-per-second, --broker-bytes-per-second and --tasks: they replace the YAML's.
+
+    The command has the options of `app_options` or `apps_options` as well, which go above.
+    """
+
+    def limited(settings: ApplicationSettings, **said: int | None) -> ApplicationSettings:
+        given = {name: value for name, value in said.items() if value is not None}
+        if job == "backup":
+            return replace(settings, backup=replace(settings.backup, **given))
+        return replace(settings, restore=replace(settings.restore, **given))
+
+    def decorator(command: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(command)
+        def with_limits(
+            bytes_per_s: int | None,
+            broker_bytes_per_s: int | None,
+            tasks: int | None,
+            **rest: Any,  # noqa: ANN401 - whatever options the command has of its own
+        ) -> None:
+            def of(settings: ApplicationSettings) -> ApplicationSettings:
+                return limited(
+                    settings,
+                    bytes_per_s=bytes_per_s,
+                    broker_bytes_per_s=broker_bytes_per_s,
+                    tasks=tasks,
+                )
+
+            if "settings" in rest:
+                rest["settings"] = of(rest["settings"])
+            else:
+                rest["all_settings"] = [of(one) for one in rest["all_settings"]]
+            command(**rest)
+
+        verb = "fetch" if job == "backup" else "produce and read back"
+        decorated: Callable[..., None] = with_limits
+        for option, name, least, text in (
+            ("--tasks", "tasks", 1, "How many tasks run at a time; replaces the YAML's."),
+            (
+                "--broker-bytes-per-second",
+                "broker_bytes_per_s",
+                LEAST_RATE,
+                f"Do not {verb} more than this per broker; replaces the YAML's.",
+            ),
+            (
+                "--bytes-per-second",
+                "bytes_per_s",
+                LEAST_RATE,
+                f"Do not {verb} more than this in all; replaces the YAML's.",
+            ),
+        ):
+            variable = f"KSTREAMS_ASSETS_{job}_{option.strip('-').replace('-', '_')}".upper()
+            decorated = click.option(
+                option,
+                name,
+                type=click.IntRange(min=least),
+                envvar=variable,
+                show_envvar=True,
+                help=text,
+            )(decorated)
+        return decorated
+
+    return decorator
 
 
 def apps_options(command: Callable[..., None]) -> Callable[..., None]:

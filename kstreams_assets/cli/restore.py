@@ -11,7 +11,7 @@ import click
 
 from kstreams_assets.cli import exit_codes
 from kstreams_assets.cli.completeness_output import result_document, tell_results
-from kstreams_assets.cli.options import app_options
+from kstreams_assets.cli.options import app_options, limit_options
 from kstreams_assets.cli.output import print_json, print_markdown, print_table
 from kstreams_assets.cli.restore_after import finish, rollback, watch
 from kstreams_assets.cli.restore_groups import group_offsets
@@ -67,6 +67,7 @@ def plan(settings: ApplicationSettings, as_json: bool, request: RestoreRequest) 
 
 @restore.command()
 @app_options
+@limit_options("restore")
 @request_options
 def run(settings: ApplicationSettings, as_json: bool, request: RestoreRequest) -> None:
     """Restore, verify, evaluate completeness rules, and commit the group offsets.

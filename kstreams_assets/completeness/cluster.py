@@ -111,6 +111,7 @@ class ClusterContents:
             connection=self._cluster.connection,
             settings=self._settings.backup,
             spark=lambda: self._spark.spark_session,
+            throttle=self._settings.throttle_of_restores,
         )
 
     def scrub(self, text: str) -> str:

@@ -7,7 +7,7 @@ from enum import IntEnum
 from typing import Any, TypeVar
 
 import kafka.errors as client_errors
-from kafka.protocol.admin import DeleteRecordsRequest
+from kafka.protocol.admin import DeleteRecordsRequest, DescribeLogDirsRequest
 from kafka.protocol.api_message import ApiMessage
 from kafka.protocol.consumer import ListOffsetsRequest
 
@@ -189,6 +189,7 @@ LATEST = -1
 
 _NONE = -1
 _LIST_OFFSETS_VERSION = 7
+_LOG_DIRS_VERSION = 4
 
 
 class Isolation(IntEnum):
@@ -276,6 +277,42 @@ class LogRequests(Requests):
         wanted = dict.fromkeys(partitions, LATEST)
         isolation = Isolation.READ_COMMITTED
         return list_offsets(self._wire, self._leaders, wanted, isolation=isolation)
+
+    def log_sizes(self, partitions: Iterable[TopicPartitionId]) -> Mapping[TopicPartitionId, int]:
+        """Bytes of the logs on their leaders' disks, as far as these tell; else they are absent.
+
+        Needs DESCRIBE on the cluster. A leader that does not answer is left out: this is for
+        estimates.
+        """
+        wanted = list(partitions)
+        found: dict[TopicPartitionId, int] = {}
+        topic = DescribeLogDirsRequest.DescribableLogDirTopic
+        by_leader: defaultdict[int, list[TopicPartitionId]] = defaultdict(list)
+        led = self._leaders.of(wanted, operation="log_sizes", timeout_s=self._wire.timeout_s)
+        for partition, leader in led.items():
+            by_leader[leader].append(partition)
+        for leader, asked in by_leader.items():
+            topics = by_topic((p, p.partition) for p in asked)
+            request = DescribeLogDirsRequest(
+                topics=[topic(topic=name, partitions=numbers) for name, numbers in topics.items()],
+                max_version=_LOG_DIRS_VERSION,
+            )
+            try:
+                response = self._wire.request(
+                    lambda request=request: request,
+                    operation="log_sizes",
+                    node=leader,
+                    retry=False,
+                )
+            except (ClusterUnavailableError, client_errors.IncompatibleBrokerVersion):
+                continue
+            for folder in response.results:
+                for of_topic in folder.topics:
+                    for of_it in of_topic.partitions:
+                        if not of_it.is_future_key:
+                            id_ = TopicPartitionId(of_topic.name, of_it.partition_index)
+                            found[id_] = of_it.partition_size
+        return found
 
     def offsets_for_times(
         self, timestamps_ms: Mapping[TopicPartitionId, int]

@@ -30,6 +30,7 @@ from kstreams_assets.kafka.leaders import (
     list_offsets,
 )
 from kstreams_assets.kafka.raw_batch import RawBatch, RawRecord, decode_records, parse_with_bytes
+from kstreams_assets.kafka.throttle import Throttle
 from kstreams_assets.kafka.wire import TOPIC_NOT_ALLOWED, WireClient, topics_not_allowed
 from kstreams_assets.offsets import OffsetRange, TopicPartitionId
 
@@ -416,10 +417,17 @@ class _Fetching:
     """One partition, fetched from its leader, whoever that is by now."""
 
     def __init__(
-        self, wire: WireClient, leaders: PartitionLeaders, channels: Channels, deadline: _Deadline
+        self,
+        wire: WireClient,
+        leaders: PartitionLeaders,
+        channels: Channels,
+        deadline: _Deadline,
+        throttle: Throttle | None,
     ) -> None:
         self._wire, self._leaders, self._channels = wire, leaders, channels
-        self._deadline = deadline
+        self._deadline, self._throttle = deadline, throttle
+        self._unpaid: tuple[int, int] | None = None
+        """Bytes of the last answer, and the broker they came from."""
         self._node: int | None = None
         """The broker that has been asked and has not answered yet."""
 
@@ -464,6 +472,7 @@ class _Fetching:
 
     def _ask(self, position: int, size: int, isolation: Isolation) -> bool:
         """Whether there is a leader, which is asked then."""
+        self.pay()
         partition = self._deadline.partition
         leaders = self._leaders.of([partition], operation="fetch", timeout_s=self._limit_s())
         node = leaders.get(partition)
@@ -481,7 +490,16 @@ class _Fetching:
         channel.limit(self._limit_s())
         answer = receive_fetch(channel)
         self._node = None
+        self._unpaid = len(answer.records), node
         return answer
+
+    def pay(self) -> None:
+        """Wait until there is time for the next answer; that is no lack of progress."""
+        if self._throttle is not None and self._unpaid is not None:
+            began = time.monotonic()
+            self._throttle.wait(*self._unpaid)
+            self._deadline.at += time.monotonic() - began
+        self._unpaid = None
 
     def _limit_s(self) -> float:
         return max(_LEAST_S, min(self._wire.timeout_s, self._deadline.remaining_s()))
@@ -491,6 +509,7 @@ class RawLogReader(Closing):
     """Reads raw batches of partitions of one cluster, from their leaders.
 
     Needs READ on the topics. Keeps its connections until `close`; usable from one thread at a time.
+    `throttle` is for `scan` and `stream`: `read` has limits of its own.
     """
 
     def __init__(
@@ -498,7 +517,9 @@ class RawLogReader(Closing):
         connection: KafkaConnection,
         *,
         shared: tuple[WireClient, PartitionLeaders] | None = None,
+        throttle: Throttle | None = None,
     ) -> None:
+        self._throttle = throttle
         self._owns_wire = shared is None
         if shared is None:
             wire = WireClient(connection, timeout_s=connection.request_timeout_seconds)
@@ -555,13 +576,16 @@ class RawLogReader(Closing):
         The next ones are on their way meanwhile. The bytes are overwritten when they are asked for.
         """
         deadline = _Deadline(partition, end, deadline_s, time.monotonic() + deadline_s)
+        largest = LARGEST_FETCH_BYTES
+        if self._throttle is not None:
+            largest = min(largest, self._throttle.most_at_once)
         position, size, isolation, empty_answers = (
             start,
-            FIRST_FETCH_BYTES,
+            min(FIRST_FETCH_BYTES, largest),
             Isolation.READ_COMMITTED,
             0,
         )
-        fetching = _Fetching(self._wire, self._leaders, self._channels, deadline)
+        fetching = _Fetching(self._wire, self._leaders, self._channels, deadline, self._throttle)
         try:
             while position < end:
                 answer = fetching.answer(position, size, isolation)
@@ -573,7 +597,7 @@ class RawLogReader(Closing):
                     before, position = position, max(position, batches[-1].header.last_offset + 1)
                     # What lies behind the end is fetched for nothing.
                     wanted = len(answer.records) / (position - before) * (end - position)
-                    size = min(2 * size, LARGEST_FETCH_BYTES, FIRST_FETCH_BYTES + int(wanted))
+                    size = min(2 * size, largest, FIRST_FETCH_BYTES + int(wanted))
                     empty_answers = 0
                     if position < end:
                         fetching.ask(position, size, isolation)
@@ -595,6 +619,7 @@ class RawLogReader(Closing):
                     deadline.check(position, f"the log ends at {answer.high_watermark}")
         finally:
             fetching.leave()
+            fetching.pay()
 
     def read(
         self,

@@ -33,6 +33,7 @@ from kstreams_assets.kafka.channel import Channel, Channels, receive_produce, se
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.kafka.leaders import LATEST, MOVED, PartitionLeaders, list_offsets
 from kstreams_assets.kafka.record_columns import ProducerSequence, batches_of
+from kstreams_assets.kafka.throttle import Throttle
 from kstreams_assets.kafka.wire import TOPIC_NOT_ALLOWED, WireClient
 from kstreams_assets.offsets import TopicPartitionId
 
@@ -58,12 +59,13 @@ class WriterLimits:
     """`delivery_timeout_s` without any acknowledgement end the writing of a partition.
 
     `max_message_bytes` is the target topic's; no batch is larger, except of a single record.
-    `compression` is none, gzip, snappy, lz4 or zstd.
+    `compression` is none, gzip, snappy, lz4 or zstd. Batches are counted as they are sent.
     """
 
     delivery_timeout_s: float
     max_message_bytes: int
     compression: str = "none"
+    throttle: Throttle | None = None
 
 
 class Acknowledged(NamedTuple):
@@ -236,8 +238,17 @@ class _Writing:
         channel = self._channel()
         while self._unsent:
             batch = self._sent[-self._unsent]
+            self._pay(sum(len(part) for part in batch.data))
             send_produce(channel, self._partition, batch.data, timeout_s=self._broker_s())
             self._unsent -= 1
+
+    def _pay(self, size: int) -> None:
+        """Wait until there is time for so many bytes; that is no lack of progress."""
+        throttle = self._writer._limits.throttle  # noqa: SLF001
+        if throttle is not None and self._node is not None:
+            began = time.monotonic()
+            throttle.wait(size, self._node)
+            self._deadline += time.monotonic() - began
 
     def _channel(self) -> Channel:
         """To the leader; kept while it answers."""

@@ -7,11 +7,10 @@ from typing import Final
 
 from kstreams_assets.app.model import TopicRole
 from kstreams_assets.restore.plan import RestorePlan
-from kstreams_assets.restore.report import bytes_text
 from kstreams_assets.restore.run import RestoreResult
 from kstreams_assets.restore.watch import NOT_SEEN_FROM_OUTSIDE
 from kstreams_assets.settings import ApplicationSettings
-from kstreams_assets.texts import duration, iso_time, plain
+from kstreams_assets.texts import bytes_text, duration, iso_time, plain
 from kstreams_assets.warehouse.points import RecoveryPointTable
 from kstreams_assets.warehouse.restores import StoredRestore, StoredTopic
 

@@ -16,6 +16,7 @@ from kstreams_assets.errors import ForeignRecordsError, KStreamsAssetsError, Res
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import CarriedConnection, KafkaConnection
 from kstreams_assets.kafka.record_writer import RecordWriter, WriterLimits
+from kstreams_assets.kafka.throttle import Throttle
 from kstreams_assets.ktables.snapshots_table import SnapshotsTable, require_snapshot, snapshot_error
 from kstreams_assets.layout import Warehouse
 from kstreams_assets.offsets import OffsetRuns, TopicPartitionId
@@ -150,6 +151,7 @@ def produce(
     settings: RestoreSettings,
     log: Callable[[str], None],
     tasks_lock: Path | None = None,
+    throttle: Throttle | None = None,
 ) -> list[PartitionProduced]:
     """Write what is not on the target yet, and wait until all of it is; results in order of works.
 
@@ -165,7 +167,7 @@ def produce(
     began = time.monotonic()
     with KafkaCluster(connection) as cluster:
         ends = _settled_ends(cluster, works)
-        jobs = _jobs(cluster, works, ends, connection, settings)
+        jobs = _jobs(cluster, works, ends, connection, settings, throttle)
         # The largest first: none of them is left for the end.
         order = sorted(range(len(works)), key=lambda index: -works[index].records)
         busy = [index for index in order if works[index].records]
@@ -176,7 +178,9 @@ def produce(
 
                 bundles = _bundles([jobs[index] for index in busy])
                 results = chain.from_iterable(
-                    run_partition_tasks(spark, bundles, _run, lock=tasks_lock)
+                    run_partition_tasks(
+                        spark, bundles, _run, lock=tasks_lock, at_a_time=settings.tasks
+                    )
                 )
                 found = dict(zip(busy, results, strict=True))
         produced = [found.get(index) or _nothing(work) for index, work in enumerate(works)]
@@ -195,6 +199,7 @@ class _Job:
     compression: str
     max_message_bytes: int
     settled_end: int
+    throttle: Throttle | None
 
 
 def _bundles(jobs: Sequence[_Job]) -> list[list[_Job]]:
@@ -223,7 +228,9 @@ def _run(jobs: Sequence[_Job]) -> list[PartitionProduced]:
     from spark_resources.kafka_writer import produce_partition
 
     first = jobs[0]
-    limits = WriterLimits(first.delivery_timeout_s, first.max_message_bytes, first.compression)
+    limits = WriterLimits(
+        first.delivery_timeout_s, first.max_message_bytes, first.compression, first.throttle
+    )
     with RecordWriter(first.connection.opened(), limits) as writer:
         return [produce_partition(job.work, writer, settled_end=job.settled_end) for job in jobs]
 
@@ -234,6 +241,7 @@ def _jobs(
     ends: Mapping[TopicPartitionId, int],
     connection: KafkaConnection,
     settings: RestoreSettings,
+    throttle: Throttle | None,
 ) -> list[_Job]:
     carried = CarriedConnection.of(connection)
     topics = cluster.describe_topics({work.target.topic for work in works})
@@ -245,6 +253,7 @@ def _jobs(
             compression=settings.compression,
             max_message_bytes=int(topics[work.target.topic].effective_configs[_MAX_MESSAGE_BYTES]),
             settled_end=ends[work.target],
+            throttle=throttle,
         )
         for work in works
     ]

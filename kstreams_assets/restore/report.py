@@ -7,7 +7,7 @@ from typing import Any
 
 from kstreams_assets.restore.plan import PartitionPlan, RestorePlan, TopicPlan
 from kstreams_assets.restore.request import ChangelogSource, InputsExtent
-from kstreams_assets.texts import iso_time, plain
+from kstreams_assets.texts import bytes_text, iso_time, plain
 from kstreams_assets.warehouse.restores import RestoreMode
 
 _MODES: Mapping[RestoreMode, str] = {
@@ -15,7 +15,6 @@ _MODES: Mapping[RestoreMode, str] = {
     RestoreMode.REBUILD: "rebuild from input: everything is recomputed",
     RestoreMode.INPUTS_UNTIL: "rebuild from input up to the point: everything is recomputed",
 }
-_UNITS = ("B", "kB", "MB", "GB", "TB")
 
 
 def markdown(plan: RestorePlan, *, now_ms: int | None = None) -> str:
@@ -76,14 +75,6 @@ def document(plan: RestorePlan, *, now_ms: int | None = None) -> dict[str, Any]:
         "placed": [asdict(topic) for topic in plan.placed],
         "notes": list(plan.notes),
     }
-
-
-def bytes_text(count: int) -> str:
-    """A size for people, in powers of 1000."""
-    size, unit = float(count), 0
-    while size >= 1000 and unit < len(_UNITS) - 1:
-        size, unit = size / 1000, unit + 1
-    return f"{count} B" if unit == 0 else f"{size:.1f} {_UNITS[unit]}"
 
 
 def _heading(plan: RestorePlan) -> str:

@@ -22,6 +22,7 @@ from kstreams_assets.restore.target import restore_lock
 from kstreams_assets.restore.verify import verify
 from kstreams_assets.settings import ApplicationSettings
 from kstreams_assets.store import StorePath
+from kstreams_assets.texts import bytes_text, duration
 from kstreams_assets.warehouse.point import GroupOffset, RecoveryPoint
 from kstreams_assets.warehouse.points import RecoveryPointTable
 from kstreams_assets.warehouse.restores import (
@@ -157,6 +158,7 @@ class _Run:
         sources = [p.source for t in plan.topics if t.snapshot is None for p in t.partitions]
         with staged_saved_records(warehouse, plan.restore_id, self._point, sources) as saved:
             works = self._works(saved, self._stage_snapshots())
+            self._announce()
             with self._timed("produce"):
                 produced = produce(
                     session,
@@ -165,6 +167,7 @@ class _Run:
                     settings=self._settings.restore,
                     log=self._log,
                     tasks_lock=lock.tasks,
+                    throttle=self._settings.throttle_of_restores,
                 )
                 OffsetMapsTable(warehouse).record(plan.application_id, plan.restore_id, produced)
                 self._store(
@@ -183,6 +186,8 @@ class _Run:
                     extent=plan.request.verify,
                     log=self._log,
                     accept_replaced_timestamps=plan.request.accept_replaced_timestamps,
+                    throttle=self._settings.throttle_of_restores,
+                    tasks=self._settings.restore.tasks,
                 )
                 failed, verified = RestoreState.FAILED_VERIFICATION, RestoreState.VERIFIED
                 self._store(
@@ -193,6 +198,16 @@ class _Run:
         return RestoreResult(
             self._restore, tuple(produced), found.partitions, found.problems, self._took_s
         )
+
+    def _announce(self) -> None:
+        """Say before it begins how long it takes at least."""
+        limit, size = self._settings.restore.bytes_per_s, self._plan.bytes
+        if limit is not None:
+            at_least = duration(round(1000 * size / limit))
+            self._log(
+                f"About {bytes_text(size)} are to be written at {bytes_text(limit)}/s (the"
+                f" throttle): {at_least}, and reading them back takes as long."
+            )
 
     def _stage_snapshots(self) -> Mapping[TopicPartitionId, StorePath]:
         snapshots = self._plan.from_snapshots

@@ -19,10 +19,10 @@ from kstreams_assets.ktables.snapshots_table import SnapshotsTable, snapshot_pro
 from kstreams_assets.ktables.table import open_table
 from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.restore.plan import SnapshotSource
-from kstreams_assets.restore.report import bytes_text
 from kstreams_assets.restore.selection import WantedTopic
 from kstreams_assets.settings import ApplicationSettings
 from kstreams_assets.store import StorePath, readable
+from kstreams_assets.texts import bytes_text
 from kstreams_assets.warehouse.contents import Holding, NotedFacts
 from kstreams_assets.warehouse.ledger import Ledger
 from kstreams_assets.warehouse.point import PartitionCut, RecoveryPoint, WantedPartition

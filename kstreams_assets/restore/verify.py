@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import CarriedConnection, KafkaConnection
+from kstreams_assets.kafka.throttle import Throttle
 from kstreams_assets.offsets import OffsetRange, OffsetRuns, TopicPartitionId
 from kstreams_assets.restore.plan import TopicPlan
 from kstreams_assets.settings import VerifyExtent
@@ -88,12 +89,14 @@ def verify(
     extent: VerifyExtent,
     log: Callable[[str], None],
     accept_replaced_timestamps: bool = False,
+    throttle: Throttle | None = None,
+    tasks: int | None = None,
 ) -> VerifyResult:
     """Read the target back as far as `extent` says, and compare it with the backup.
 
     `topics` and `stored` are the plan's topics and what was made of them. With
     `accept_replaced_timestamps` the timestamps of records that have 0 or below in the backup are
-    not compared, but counted.
+    not compared, but counted. `tasks` are read back at a time.
 
     Raises:
         KafkaError: Its subclasses say why the target could not be read.
@@ -113,8 +116,8 @@ def verify(
         records = sum(len(stretch) for reading in readings for stretch in reading.stretches)
         log(f"Reading back {records:,} records of {len(present)} partitions (verify: {extent}).")
         carried = CarriedConnection.of(connection)
-        task = ReadBackTask(carried, connection.request_timeout_seconds)
-        found = run_partition_tasks(spark, _bundles(readings), task)
+        task = ReadBackTask(carried, connection.request_timeout_seconds, throttle)
+        found = run_partition_tasks(spark, _bundles(readings), task, at_a_time=tasks)
         by_target = {verified.target: verified for bundle in found for verified in bundle}
         partitions = tuple(by_target.get(w.target) or _uncompared(w) for w in present)
         problems = [

@@ -28,6 +28,19 @@ def test_results_come_in_order_of_items(spark: SparkSessionResource) -> None:
     assert os.getpid() not in {pid for _, pid in results}
 
 
+@pytest.mark.parametrize("at_a_time", [1, 2])
+def test_no_more_run_at_a_time_than_asked_for(spark: SparkSessionResource, at_a_time: int) -> None:
+    def task(item: int) -> tuple[int, float, float]:
+        began = time.time()
+        time.sleep(0.2)
+        return item, began, time.time()
+
+    found = run_partition_tasks(spark.spark_session, range(5), task, at_a_time=at_a_time)
+    assert [item for item, _, _ in found] == [*range(5)]
+    most = max(sum(b <= began < e for _, b, e in found) for _, began, _ in found)
+    assert most == at_a_time
+
+
 def test_nothing_to_do_starts_nothing() -> None:
     assert run_partition_tasks(None, [], str) == []  # pyright: ignore[reportArgumentType]
 

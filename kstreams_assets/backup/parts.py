@@ -1,0 +1,68 @@
+"""Cuts what is to be read of a large window into parts, each a commit: a kill costs one of them.
+
+A part is an increment that ends anywhere, not at a recovery point. Its time is one millisecond of
+the window's, so that parts and increments follow each other in time as they do in offsets.
+"""
+
+from dataclasses import replace
+from typing import Final
+
+from kstreams_assets.backup.amounts import Amounts
+from kstreams_assets.backup.planner import RunPlan
+from kstreams_assets.settings import BackupSettings
+from kstreams_assets.warehouse.spans import SpanPlan, Window
+
+_SHARE: Final = 25
+"""A part is so manyth of what is left, where the settings allow it: 4 % are read twice at most."""
+
+
+def is_large(size: float, settings: BackupSettings) -> bool:
+    """Whether a window of so many bytes is backed up in parts."""
+    return size > max(settings.commit_bytes, 2 * settings.part_bytes)
+
+
+def first_part(
+    plan: RunPlan, rest: Window, amounts: Amounts, settings: BackupSettings
+) -> RunPlan | None:
+    """Of a plan for `rest` alone, what the next commit takes; None where that is all of it.
+
+    Every partition has a share: as many bytes as the others, or all there is of it. So small ones
+    are done with the first part, and those that are read side by side end together.
+    """
+    size = amounts.of(plan.topics)
+    limit = max(settings.part_bytes, min(settings.commit_bytes, size / _SHARE))
+    if size <= 1.5 * limit or rest.end_ms - rest.start_ms < 2:
+        return None
+    part = Window(rest.start_ms, rest.start_ms + 1, rest.key)
+    sizes = [amounts.of_span(span) for topic in plan.topics for span in topic.spans]
+    level = _level(sizes, limit)
+    topics = tuple(
+        replace(
+            topic,
+            window=part,
+            spans=tuple(
+                _cut(span, part, level / max(amounts.of_span(span), 1), topic.to_read > 0)
+                for span in topic.spans
+            ),
+        )
+        for topic in plan.topics
+    )
+    return replace(plan, topics=topics, unread=(), ends_early=True)
+
+
+def _level(sizes: list[float], limit: float) -> float:
+    """Up to how much is taken of each so that all together come to the limit."""
+    left, others = limit, len(sizes)
+    for size in sorted(sizes):
+        if size * others >= left:
+            return left / others
+        left -= size
+        others -= 1
+    return max(sizes, default=0.0)
+
+
+def _cut(span: SpanPlan, part: Window, share: float, is_read: bool) -> SpanPlan:
+    end = span.end
+    if is_read and share < 1:
+        end = min(end, span.read_start + max(1, round(span.to_read * share)))
+    return replace(span, window=part, end=end)
