@@ -485,7 +485,7 @@ class BackupRun:
         _log.info(
             "Reading %d offsets of %d topics for %s.", offsets, len(topics), range_of(windows)
         )
-        from spark_resources.data_files import NewFolder
+        from spark_resources.data_files import NewFolder, remove_unreported
         from spark_resources.span_tasks import edges_of, span_tasks
 
         connection = self.cluster.connection
@@ -501,6 +501,7 @@ class BackupRun:
         except (OffsetOutOfRangeError, TopicNotFoundError, RuntimeError) as error:
             reason = error.problem if isinstance(error, KafkaError) else str(error)
             raise BackupReadError(windows=windows, reason=connection.scrub(reason)) from None
+        remove_unreported(folder, {row["name"] for one in done for row in one.rows})
         looks = {
             SpanId(window, TopicPartitionId(topic, number)): Look(tally)
             for one in done
