@@ -255,7 +255,8 @@ class _Place:
                 return
             class_path("spark")
             find_java()
-            read_secret(settings)
+            if not is_local(settings.master):
+                read_secret(settings)
             self.told.unlink(missing_ok=True)
             with self.log.open("wb") as log:
                 process = subprocess.Popen(

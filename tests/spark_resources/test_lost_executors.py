@@ -172,7 +172,7 @@ def test_a_backup(
     for number, moment_s in enumerate(_moments(duration_s)):
         if killed == KILLS:
             break
-        spark_cluster.await_executors()
+        spark_cluster.await_executors(spark.spark_session)
         settings = _warehouse_at(source, tmp_path / str(number))
         at = time.monotonic() + moment_s
         run = Run(lambda settings=settings: _back_up(settings, source, spark))
@@ -212,7 +212,7 @@ def test_a_restore(
         for _ in range(_MOST_ATTEMPTS):
             if killed == KILLS:
                 break
-            spark_cluster.await_executors()
+            spark_cluster.await_executors(spark.spark_session)
             restoring = _restoring(source, tmp_path)
             share = (killed + 0.2) / KILLS
             run = Run(lambda restoring=restoring: restoring.run(spark))
@@ -235,7 +235,7 @@ def test_a_restore_whose_executor_hangs_and_goes_on_afterwards(
     tmp_path: Path,
 ) -> None:
     """As a machine that is suspended: its task is in the middle of writing when it wakes up."""
-    spark_cluster.await_executors()
+    spark_cluster.await_executors(spark.spark_session)
     restoring = _restoring(source, tmp_path)
     with KafkaCluster(source.settings.connection) as target:
         run = Run(lambda: restoring.run(spark))
@@ -285,7 +285,7 @@ def test_a_snapshot(
     for moment_s in _moments(duration_s):
         if killed == KILLS:
             break
-        spark_cluster.await_executors()
+        spark_cluster.await_executors(spark.spark_session)
         at = time.monotonic() + moment_s
         run = Run(make)
         killed += _kill_one(spark_cluster, run, moment=lambda at=at: time.monotonic() >= at)

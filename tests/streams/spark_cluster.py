@@ -11,9 +11,11 @@ from typing import Self
 
 import psutil
 import pyspark
+from pyspark.sql import SparkSession
 
 from kstreams_assets.local.process import GuardedProcess
 from spark_resources.java import PASSED_ON, find_java
+from spark_resources.partition_tasks import run_partition_tasks
 
 WORKERS = 2
 _START_S = 180.0
@@ -84,12 +86,17 @@ class StandaloneCluster:
         ]
         return [one.pid for one in sorted(found, key=lambda one: one.create_time())]
 
-    def await_executors(self) -> None:
-        """Wait until each worker has an executor that has run a task."""
+    def await_executors(self, spark: SparkSession) -> None:
+        """Wait until each worker has an executor that takes tasks."""
+
+        def executor(_: int) -> int:
+            time.sleep(0.3)  # else one of them does it all
+            daemon = psutil.Process(os.getppid())
+            return daemon.ppid()
+
         deadline = time.monotonic() + _START_S
-        while len([pid for pid in self.executors() if python_workers_of(pid)]) < WORKERS:
+        while len({*run_partition_tasks(spark, range(2 * WORKERS), executor)}) < WORKERS:
             assert time.monotonic() < deadline, self.log_tail()
-            time.sleep(0.1)
 
     def logs(self) -> str:
         """All that master, workers and executors have printed."""
