@@ -626,6 +626,19 @@ class ForeignRecordsError(RestoreError):
         self.partition = partition
 
 
+class OvertakenError(RestoreError):
+    """Another attempt of the same restore writes a target partition, so this one must not."""
+
+    def __init__(self, *, partition: str, source_offset: int) -> None:
+        super().__init__(
+            f"Another attempt of this restore has written the record with source offset"
+            f" {source_offset} to {partition}, or will write one before it.",
+            remedy="Run the restore again: it goes on where they have come to.",
+        )
+        self.partition = partition
+        self.source_offset = source_offset
+
+
 class NotCaughtUpError(RestoreError):
     """The application was not seen to run and to have read everything on its new cluster.
 

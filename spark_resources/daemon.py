@@ -10,6 +10,8 @@ from typing import Final
 
 from pyspark.daemon import manager
 
+from kstreams_assets.lease import keep_private
+
 _LOADED: Final = (
     "pyspark.worker",
     "spark_resources.kafka_writer",
@@ -20,6 +22,8 @@ _LOADED: Final = (
 for _name in _LOADED:
     import_module(_name)
 
+# An executor of a cluster has the mask of whoever started its worker.
+keep_private()
 # Else the first look for cycles in each worker would copy the memory that it shares.
 gc.freeze()
 

@@ -4,7 +4,7 @@ import itertools
 import json
 import uuid
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -308,6 +308,17 @@ def kept_file(
         "about": json.dumps({"partition": partition, "odd_timestamps": odd}),
     }
     return pa.RecordBatch.from_pylist([row], schema=WRITTEN)
+
+
+def remove_unreported(folder: StorePath, names: Container[str]) -> None:
+    """Delete the files of a folder that no successful task has reported.
+
+    The task of a lost executor leaves some, and Spark runs it again. If that one still writes, what
+    it ends later stays: nothing will ever refer to it.
+    """
+    for file in folder.glob("*.parquet"):
+        if file.name not in names:
+            file.unlink(missing_ok=True)
 
 
 def _leaves(schema: pa.Schema) -> list[str]:

@@ -28,6 +28,15 @@ from typing import IO, Any, Final
 
 from kstreams_assets.errors import ConfigurationError, EngineError
 from kstreams_assets.lease import keep_private
+from spark_resources.executors import (
+    PACKAGES,
+    ROOT,
+    SECRET_SETTING,
+    cluster_settings,
+    is_local,
+    read_secret,
+    write_package_archive,
+)
 from spark_resources.jars import JARS_VARIABLE, class_path, jars_directory, jars_home
 from spark_resources.java import PASSED_ON, find_java
 from spark_resources.settings import SparkSettings
@@ -36,16 +45,18 @@ ENGINES_VARIABLE: Final = "KSTREAMS_ASSETS_ENGINES"
 """The folder in which engines are told of, if it is not the default one."""
 _TOKEN_VARIABLE: Final = "SPARK_CONNECT_AUTHENTICATE_TOKEN"  # noqa: S105 (a name)
 _START_S: Final = 120.0
+_EXECUTOR_S: Final = 120.0
+"""How much longer the first executor of a cluster may take."""
+_SETTLE_S: Final = 3.0
+_BY_DEMAND: Final = "spark.dynamicAllocation.enabled"
 _STOP_S: Final = 30.0
 _POLL_S: Final = 0.05
 _LOOK_S: Final = 1.0
-_PACKAGES: Final = ("kstreams_assets", "spark_resources")
 _STARTED_WITH: Final = {*SparkSettings.model_fields} - {
     "remote",
     "engine_idle_s",
     "shuffle_partitions",  # of a session
 }
-_ROOT: Final = Path(__file__).resolve().parents[1]
 _LOG4J: Final = Path(__file__).with_name("log4j2.properties")
 _REDACTED: Final = "(?i)secret|password|token|access[.]?key|jaas|private|ssl[.].*key"
 """Spark's default leaves the PEM key of a Kafka client readable in logs and plans."""
@@ -99,7 +110,8 @@ def lease(settings: SparkSettings) -> Lease:
         JarsMissingError, JavaNotFoundError: It cannot be started.
     """
     code, place = _code(), _Place.of(settings)
-    deadline = time.monotonic() + _START_S
+    start_s = _start_s(settings)
+    deadline = time.monotonic() + start_s
     while True:
         for other in [place, *_places()]:
             engine = other.engine()
@@ -109,7 +121,7 @@ def lease(settings: SparkSettings) -> Lease:
             if taken is not None:
                 return taken
         if time.monotonic() >= deadline:
-            raise EngineError(f"No engine was found or started within {_START_S:.0f} s", place.log)
+            raise EngineError(f"No engine was found or started within {start_s:.0f} s", place.log)
         place.start(settings)
 
 
@@ -154,7 +166,7 @@ def _code() -> str:
     facts = {
         "jars": str(jars_directory("spark")),
         "python": sys.executable,
-        "code": [_stamp(package) for package in _PACKAGES],
+        "code": [_stamp(package) for package in PACKAGES],
     }
     return _word(facts)
 
@@ -243,6 +255,8 @@ class _Place:
                 return
             class_path("spark")
             find_java()
+            if not is_local(settings.master):
+                read_secret(settings)
             self.told.unlink(missing_ok=True)
             with self.log.open("wb") as log:
                 process = subprocess.Popen(
@@ -262,19 +276,25 @@ class _Place:
             }
             with process.stdin as stdin:
                 stdin.write(json.dumps(task).encode())
-            deadline = time.monotonic() + _START_S
+            start_s = _start_s(settings)
+            deadline = time.monotonic() + start_s
             while self.engine() is None:
                 if process.poll() is not None:
                     raise EngineError("The engine ended while it started", self.log)
                 if time.monotonic() >= deadline:
                     process.kill()
-                    raise EngineError(f"The engine did not start in {_START_S:.0f} s", self.log)
+                    raise EngineError(f"The engine did not start in {start_s:.0f} s", self.log)
                 time.sleep(_POLL_S)
+
+
+def _start_s(settings: SparkSettings) -> float:
+    """How long its start may take."""
+    return _START_S if is_local(settings.master) else _START_S + _EXECUTOR_S
 
 
 def _stamp(package: str) -> tuple[str, int]:
     """Which code a package has."""
-    folder = _ROOT / package
+    folder = ROOT / package
     return str(folder), max(file.stat().st_mtime_ns for file in folder.rglob("*.py"))
 
 
@@ -282,7 +302,7 @@ def _environment() -> dict[str, str]:
     """What an engine gets: it outlives the process that starts it, and its secrets."""
     told = {name: value for name in PASSED_ON if (value := os.environ.get(name))}
     # Spark's workers find these packages where this process does.
-    path = os.pathsep.join([str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     jars, engines = str(jars_home().absolute()), str(_folder().absolute())
     return {**told, "PYTHONPATH": path, JARS_VARIABLE: jars, ENGINES_VARIABLE: engines}
 
@@ -318,7 +338,7 @@ def main() -> None:
     with _lock(place.file("alive"), fcntl.LOCK_EX) as alive:
         if alive is None:
             return
-        server = _Server(settings)
+        server = _Server(settings, place.file("zip"))
         try:
             told = asdict(server.engine(place.key, task["code"], task["settings"]))
             _write(place.told, json.dumps(told))
@@ -337,8 +357,9 @@ def _write(path: Path, text: str) -> None:
 class _Server:
     """A JVM with a Spark context that Connect clients share."""
 
-    def __init__(self, settings: SparkSettings) -> None:
+    def __init__(self, settings: SparkSettings, archive: Path) -> None:
         from pyspark import SparkConf, SparkContext
+        from pyspark.java_gateway import launch_gateway
 
         java = find_java()
         self._idle_s = settings.engine_idle_s
@@ -347,12 +368,24 @@ class _Server:
         os.environ[_TOKEN_VARIABLE] = self._token
         # pyspark's launcher and its workers take these from the environment only.
         os.environ["JAVA_HOME"] = str(java.home)
-        os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+        os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+        os.environ["PYSPARK_PYTHON"] = settings.cluster_python or sys.executable
         conf = SparkConf(loadDefaults=False)
-        for name, value in launch_settings(settings, self._port).items():
+        for name, value in launch_settings(settings, self._port, archive).items():
             conf.set(name, value)
-        self._context = SparkContext(conf=conf)
+        on_cluster = not is_local(settings.master)
+        if on_cluster:
+            write_package_archive(archive)
+        self._archive = archive
+        gateway = launch_gateway(conf)
+        secret = read_secret(settings) if on_cluster else None
+        if secret is not None:
+            # Not before: pyspark hands settings to the JVM as arguments, which everybody can read.
+            conf.set(SECRET_SETTING, secret)
+        self._context = SparkContext(gateway=gateway, conf=conf)
         self._jvm: Any = self._context._jvm  # noqa: SLF001 - no public way to the driver's JVM
+        if on_cluster and self._context.getConf().get(_BY_DEMAND) != "true":
+            self._await_executor(settings.master)
 
     def engine(self, key: str, code: str, settings: Mapping[str, Any]) -> Engine:
         """What clients are told."""
@@ -384,10 +417,28 @@ class _Server:
     def stop(self) -> None:
         """End the JVM."""
         self._context.stop()
+        self._archive.unlink(missing_ok=True)
+
+    def _await_executor(self, master: str) -> None:
+        """Else the first job would wait for ever where none can start, and nobody would know.
+
+        Those that come soon after the first one are waited for: jobs are cut for their cores.
+        """
+        context: Any = self._context
+        status = context._jsc.sc().statusTracker()  # noqa: SLF001
+        begun, changed = 0, time.monotonic()
+        while begun == 0 or time.monotonic() - changed < _SETTLE_S:
+            found = len(status.getExecutorInfos()) - 1  # without the engine itself
+            if found != begun:
+                begun, changed = found, time.monotonic()
+            if begun == 0 and time.monotonic() - changed >= _EXECUTOR_S:
+                self.stop()
+                raise SystemExit(f"No executor of {master} has begun within {_EXECUTOR_S:.0f} s.")
+            time.sleep(_POLL_S)
 
 
 def _cores(master: str) -> int:
-    """Of a local master; for another one it is only what is assumed."""
+    """Of a local master."""
     told = re.fullmatch(r"local\[(\d+)(?:,\d+)?\]", master)
     return int(told[1]) if told else os.cpu_count() or 1
 
@@ -407,8 +458,8 @@ def _class_data(archive: Path) -> list[str]:
     return [f"-XX:{use}={archive.absolute()}", "-Xlog:cds=error", "-Xlog:cds+dynamic=error"]
 
 
-def launch_settings(settings: SparkSettings, port: int) -> Mapping[str, str]:
-    """Settings of Spark with which an engine starts."""
+def launch_settings(settings: SparkSettings, port: int, archive: Path) -> Mapping[str, str]:
+    """Settings of Spark with which an engine starts; `archive` is the code that executors get."""
     options = [
         "-XX:+UseParallelGC",
         "-Duser.timezone=UTC",
@@ -421,14 +472,11 @@ def launch_settings(settings: SparkSettings, port: int) -> Mapping[str, str]:
     return {
         "spark.app.name": "kstreams-assets",
         "spark.master": settings.master,
-        "spark.default.parallelism": str(_cores(settings.master)),
         "spark.driver.memory": settings.driver_memory,
         "spark.driver.extraClassPath": class_path("spark"),
         "spark.driver.extraJavaOptions": " ".join(options),
         # Hadoop sets the modes of files and folders itself, whatever the umask of the JVM is.
         "spark.hadoop.fs.permissions.umask-mode": "077",
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.speculation": "false",
@@ -450,7 +498,20 @@ def launch_settings(settings: SparkSettings, port: int) -> Mapping[str, str]:
         # Sessions have no code of their own; with it each would start Python workers of its own.
         "spark.sql.artifact.isolation.enabled": "false",
         **settings.session_settings(),
+        **(
+            _local_settings(settings.master)
+            if is_local(settings.master)
+            else cluster_settings(settings, archive)
+        ),
         **{name: str(value) for name, value in settings.spark_config.items()},
+    }
+
+
+def _local_settings(master: str) -> Mapping[str, str]:
+    return {
+        "spark.default.parallelism": str(_cores(master)),
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
     }
 
 

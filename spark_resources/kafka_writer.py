@@ -2,15 +2,21 @@
 
 After any failure, and after a kill at any moment, the target holds the first so many records in
 order and nothing else (see `record_writer`), so that counting them says where to go on.
+
+Spark starts the task of a lost executor anew, and the lost one may still write, or go on writing
+after a pause of any length. All attempts of a run have one producer id, so the broker takes each
+record once and in order, whoever sends it. Where they meet, the later attempt waits until the
+earlier one is still; an earlier one gives up.
 """
 
 import time
+from math import inf
 from typing import Final
 
 import numpy as np
 from pyspark import TaskContext
 
-from kstreams_assets.errors import ForeignRecordsError
+from kstreams_assets.errors import ForeignRecordsError, OvertakenError
 from kstreams_assets.kafka.record_writer import RecordWriter
 from kstreams_assets.offsets import OffsetRuns, merge_runs, runs_of
 from kstreams_assets.warehouse.restores import PartitionProduced
@@ -26,16 +32,17 @@ def records_there(work: PartitionWork, writer: RecordWriter, *, settled_end: int
 
     They are the first ones, since only this restore writes the partition. Looks again after a
     second until the end moves no more, except where the caller has seen that already
-    (`settled_end`).
+    (`settled_end`). Behind an earlier attempt of this run it looks for as long as that one writes.
 
     Raises:
         ForeignRecordsError: The end cannot be this restore's, or moves on and on.
         ClusterUnavailableError, TopicNotFoundError, AuthorizationFailedError (DESCRIBE).
     """
     end = writer.end(work.target)
-    if end != settled_end or _is_second_attempt():
-        end = _settled(work, writer, end)
     most = work.base_offset + work.records
+    if end != settled_end or is_second_attempt():
+        limit_s = inf if is_second_attempt() else _SETTLE_LIMIT_S
+        end = _settled(work, writer, end, most=most, limit_s=limit_s)
     if end < work.base_offset:
         problem = f"it ends at {end}, below {work.base_offset} where the restore began"
     elif end > most:
@@ -45,9 +52,11 @@ def records_there(work: PartitionWork, writer: RecordWriter, *, settled_end: int
     raise ForeignRecordsError(partition=str(work.target), problem=problem)
 
 
-def _settled(work: PartitionWork, writer: RecordWriter, end: int) -> int:
-    deadline = time.monotonic() + _SETTLE_LIMIT_S
-    while True:
+def _settled(
+    work: PartitionWork, writer: RecordWriter, end: int, *, most: int, limit_s: float
+) -> int:
+    deadline = time.monotonic() + limit_s
+    while end < most or limit_s < inf:
         check_stop()
         before = end
         time.sleep(_SETTLE_S)
@@ -57,12 +66,13 @@ def _settled(work: PartitionWork, writer: RecordWriter, end: int) -> int:
         if time.monotonic() > deadline:
             raise ForeignRecordsError(
                 partition=str(work.target),
-                problem=f"it grew for {_SETTLE_LIMIT_S:g} s before this attempt wrote anything",
+                problem=f"it grew for {limit_s:g} s before this attempt wrote anything",
             )
+    return end
 
 
-def _is_second_attempt() -> bool:
-    """Whether Spark started the task anew: what the first one sent may still be on its way."""
+def is_second_attempt() -> bool:
+    """Whether Spark started the task anew: the first one may still write."""
     task = TaskContext.get()
     return task is not None and task.attemptNumber() > 0
 
@@ -77,10 +87,23 @@ def produce_partition(
     Raises:
         ForeignRecordsError: The partition ends elsewhere than this restore alone would have left
             it.
+        OvertakenError: A later attempt of the same run writes it.
         RestoreRecordsError: The backup does not give the planned records.
         KStreamsAssetsError: What `RecordWriter.write` raises.
     """
-    resumed = records_there(work, writer, settled_end=settled_end)
+    reached = -1
+    while True:
+        resumed = records_there(work, writer, settled_end=settled_end)
+        try:
+            return _produced(work, writer, resumed)
+        except OvertakenError:
+            # Whoever was quicker has written a record since: else it is none of this restore's.
+            if not is_second_attempt() or resumed <= reached:
+                raise
+            reached = resumed
+
+
+def _produced(work: PartitionWork, writer: RecordWriter, resumed: int) -> PartitionProduced:
     runs: list[OffsetRuns] = []
     end = work.base_offset
     for offsets in work_offsets(work, first=resumed) if resumed else ():

@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from kstreams_assets.app.store_columns import KEY_PARTS
 from kstreams_assets.store import StorePath
 from kstreams_assets.warehouse.committer import NewFile
-from spark_resources.data_files import WRITTEN_DDL, NewFolder, SnapshotFile
+from spark_resources.data_files import WRITTEN_DDL, NewFolder, SnapshotFile, remove_unreported
 from spark_resources.failures import spark_failures
 from spark_resources.ktable_columns import with_decoded_columns
 from spark_resources.ktable_rows import Newest, chosen_rows, newest_rows, read_source
@@ -87,12 +87,8 @@ def write_files(rows: DataFrame, write: ArrowTask, folder: StorePath) -> list[Ne
     """
     with _batches_of(rows.sparkSession, _BATCH_RECORDS):
         told = rows.mapInArrow(write, WRITTEN_DDL).collect()
-    files = [NewFile.told(folder, row.asDict()) for row in told]
-    wanted = {file.path for file in files}
-    for file in folder.glob("*.parquet"):
-        if f"{folder.name}/{file.name}" not in wanted:
-            file.unlink()
-    return files
+    remove_unreported(folder, {row["name"] for row in told})
+    return [NewFile.told(folder, row.asDict()) for row in told]
 
 
 @contextmanager

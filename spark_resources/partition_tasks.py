@@ -7,7 +7,7 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar, cast
@@ -16,7 +16,7 @@ import pyarrow as pa
 from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
-from kstreams_assets.errors import KStreamsAssetsError
+from kstreams_assets.errors import KStreamsAssetsError, OvertakenError
 from spark_resources.failures import SPARK_FAILURES, SparkJobError
 
 T = TypeVar("T")
@@ -27,6 +27,7 @@ _SCHEMA = pa.schema([("position", pa.int64()), ("outcome", pa.binary())])
 _END_WAIT_S = 15.0
 """Spark kills the workers of a failed job after two seconds."""
 _POLL_S = 0.05
+_ROUNDS = 3
 _TELLING = re.compile(r"^.*?((?:[\w$]+\.)*\w*(?:Exception|Error): .+)$", re.MULTILINE)
 _WORKER_DIED = "Python worker exited unexpectedly"
 
@@ -36,7 +37,8 @@ class _Signals:
     """Two files by which tasks of one machine and their client know of each other.
 
     A task holds a shared lock on `lock` while it runs, which ends with its process; `stop` appears
-    when the others should end. A task on another machine sees neither, and runs to its end.
+    when the others should end. A task on another machine does not see `stop`, and sees `lock` only
+    in a folder that both share; it runs to its end.
     """
 
     lock: str
@@ -66,8 +68,11 @@ def run_partition_tasks(
     and results are pickled; functions of modules by name, so the workers must have the same
     packages.
     The first failure keeps further items from starting and shows in `check_stop` of those that run;
-    all of them have ended when it is raised (on other machines they may still run). Tasks of this
-    machine hold `lock`, shared, while they run: who waits for it waits for those of a killed run.
+    all of them have ended when it is raised (on other machines they may still run). Tasks that see
+    `lock` hold it, shared, while they run: who waits for it waits for those of a killed run.
+
+    Where an executor is lost, Spark runs its tasks again on another one. The lost ones may still
+    run, unknown to Spark: a task must bear a second one beside it.
 
     Raises:
         KStreamsAssetsError: What a task raised, with its attributes.
@@ -79,7 +84,7 @@ def run_partition_tasks(
         signals = _Signals(str(lock or f"{folder}/lock"), f"{folder}/stop")
         Path(signals.lock).touch()
         try:
-            outcomes = _run(
+            outcomes = _all(
                 spark, [cloudpickle.dumps(item) for item in items], task, signals, at_a_time
             )
         except SPARK_FAILURES as error:
@@ -92,6 +97,31 @@ def run_partition_tasks(
     for failure in sorted(failures, key=lambda failure: failure.at):
         raise failure.error()
     return cast(list[R], outcomes)
+
+
+def _all(
+    spark: SparkSession,
+    items: Sequence[bytes],
+    task: Callable[[T], R],
+    signals: _Signals,
+    at_a_time: int | None,
+) -> list[object]:
+    """The outcomes of all items.
+
+    The task of a lost executor may fail, and stop the others, though nobody waits for it: what it
+    stopped is run again.
+    """
+    outcomes: dict[int, object] = {}
+    for _ in range(_ROUNDS):
+        missing = [position for position in range(len(items)) if position not in outcomes]
+        found = _run(spark, [items[position] for position in missing], task, signals, at_a_time)
+        outcomes |= dict(zip(missing, found, strict=True))
+        failures = [one for one in outcomes.values() if isinstance(one, _Failure)]
+        if not failures or not all(failure.is_stopped for failure in failures):
+            break
+        Path(signals.stop).unlink(missing_ok=True)
+        outcomes = {n: one for n, one in outcomes.items() if not isinstance(one, _Failure)}
+    return [outcomes[position] for position in range(len(items))]
 
 
 def check_stop() -> None:
@@ -134,6 +164,11 @@ class _Failure:
     facts: dict[str, object]
     trace: str
 
+    @property
+    def is_stopped(self) -> bool:
+        """Whether it ended early because another one had failed."""
+        return self.kind is _TaskStoppedError
+
     def error(self) -> Exception:
         """The task's own error if it is one of this project, else a SparkJobError."""
         if issubclass(self.kind, KStreamsAssetsError):
@@ -155,8 +190,9 @@ def _outcome(item: bytes, task: Callable[[T], R], signals: _Signals) -> bytes:
             return cloudpickle.dumps(task(cloudpickle.loads(item)))
     # Whatever a task raises is data here: the driver raises it, without Spark's Java stack.
     except Exception as error:  # noqa: BLE001
-        if not isinstance(error, _TaskStoppedError) and Path(signals.lock).exists():
-            Path(signals.stop).touch()
+        if not isinstance(error, _TaskStoppedError | OvertakenError):
+            with suppress(FileNotFoundError):  # the driver is on another machine, or gone
+                Path(signals.stop).touch()
         late = time.time() if not isinstance(error, _TaskStoppedError) else float("inf")
         failure = _Failure(late, type(error), error.args, error.__dict__, traceback.format_exc())
         return cloudpickle.dumps(failure)
@@ -166,10 +202,12 @@ def _outcome(item: bytes, task: Callable[[T], R], signals: _Signals) -> bytes:
 def _running(signals: _Signals) -> Iterator[None]:
     """Hold the lock that tells the driver of this machine that the task runs."""
     global _signals
-    if not os.path.exists(signals.lock):
+    try:
+        lock = open(signals.lock, "rb")  # noqa: SIM115 (closed below)
+    except FileNotFoundError:
         yield  # the driver is on another machine
         return
-    with open(signals.lock, "rb") as lock:
+    with lock:
         fcntl.flock(lock, fcntl.LOCK_SH)
         _signals = signals
         try:
@@ -182,7 +220,7 @@ def _stop(signals: _Signals) -> None:
     """Tell the tasks to end, and wait until none runs (bounded)."""
     Path(signals.stop).touch()
     deadline = time.monotonic() + _END_WAIT_S
-    with open(signals.lock, "rb") as lock:
+    with open(signals.lock, "ab") as lock:  # NFS locks alone only what may be written
         while time.monotonic() < deadline:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

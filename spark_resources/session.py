@@ -1,13 +1,17 @@
 """The Spark session of a process, by Spark Connect: on this host's engine, or on another server."""
 
 import contextlib
+import tempfile
 import weakref
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from pyspark.errors import PySparkException
 
 from kstreams_assets.errors import ConfigurationError
+from kstreams_assets.store import file_digest
 from spark_resources.engine import Lease, lease
+from spark_resources.executors import is_local, write_package_archive
 from spark_resources.failures import SPARK_FAILURES
 from spark_resources.jars import class_path
 from spark_resources.java import find_java
@@ -22,6 +26,10 @@ if TYPE_CHECKING:
 _RETRIES: Final = 5
 """From 50 ms on, each four times as late as the one before: 17 s."""
 
+
+_MOST_CORES: Final = 100_000
+_CORES: Final = "kstreams_assets.cores"
+"""A setting of ours: what was found out of a server that does not say how many cores it has."""
 
 _LOGGERS: Final = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
 """They print as JSON what is raised anyway."""
@@ -107,6 +115,10 @@ class LazySession:
                 # On this host a server that does not answer is gone: not ten minutes of retries.
                 session.client.set_retry_policies([DefaultPolicy(max_retries=_RETRIES)])
             configure(session, self._settings.session_settings())
+            if self._settings.remote:
+                _send_packages(session)
+            if self._is_elsewhere:
+                self._fit_to(session, _ask_cores(session))
         except PySparkException as error:
             raise ConfigurationError(
                 f"Spark Connect at {_without_token(url)} cannot be used: {_first_line(error)}.",
@@ -115,6 +127,29 @@ class LazySession:
                 " (`kstreams-assets engine status`).",
             ) from None
         return session
+
+    @property
+    def _is_elsewhere(self) -> bool:
+        """Whether tasks run on other machines than the server."""
+        return self._lease is None or not is_local(self._lease.engine.settings["master"])
+
+    def _fit_to(self, session: "SparkSession", cores: int) -> None:
+        """Keep all cores of a cluster busy."""
+        fitting = {_CORES: str(cores)}
+        if "shuffle_partitions" not in self._settings.model_fields_set:
+            most = max(cores, self._settings.shuffle_partitions)
+            fitting["spark.sql.shuffle.partitions"] = str(most)
+        configure(session, fitting)
+
+
+def _send_packages(session: "SparkSession") -> None:
+    """Give Python on a server's executors the code that its client has."""
+    with tempfile.TemporaryDirectory(prefix="kstreams-assets-") as folder:
+        archive = Path(folder) / "packages.zip"
+        write_package_archive(archive)
+        # Servers refuse another file of the same name.
+        named = archive.with_name(f"kstreams-assets-{file_digest(archive)[:16]}.zip")
+        session.addArtifacts(str(archive.rename(named)), pyfile=True)
 
 
 def configure(session: "SparkSession", settings: "Mapping[str, str]") -> None:
@@ -139,8 +174,17 @@ def end_session(beside: "SparkSession") -> None:
 
 def cores_of(session: "SparkSession") -> int:
     """How many tasks the server runs at the same time, as far as it says so."""
-    known = session.conf.get("spark.default.parallelism", None)
-    return int(known or session.conf.get("spark.sql.shuffle.partitions") or 1)
+    for name in (_CORES, "spark.default.parallelism", "spark.sql.shuffle.partitions"):
+        told = session.conf.get(name, None)
+        if told:
+            return int(told)
+    return 1
+
+
+def _ask_cores(session: "SparkSession") -> int:
+    """Count them: so many parts has what nothing else divides. Clients have no other way."""
+    parts = session.range(_MOST_CORES).selectExpr("spark_partition_id() AS part")
+    return int(parts.groupBy().max("part").collect()[0][0]) + 1
 
 
 def _without_token(url: str) -> str:

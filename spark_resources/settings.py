@@ -19,11 +19,24 @@ class SparkSettings(BaseModel):
         default_factory=dict,
         description="Further Spark settings, passed unchanged. Secrets do not belong here.",
     )
-    master: str = Field(default="local[*]", description="Spark master URL.")
+    master: str = Field(
+        default="local[*]",
+        description="Spark master URL: local[*] runs tasks in the engine itself, spark://host:port"
+        " on a standalone cluster.",
+    )
+    cluster_secret_file: str | None = Field(
+        default=None,
+        description="A file with the secret (spark.authenticate.secret) that a standalone cluster"
+        " and the engine share.",
+    )
+    cluster_python: str | None = Field(
+        default=None,
+        description="The Python of the cluster's workers, where it is not at the path of this one.",
+    )
     remote: str | None = Field(
         default=None,
         description="Spark Connect URL (sc://host:port) of a server that somebody else runs, with"
-        " the same jars and packages; no engine is started then.",
+        " the same jars and Python packages; no engine is started then.",
     )
     driver_memory: str = Field(default="2g", description="Heap of the driver JVM.")
     shuffle_partitions: int = Field(default=4, description="Tasks after a shuffle.")

@@ -664,7 +664,7 @@ class BackupRun:
         _log.info(
             "Reading %d offsets of %d topics for %s.", offsets, len(topics), range_of(windows)
         )
-        from spark_resources.data_files import NewFolder
+        from spark_resources.data_files import NewFolder, remove_unreported
         from spark_resources.span_tasks import edges_of, span_tasks
 
         connection = self.cluster.connection
@@ -683,6 +683,7 @@ class BackupRun:
             reason = error.problem if isinstance(error, KafkaError) else str(error)
             raise BackupReadError(windows=windows, reason=connection.scrub(reason)) from None
         _log.info("Read in %.1f s.", time.monotonic() - began)
+        remove_unreported(folder, {row["name"] for one in done for row in one.rows})
         looks = {
             SpanId(window, TopicPartitionId(topic, number)): Look(tally)
             for one in done

@@ -4,7 +4,9 @@ A client of our own, since those for Python take each record as an object of its
 send a timestamp of 0. What a partition holds after any failure, or after a kill at any moment, is a
 beginning of what was to be written, each record once and in order: a batch that is not acknowledged
 is sent again under the same number, by which the broker knows it, and the broker takes none before
-the one that comes first.
+the one that comes first. The number of a record is the target offset it must get: of several
+writers that have the same producer id and write the same records, whoever comes first writes each,
+and the broker refuses what comes twice or too early.
 """
 
 import time
@@ -27,6 +29,7 @@ from kstreams_assets.errors import (
     ForeignRecordsError,
     KafkaRequestError,
     KStreamsAssetsError,
+    OvertakenError,
     ProduceRefusedError,
 )
 from kstreams_assets.kafka.channel import Channel, Channels, receive_produce, send_produce
@@ -49,6 +52,7 @@ _UNKNOWN: Final = -1
 _INVALID_TIMESTAMP: Final = client_errors.InvalidTimestampError.errno
 _TOO_LARGE: Final = client_errors.MessageSizeTooLargeError.errno
 _KNOWN_ALREADY: Final = client_errors.DuplicateSequenceNumberError.errno
+_NOT_THE_NEXT: Final = client_errors.OutOfOrderSequenceNumberError.errno
 _CLUSTER_NOT_ALLOWED: Final = client_errors.ClusterAuthorizationFailedError.errno
 
 Offsets = npt.NDArray[np.int64]
@@ -68,6 +72,13 @@ class WriterLimits:
     throttle: Throttle | None = None
 
 
+class ProducerId(NamedTuple):
+    """By which brokers know a producer."""
+
+    id: int
+    epoch: int
+
+
 class Acknowledged(NamedTuple):
     """Records that all replicas have: their source offsets, and the target offset of the first."""
 
@@ -81,13 +92,18 @@ class RecordWriter(Closing):
     Needs WRITE and DESCRIBE on the topics.
     """
 
-    def __init__(self, connection: KafkaConnection, limits: WriterLimits) -> None:
+    def __init__(
+        self,
+        connection: KafkaConnection,
+        limits: WriterLimits,
+        producer: ProducerId | None = None,
+    ) -> None:
+        """`producer` is shared with other attempts to write the same; else it has its own."""
         self._limits = limits
         self._wire = WireClient(connection, timeout_s=connection.request_timeout_seconds)
         self._leaders = PartitionLeaders(self._wire)
         self._channels = Channels(self._wire, timeout_s=self._wire.timeout_s)
-        self._producer: tuple[int, int] | None = None
-        self._sequences: dict[TopicPartitionId, int] = {}
+        self._producer, self._is_shared = producer, producer is not None
 
     @property
     def delivery_timeout_s(self) -> float:
@@ -119,24 +135,41 @@ class RecordWriter(Closing):
         Raises:
             ProduceRefusedError: The broker refused a record; names it. None behind it is written.
             ForeignRecordsError: A record got another offset: somebody else writes the partition.
+            OvertakenError: A writer with the same producer id does.
             ClusterUnavailableError: Nothing was acknowledged for too long.
             TopicNotFoundError, AuthorizationFailedError (WRITE), AuthenticationFailedError.
         """
-        writing = _Writing(self, partition, first, self._sequences.get(partition, 0))
+        writing = _Writing(self, partition, first)
         is_done = False
         try:
             for batch in records:
                 yield from writing.write(batch)
             yield from writing.rest()
-            self._sequences[partition], is_done = writing.sequence, True
+            is_done = True
         finally:
-            if not is_done:  # nobody knows what of it arrives, nor under which numbers
+            if not (is_done or self._is_shared):  # nobody knows what of it arrives
                 self._producer = None
-                self._sequences.clear()
             writing.leave()
 
-    def _producer_id(self, timeout_s: float) -> tuple[int, int]:
-        """Who we are to the brokers: one id for all partitions of this writer."""
+    def producer(self) -> ProducerId:
+        """Who this writer is to the brokers, for others that write the same.
+
+        Raises:
+            ClusterUnavailableError: No broker answered for too long.
+            AuthorizationFailedError (IDEMPOTENT_WRITE).
+        """
+        deadline = time.monotonic() + self.delivery_timeout_s
+        while True:
+            remaining_s = max(_LEAST_S, deadline - time.monotonic())
+            try:
+                return self._producer_id(remaining_s)
+            except ClusterUnavailableError:
+                if time.monotonic() + _RETRY_S >= deadline:
+                    raise
+                time.sleep(_RETRY_S)
+
+    def _producer_id(self, timeout_s: float) -> ProducerId:
+        """One id for all partitions of this writer."""
         if self._producer is None:
             request = InitProducerIdRequest(
                 transactional_id=None, transaction_timeout_ms=0, max_version=4
@@ -155,7 +188,7 @@ class RecordWriter(Closing):
                 raise KafkaRequestError(
                     operation="init_producer_id", resource="the cluster", reason=reason.__name__
                 )
-            self._producer = response.producer_id, response.producer_epoch
+            self._producer = ProducerId(response.producer_id, response.producer_epoch)
         return self._producer
 
 
@@ -172,11 +205,9 @@ class _Sent(NamedTuple):
 class _Writing:
     """One partition while it is written."""
 
-    def __init__(
-        self, writer: RecordWriter, partition: TopicPartitionId, first: int, sequence: int
-    ) -> None:
+    def __init__(self, writer: RecordWriter, partition: TopicPartitionId, first: int) -> None:
         self._writer, self._partition = writer, partition
-        self._next, self.sequence = first, sequence
+        self._next = first
         self._sent: deque[_Sent] = deque()
         self._unsent = 0
         """How many of them, the last ones, are to be sent (again)."""
@@ -187,21 +218,20 @@ class _Writing:
     def write(self, records: pa.RecordBatch) -> Iterator[Acknowledged]:
         """Send records; gives what was acknowledged meanwhile."""
         limits = self._writer._limits  # noqa: SLF001 (its own module)
-        producer = self._producer()
+        producer = self._writer.producer()
         sources = records.column("offset").to_numpy()
         times = records.column("timestamp_ms").to_numpy()
         sizes = _sizes(records)
         most = min(_BATCH_BYTES, limits.max_message_bytes)
         for batch in batches_of(records, most_bytes=most):
             # Ahead of room for it: while brokers write the batches before, this one is made.
-            sequence = ProducerSequence(*producer, self.sequence)
+            sequence = ProducerSequence(*producer, self._next % _SEQUENCES)
             data = batch.framed(sequence, limits.compression)
             if len(self._sent) >= _IN_FLIGHT:
                 yield self._acknowledged()
             part = slice(batch.first, batch.first + batch.count)
             self._sent.append(_Sent(data, sources[part], times[part], sizes[part], self._next))
             self._next += batch.count
-            self.sequence = (self.sequence + batch.count) % _SEQUENCES
             self._unsent += 1
             self._try_to_send()
 
@@ -215,17 +245,6 @@ class _Writing:
         if self._node is not None and self._sent:
             self._writer._channels.drop(self._node)  # noqa: SLF001
         self._node = None
-
-    def _producer(self) -> tuple[int, int]:
-        deadline = time.monotonic() + self._writer.delivery_timeout_s
-        while True:
-            remaining_s = max(_LEAST_S, deadline - time.monotonic())
-            try:
-                return self._writer._producer_id(remaining_s)  # noqa: SLF001
-            except ClusterUnavailableError:
-                if time.monotonic() + _RETRY_S >= deadline:
-                    raise
-                time.sleep(_RETRY_S)
 
     def _try_to_send(self) -> None:
         """Send what is to be sent; what stands against it shows when the answer is waited for."""
@@ -295,6 +314,10 @@ class _Writing:
                 answer = receive_produce(channel)
                 if answer.error_code in (0, _KNOWN_ALREADY):
                     break
+                if answer.error_code == _NOT_THE_NEXT:
+                    raise OvertakenError(
+                        partition=str(self._partition), source_offset=int(batch.sources[0])
+                    )
                 passing = client_errors.for_code(answer.error_code)
                 if not (passing.retriable or answer.error_code in MOVED):
                     raise self._refusal(batch, answer.error_code, answer.refused, answer.message)

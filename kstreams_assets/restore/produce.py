@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from kstreams_assets.errors import ForeignRecordsError, KStreamsAssetsError, RestoreRecordsError
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import CarriedConnection, KafkaConnection
-from kstreams_assets.kafka.record_writer import RecordWriter, WriterLimits
+from kstreams_assets.kafka.record_writer import ProducerId, RecordWriter, WriterLimits
 from kstreams_assets.kafka.throttle import Throttle
 from kstreams_assets.ktables.snapshots_table import SnapshotsTable, require_snapshot, snapshot_error
 from kstreams_assets.layout import Warehouse
@@ -191,10 +191,11 @@ def produce(
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """One partition."""
+    """One partition; `producer` is that of the run, for all attempts of all its tasks."""
 
     work: PartitionWork
     connection: CarriedConnection
+    producer: ProducerId | None
     delivery_timeout_s: float
     compression: str
     max_message_bytes: int
@@ -231,7 +232,7 @@ def _run(jobs: Sequence[_Job]) -> list[PartitionProduced]:
     limits = WriterLimits(
         first.delivery_timeout_s, first.max_message_bytes, first.compression, first.throttle
     )
-    with RecordWriter(first.connection.opened(), limits) as writer:
+    with RecordWriter(first.connection.opened(), limits, first.producer) as writer:
         return [produce_partition(job.work, writer, settled_end=job.settled_end) for job in jobs]
 
 
@@ -245,10 +246,16 @@ def _jobs(
 ) -> list[_Job]:
     carried = CarriedConnection.of(connection)
     topics = cluster.describe_topics({work.target.topic for work in works})
+    producer = None
+    if any(work.records for work in works):
+        limits = WriterLimits(settings.delivery_timeout_s, max_message_bytes=0)
+        with RecordWriter(connection, limits) as writer:
+            producer = writer.producer()
     return [
         _Job(
             work=work,
             connection=carried,
+            producer=producer,
             delivery_timeout_s=settings.delivery_timeout_s,
             compression=settings.compression,
             max_message_bytes=int(topics[work.target.topic].effective_configs[_MAX_MESSAGE_BYTES]),

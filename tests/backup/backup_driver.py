@@ -20,7 +20,7 @@ from kstreams_assets.layout import Warehouse
 from kstreams_assets.settings import BackupSettings
 from kstreams_assets.warehouse.ledger import Ledger, TopicFactsTable
 from kstreams_assets.warehouse.spans import Window
-from spark_resources.resource import SparkSessionResource
+from spark_resources.session import LazySession
 
 
 def main() -> None:
@@ -49,7 +49,7 @@ def main() -> None:
     telling(BackupRun, "_write", "writing", "written")
     telling(TopicFactsTable, "record", None, "described")
     telling(Ledger, "record", "recording", "recorded")
-    spark = SparkSessionResource(master="local[2]", driver_memory="1g")
+    spark = LazySession()
     topics = tuple(AppTopic(name, TopicRoles({TopicRole.INPUT})) for name in job["topics"])
     connection = KafkaConnection(bootstrap_servers=job["bootstrap"])
     with KafkaCluster(connection) as cluster:

@@ -11,7 +11,11 @@ import pyarrow as pa
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from kstreams_assets.errors import AuthorizationFailedError, ForeignRecordsError
+from kstreams_assets.errors import (
+    AuthorizationFailedError,
+    ForeignRecordsError,
+    OvertakenError,
+)
 from kstreams_assets.kafka import record_writer
 from kstreams_assets.kafka.channel import Channel, ProduceAnswer, receive_produce
 from kstreams_assets.kafka.cluster import KafkaCluster
@@ -201,3 +205,68 @@ def test_the_right_to_write_is_named(tmp_path: Path) -> None:
             for _ in writer.write(TopicPartitionId(topic, 0), records(1), first=0):
                 pass
         assert denied.value.resource in (f"topic {topic}", "the cluster")
+
+
+def test_a_writer_that_was_paused_and_replaced_writes_nothing_more(
+    kafka_cluster: LocalCluster,
+) -> None:
+    """Its host hangs; another one writes the same; then it goes on, in the middle or at the end."""
+    for there in (2_000, 5_000):
+        partition = TopicPartitionId(topic_on(kafka_cluster), 0)
+        connection = connection_to(kafka_cluster)
+        with RecordWriter(connection, SMALL_BATCHES) as first:
+            other = RecordWriter(connection, SMALL_BATCHES, first.producer())
+
+            def replaced(
+                partition: TopicPartitionId = partition,
+                other: RecordWriter = other,
+                there: int = there,
+            ) -> Iterator[pa.RecordBatch]:
+                yield from records(1_000)
+                while other.end(partition) < 990:  # a batch or two are on their way
+                    time.sleep(0.01)
+                begin = other.end(partition)
+                rest = records(there - begin, first=begin, at_once=77)
+                for _ in other.write(partition, rest, first=begin):
+                    pass
+                yield from records(4_000, first=1_000)
+
+            shared = RecordWriter(connection, SMALL_BATCHES, first.producer())
+            with other, shared, pytest.raises(OvertakenError, match="Another attempt"):
+                for _ in shared.write(partition, replaced(), first=0):
+                    pass
+            begin = first.end(partition)
+            assert begin == there
+            with RecordWriter(connection, SMALL_BATCHES, first.producer()) as third:
+                for _ in third.write(partition, records(5_000 - there, first=there), first=there):
+                    pass
+        assert written(kafka_cluster, partition.topic) == numbered(5_000)
+
+
+def test_writers_with_one_producer_id_write_each_record_once_and_in_order(
+    kafka_cluster: LocalCluster,
+) -> None:
+    """Both live, as where only the way to the engine is lost; whoever is overtaken looks again."""
+    partition = TopicPartitionId(topic_on(kafka_cluster), 0)
+    connection = connection_to(kafka_cluster)
+    overtaken: list[int] = []
+    with RecordWriter(connection, SMALL_BATCHES) as first:
+        producer = first.producer()
+
+        def attempt(seed: int) -> None:
+            with RecordWriter(connection, SMALL_BATCHES, producer) as writer:
+                while (begin := writer.end(partition)) < 20_000:
+                    rest = records(20_000 - begin, first=begin, at_once=seed)
+                    try:
+                        for _ in writer.write(partition, rest, first=begin):
+                            pass
+                    except OvertakenError:
+                        overtaken.append(seed)
+
+        threads = [threading.Thread(target=attempt, args=(seed,)) for seed in (97, 131, 1_009)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(120)
+    assert overtaken
+    assert written(kafka_cluster, partition.topic) == numbered(20_000)

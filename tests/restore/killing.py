@@ -194,10 +194,10 @@ def await_moment(
 
 
 def _main() -> None:
-    from spark_resources.resource import SparkSessionResource
+    from spark_resources.session import LazySession
 
     settings, request, target = pickle.loads(Path(sys.argv[1]).read_bytes())  # noqa: S301 (our own)
-    spark = SparkSessionResource(master="local[2]")
+    spark = LazySession()
     try:
         restore(settings, request, target, spark)
     finally:

@@ -124,6 +124,7 @@ def _place(record: Record) -> tuple[int, int]:
 
 
 @pytest.mark.sample
+@pytest.mark.cluster
 def test_run_killed_at_ten_moments(
     attempts: Attempts, target: KafkaCluster, spark: SparkSessionResource
 ) -> None:
@@ -220,6 +221,7 @@ def test_target_broker_killed_at_ten_moments(
             assert_restored(attempts.current, target)
 
 
+@pytest.mark.cluster
 def test_a_restore_from_a_ktable_snapshot_is_killed_and_goes_on(
     source: KillSource, target: KafkaCluster, spark: SparkSessionResource, tmp_path: Path
 ) -> None:

@@ -21,7 +21,7 @@ from tests.restore.verifying import (
     workplace_on,
 )
 
-pytestmark = [pytest.mark.kafka, pytest.mark.spark]
+pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.cluster]
 
 
 @pytest.fixture(scope="module")

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -10,6 +11,7 @@ from confluent_kafka import Producer
 from kstreams_assets.errors import (
     ClusterUnavailableError,
     ForeignRecordsError,
+    OvertakenError,
     ProduceRefusedError,
     RestoreRecordsError,
     TopicNotFoundError,
@@ -23,7 +25,7 @@ from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.warehouse.restores import PartitionProduced
 from spark_resources import kafka_writer
 from spark_resources.kafka_writer import produce_partition
-from spark_resources.partition_records import PartitionWork
+from spark_resources.partition_records import PartitionWork, work_records
 from tests.backup.reading import consume
 from tests.restore.span_files import Stored, span_file, work_of
 from tests.streams.cluster import unique_name
@@ -262,3 +264,74 @@ def test_a_broker_that_dies_ends_the_restore_in_time_and_a_second_one_goes_on(
         assert produced.resumed == 400
         assert target.values(topic) == [b"%d" % n for n in range(2_000)]
         assert list(produced.runs) == [(0, 0, 2_000)]
+
+
+class _Zombie:
+    """The task of a lost executor, which still writes the same records."""
+
+    def __init__(self, target: Target, work: PartitionWork, writer: RecordWriter) -> None:
+        self.target, self.work, self.producer = target, work, writer.producer()
+        self.looks = 0
+
+    def writes_after_each_look(self, monkeypatch: pytest.MonkeyPatch, *, times: int) -> None:
+        look = kafka_writer.records_there
+
+        def looks(*arguments: Any, **named: Any) -> int:
+            found = look(*arguments, **named)
+            self.looks += 1
+            if self.looks <= times:
+                self.write(found, 100)
+            return found
+
+        monkeypatch.setattr(kafka_writer, "records_there", looks)
+
+    def write(self, first: int, count: int) -> None:
+        limits = WriterLimits(30, 4_000_000)
+        with RecordWriter(self.target.connection, limits, self.producer) as writer:
+            batch = next(work_records(self.work, skip=first))[:count]
+            for _ in writer.write(self.work.target, [batch], first=first):
+                pass
+
+
+@pytest.mark.parametrize("is_second", [True, False])
+def test_beside_a_lost_attempt_that_still_writes(
+    target: Target, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_second: bool
+) -> None:
+    """The later attempt goes on behind it; an earlier one gives up. Nothing is there twice."""
+    monkeypatch.setattr(kafka_writer, "is_second_attempt", lambda: is_second)
+    path = _numbered(tmp_path / "f", 3_000)
+    topic = TopicPartitionId(target.topic(), 0)
+    work = work_of(topic, [path], [(0, 3_000)], 3_000)
+    with RecordWriter(target.connection, WriterLimits(30, 4_000_000)) as owner:
+        zombie = _Zombie(target, work, owner)
+        zombie.writes_after_each_look(monkeypatch, times=2)
+        limits = WriterLimits(30, 4_000_000)
+        with RecordWriter(target.connection, limits, owner.producer()) as writer:
+            if is_second:
+                produced = produce_partition(work, writer, settled_end=0)
+                assert (produced.resumed, produced.end) == (200, 3_000)
+                assert list(produced.runs) == [(0, 0, 3_000)]
+            else:
+                with pytest.raises(OvertakenError):
+                    produce_partition(work, writer, settled_end=0)
+    values = target.values(topic.topic)
+    assert values == [b"%d" % n for n in range(3_000 if is_second else 100)]
+
+
+def test_a_later_attempt_does_not_go_round_and_round_over_somebody_elses_record(
+    target: Target, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kafka_writer, "is_second_attempt", lambda: True)
+    path = _numbered(tmp_path / "f", 3_000)
+    topic = TopicPartitionId(target.topic(), 0)
+    work = work_of(topic, [path], [(0, 3_000)], 3_000)
+    with RecordWriter(target.connection, WriterLimits(30, 4_000_000)) as owner:
+        _Zombie(target, work, owner).write(0, 100)
+        target.write_foreign(topic.topic)
+        limits = WriterLimits(30, 4_000_000)
+        with (
+            RecordWriter(target.connection, limits, owner.producer()) as writer,
+            pytest.raises(OvertakenError),
+        ):
+            produce_partition(work, writer, settled_end=0)
+    assert len(target.values(topic.topic)) == 101

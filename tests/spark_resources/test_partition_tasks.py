@@ -6,9 +6,11 @@ import time
 from pathlib import Path
 
 import pytest
+from pyspark import cloudpickle
 
 from kstreams_assets.errors import KafkaRequestError
 from kstreams_assets.offsets import TopicPartitionId
+from spark_resources import partition_tasks
 from spark_resources.failures import SparkJobError
 from spark_resources.partition_tasks import check_stop, run_partition_tasks
 from spark_resources.resource import SparkSessionResource
@@ -108,3 +110,37 @@ def test_a_killed_worker_is_told_once_no_other_task_runs(
         run_partition_tasks(spark.spark_session, [0, 1], task)
     with pytest.raises(ProcessLookupError):
         os.kill(int((tmp_path / "pid").read_text()), 0)
+
+
+def test_what_the_task_of_a_lost_executor_stops_is_run_again(
+    spark: SparkSessionResource, tmp_path: Path
+) -> None:
+    """It fails, where nobody waits for it, and so stops the tasks beside it."""
+
+    def task(item: int) -> int:
+        is_first = not (tmp_path / str(item)).exists()
+        (tmp_path / str(item)).touch()
+        if is_first and item == 1:
+            signals = partition_tasks._signals
+            assert signals is not None
+            Path(signals.stop).touch()
+        check_stop()
+        return item
+
+    assert run_partition_tasks(spark.spark_session, range(4), task) == [0, 1, 2, 3]
+
+
+def test_a_task_fails_on_a_machine_that_shares_the_lock_and_not_the_folder_of_signals(
+    tmp_path: Path,
+) -> None:
+    lock = tmp_path / "lock"
+    lock.touch()
+    signals = partition_tasks._Signals(str(lock), str(tmp_path / "elsewhere" / "stop"))
+
+    def task(item: int) -> float:
+        check_stop()
+        return 1 / item
+
+    told = cloudpickle.loads(partition_tasks._outcome(cloudpickle.dumps(0), task, signals))
+    assert isinstance(told, partition_tasks._Failure)
+    assert str(told.error()) == "ZeroDivisionError: division by zero"

@@ -4,18 +4,35 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from spark_resources.engine import ENGINES_VARIABLE, engines, stop
 from spark_resources.resource import SparkSessionResource
 from spark_resources.settings import SparkSettings
+from tests.streams.spark_cluster import StandaloneCluster
+
+_on_cluster: list[StandaloneCluster] = []
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Let tests run on a cluster."""
+    parser.addoption(
+        "--on-cluster",
+        action="store_true",
+        help="Run Spark on a standalone cluster, a master and two workers (`-m cluster`).",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Engines of this process alone: tests kill the workers of theirs."""
     os.environ[ENGINES_VARIABLE] = tempfile.mkdtemp(prefix="kstreams-engines-")
     os.environ["KSTREAMS_ASSETS_SPARK_MASTER"] = "local[2]"
+    if config.getoption("--on-cluster"):
+        cluster = StandaloneCluster(Path(tempfile.mkdtemp(prefix="kstreams-spark-")))
+        _on_cluster.append(cluster)
+        os.environ |= cluster.environment
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
@@ -23,6 +40,9 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     for engine in engines():
         stop(engine)
     shutil.rmtree(os.environ[ENGINES_VARIABLE], ignore_errors=True)
+    for cluster in _on_cluster:
+        cluster.close()
+        shutil.rmtree(cluster.folder, ignore_errors=True)
 
 
 @pytest.fixture(scope="session")
@@ -31,3 +51,12 @@ def spark() -> Iterator[SparkSessionResource]:
     resource = SparkSessionResource(**SparkSettings.from_environment().model_dump())
     yield resource
     resource.stop()
+
+
+@pytest.fixture(scope="session")
+def spark_cluster(spark: SparkSessionResource) -> StandaloneCluster:
+    """The cluster on which `spark` runs; without one a test of clusters is left out."""
+    if not _on_cluster:
+        pytest.skip("only with --on-cluster")
+    _ = spark.spark_session
+    return _on_cluster[0]
