@@ -11,7 +11,7 @@ SLOW := spark or kafka or e2e or store
 export VIRTUAL_ENV := $(CURDIR)/$(VENV)
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: help setup jdk jars test-jars demo dev fast test pythons sample cluster drills check bench clean
+.PHONY: help setup jdk jars test-jars demo dev fast test pythons sample cluster store drills check bench clean
 
 help: ## Say what can be made
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -61,10 +61,14 @@ sample: setup test-jars ## Run one drill of each kind, about ten minutes
 cluster: setup test-jars ## Run fidelity, tamper and secrets with Spark on a standalone cluster
 	$(BIN)/python -m pytest -q --on-cluster -m "cluster and not drill"
 
+store: setup test-jars ## Run backups, their restores and tables with the warehouse in an S3 server
+	$(BIN)/python -m pytest -q --on-store -m "on_store and not drill"
+
 drills: setup test-jars ## Run the tests of minutes, over an hour: kills, exact cuts, restores, drills
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m "drill and not alone"
 	$(BIN)/python -m pytest -q -m "drill and alone"
 	$(BIN)/python -m pytest -q --on-cluster -m "drill and cluster"
+	$(BIN)/python -m pytest -q --on-store -m "drill and (on_store or store)"
 
 check: setup ## Run ruff, pyright and dg check defs
 	$(BIN)/ruff check .

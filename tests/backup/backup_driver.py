@@ -8,7 +8,6 @@ import json
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from kstreams_assets.app.model import AppTopic, StreamsApplication, TopicRole, TopicRoles
@@ -57,7 +56,7 @@ def main() -> None:
             application=StreamsApplication(job["application_id"], topics),
             topics=topics,
             cluster=cluster,
-            warehouse=Warehouse(Path(job["warehouse"])),
+            warehouse=Warehouse.at(job["warehouse"]),
             spark=spark,
             run_id="driver",
             begins_ms=job["windows"][0][0],

@@ -15,13 +15,14 @@ from kstreams_assets.app_file.read import load_settings
 from kstreams_assets.backup.follow import FollowerStatus, status_of
 from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.settings import ApplicationSettings
+from kstreams_assets.store import StorePath, readable
 from kstreams_assets.warehouse.contents import Contents
 from kstreams_assets.warehouse.ledger import Ledger
 from kstreams_assets.warehouse.point import RecoveryPoint
 from kstreams_assets.warehouse.points import RecoveryPointTable
 from kstreams_assets.warehouse.spans import WrittenFile
 from tests.cli.application import document, write
-from tests.warehouse.disk import on_disk
+from tests.store.place import warehouse_at
 
 Record = tuple[int, bytes | None, bytes | None]
 """Offset, key, value."""
@@ -118,7 +119,7 @@ class Following:
         ledger = Ledger(self.settings.warehouse, self.settings.application_id)
         columns = ["partition", "start", "end", "written"]
         rows = ledger.span_rows([topic], columns=columns, increments=True).to_pylist()
-        root = on_disk(self.settings.warehouse.records(self.settings.application_id))
+        root = self.settings.warehouse.records(self.settings.application_id)
         found: dict[TopicPartitionId, list[Record]] = {}
         ends: dict[int, int] = {}
         for row in sorted(rows, key=lambda row: (row["partition"], row["start"], row["end"])):
@@ -132,9 +133,9 @@ class Following:
         return found
 
 
-def _read(root: Path, file: Mapping[str, Any]) -> Iterable[Record]:
+def _read(root: StorePath, file: Mapping[str, Any]) -> Iterable[Record]:
     written = WrittenFile(**file)
-    rows = pq.read_table(root / written.path, columns=["offset", "key", "value"])
+    rows = pq.ParquetFile(readable(root / written.path)).read(columns=["offset", "key", "value"])
     return zip(*(rows[name].to_pylist() for name in rows.column_names), strict=True)
 
 
@@ -153,7 +154,7 @@ def new_following(
         document(
             application_id,
             connection={"bootstrap_servers": bootstrap_servers},
-            warehouse=str(folder / "warehouse"),
+            warehouse=str(warehouse_at(folder / "warehouse").root),
             recovery_points={"every_seconds": 5, "objective_seconds": objective_s},
             windows={"every": every, "start": start},
             topics={name: {"roles": [role]} for name, role in roles.items()},

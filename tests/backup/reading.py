@@ -8,9 +8,9 @@ from urllib.parse import unquote
 
 import pyarrow.dataset as ds
 from confluent_kafka import Consumer, KafkaError, TopicPartition
-from deltalake import DeltaTable
 
 from kstreams_assets.warehouse.records import file_actions
+from kstreams_assets.warehouse.table import delta_table
 from tests.streams.cluster import unique_name
 from tests.streams.workbench import Workbench
 
@@ -93,7 +93,7 @@ def stored(
     condition = ds.field("topic") == topic
     if windows is not None:
         condition &= ds.field("window").isin(list(windows))
-    dataset = DeltaTable(workbench.records_path).to_pyarrow_dataset()
+    dataset = delta_table(workbench.records_path).to_pyarrow_dataset()
     records = [
         Record(
             row["partition"],

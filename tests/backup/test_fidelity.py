@@ -7,7 +7,9 @@ from tests.backup.reading import Record, consume, stored
 from tests.backup.writing import RawRecord, producer, write_raw
 from tests.streams.workbench import Workbench
 
-pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.cluster]
+pytestmark = [
+    *(pytest.mark.kafka, pytest.mark.spark, pytest.mark.cluster, pytest.mark.on_store),
+]
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 ANY_TIME = {

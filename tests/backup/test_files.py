@@ -6,11 +6,12 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from deltalake import DeltaTable
 from pyspark.sql import functions as F
 
 from kstreams_assets.offsets import TopicPartitionId
+from kstreams_assets.store import fetched
 from kstreams_assets.warehouse.records import SpanId, span_files
+from kstreams_assets.warehouse.table import delta_table
 from spark_resources.resource import SparkSessionResource
 from tests.backup.reading import stored
 from tests.backup.writing import producer
@@ -82,15 +83,15 @@ def test_deltalake_sees_what_spark_wrote(bench: Workbench, spark: SparkSessionRe
 
 
 def test_each_file_is_one_span_in_offset_order(bench: Workbench) -> None:
-    actions = pa.table(DeltaTable(bench.records_path).get_add_actions(flatten=True)).to_pylist()
+    actions = pa.table(delta_table(bench.records_path).get_add_actions(flatten=True)).to_pylist()
     assert len(actions) == WINDOWS * TOPICS * PARTITIONS
     for action in actions:
         assert action["min.partition"] == action["max.partition"]
-        file = bench.records_path / unquote(action["path"])
-        records = pq.read_table(file, partitioning=None)  # pyright: ignore[reportArgumentType]
-        offsets = records["offset"].to_pylist()
-        assert offsets == [*range(action["min.offset"], action["max.offset"] + 1)]
-        _assert_compressed_well(file)
+        with fetched(bench.records_path / unquote(action["path"])) as file:
+            records = pq.read_table(file, partitioning=None)  # pyright: ignore[reportArgumentType]
+            offsets = records["offset"].to_pylist()
+            assert offsets == [*range(action["min.offset"], action["max.offset"] + 1)]
+            _assert_compressed_well(file)
     topic = min(bench.roles)
     span = SpanId(bench.windows[3].key, TopicPartitionId(topic, 1))
     (found,) = span_files(bench.records_path, span)

@@ -18,7 +18,7 @@ from tests.backup.reading import consume, offsets, stored
 from tests.backup.writing import write
 from tests.streams.workbench import NoSpark, Workbench
 
-pytestmark = [pytest.mark.kafka]
+pytestmark = [pytest.mark.kafka, pytest.mark.on_store]
 
 HOUR_MS = 3_600_000
 

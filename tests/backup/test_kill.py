@@ -15,7 +15,13 @@ from tests.backup.reading import Record, consume, stored
 from tests.backup.writing import open_transaction, send, write
 from tests.streams.workbench import Workbench
 
-pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.drill, pytest.mark.cluster]
+pytestmark = [
+    pytest.mark.kafka,
+    pytest.mark.spark,
+    pytest.mark.drill,
+    pytest.mark.cluster,
+    pytest.mark.on_store,
+]
 
 LIMIT_S = 90.0
 PARTITIONS = 2

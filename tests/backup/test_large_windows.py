@@ -22,6 +22,7 @@ from spark_resources.work import ReadRange
 from tests.backup.reading import consume, stored
 from tests.backup.writing import open_transaction, write
 from tests.streams.workbench import NoSpark, Workbench
+from tests.warehouse.disk import on_disk
 
 pytestmark = [pytest.mark.kafka]
 
@@ -195,14 +196,14 @@ def test_large_files_of_parts_are_not_written_again(
 
     def noting(ledger: Ledger, *args: Any, **kwargs: Any) -> None:
         original(ledger, *args, **kwargs)
-        files = [*workbench.records_path.glob("*/*.parquet")]
+        files = [*on_disk(workbench.records_path).glob("*/*.parquet")]
         written.update({file.stat().st_ino: file.stat().st_size for file in files})
 
     monkeypatch.setattr(Ledger, "record_increment", noting)
     workbench.back_up()
     _complete(workbench, topics)
     paths = [unquote(row["path"]) for row in file_actions(workbench.records_path).to_pylist()]
-    inodes = {(workbench.records_path / path).stat().st_ino for path in paths}
+    inodes = {(on_disk(workbench.records_path) / path).stat().st_ino for path in paths}
     kept = {inode for inode, size in written.items() if size >= 2_000}
     assert kept
     assert kept <= inodes

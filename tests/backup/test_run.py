@@ -16,7 +16,7 @@ from tests.backup.reading import consume, offsets, stored
 from tests.backup.writing import RawRecord, write, write_raw
 from tests.streams.workbench import NoSpark, Workbench
 
-pytestmark = [pytest.mark.kafka, pytest.mark.spark]
+pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.on_store]
 
 DAY_MS = 86_400_000
 

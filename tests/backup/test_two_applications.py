@@ -4,14 +4,13 @@ import dataclasses
 from collections import Counter
 
 import pytest
-from deltalake import DeltaTable
 
+from kstreams_assets.warehouse.table import delta_table
 from tests.backup.driving import driver
 from tests.backup.reading import consume, stored
 from tests.backup.writing import write
 from tests.streams.cluster import unique_name
 from tests.streams.workbench import Workbench
-from tests.warehouse.disk import on_disk
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.drill]
 
@@ -40,14 +39,14 @@ def test_neither_has_a_row_of_the_other(workbench: Workbench) -> None:
     for bench in benches:
         (topic,) = bench.roles
         assert stored(bench, topic) == consume(bench.bootstrap_servers, topic)
-        rows = DeltaTable(bench.records_path).to_pyarrow_table(columns=["topic"])
+        rows = delta_table(bench.records_path).to_pyarrow_table(columns=["topic"])
         assert set(rows["topic"].to_pylist()) == {topic}
         assert len(bench.ledger.entries()) == 4
         assert {entry.result.partition.topic for entry in bench.ledger.entries()} == {topic}
         cuts = {cut.topic for point in bench.points() for cut in point.partitions}
         assert cuts == {topic}
     for table in ("recovery_points", "windows", "topics"):
-        rows = DeltaTable(on_disk(workbench.warehouse.root / table)).to_pyarrow_table()
+        rows = delta_table(workbench.warehouse.root / table).to_pyarrow_table()
         # of the points one at the end of each run
         expected = {
             bench.application_id: 4 + (count if table == "recovery_points" else 0)

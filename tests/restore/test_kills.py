@@ -125,6 +125,7 @@ def _place(record: Record) -> tuple[int, int]:
 
 @pytest.mark.sample
 @pytest.mark.cluster
+@pytest.mark.on_store
 def test_run_killed_at_ten_moments(
     attempts: Attempts, target: KafkaCluster, spark: SparkSessionResource
 ) -> None:
@@ -222,6 +223,7 @@ def test_target_broker_killed_at_ten_moments(
 
 
 @pytest.mark.cluster
+@pytest.mark.on_store
 def test_a_restore_from_a_ktable_snapshot_is_killed_and_goes_on(
     source: KillSource, target: KafkaCluster, spark: SparkSessionResource, tmp_path: Path
 ) -> None:

@@ -37,6 +37,7 @@ pytestmark = [
     pytest.mark.kafka,
     pytest.mark.spark,
     pytest.mark.e2e,
+    pytest.mark.on_store,
     pytest.mark.drill,
     pytest.mark.alone,
 ]

@@ -16,7 +16,6 @@ from kstreams_assets.completeness.on_restores import (
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.ktables.run import make_snapshots
-from kstreams_assets.layout import Warehouse
 from kstreams_assets.offsets import CommittedOffset, TopicPartitionId
 from kstreams_assets.recovery.recorder import recorder_of
 from kstreams_assets.restore.group_offsets import commit_group_offsets
@@ -31,6 +30,7 @@ from kstreams_assets.warehouse.restores import RestoreState, StoredRestore
 from kstreams_assets.warehouse.spans import Window
 from spark_resources.work import Spark
 from tests.restore.control import await_drained, read
+from tests.store.place import warehouse_at
 from tests.streams.cluster import unique_name
 from tests.streams.feed import Record, produce
 
@@ -50,7 +50,7 @@ def settings_of(
         application=application,
         topics=application.topics,
         connection=connection_to(bootstrap_servers),
-        warehouse=Warehouse(folder / "warehouse"),
+        warehouse=warehouse_at(folder / "warehouse"),
         windows=WindowSchedule.every("minute", start=time.strftime("%Y-%m-%d", time.gmtime())),
     )
 

@@ -174,11 +174,12 @@ def store(seaweed: SeaweedFS, monkeypatch: pytest.MonkeyPatch) -> ObjectPath:
 
 
 STORE_VARIABLE = "KSTREAMS_ASSETS_TEST_STORE"
-"""`seaweedfs`: warehouses of tests are in an object store rather than in folders."""
+"""The URL below which a run of tests keeps its warehouses, if not in folders."""
 
 
-def begin_session(stack: ExitStack) -> None:
-    """Start a server for the whole run of tests if the environment asks for one."""
-    if os.environ.get(STORE_VARIABLE) == "seaweedfs":
-        server = stack.enter_context(serving())
+@contextmanager
+def in_store() -> Iterator[None]:
+    """Let tests of this process, and what they start, keep their warehouses in a server."""
+    with serving() as server:
         os.environ |= {**server.environment, STORE_VARIABLE: f"s3://{BUCKET}/tests"}
+        yield

@@ -4,6 +4,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -11,9 +12,11 @@ import pytest
 from spark_resources.engine import ENGINES_VARIABLE, engines, stop
 from spark_resources.resource import SparkSessionResource
 from spark_resources.settings import SparkSettings
+from tests.store.seaweed import in_store
 from tests.streams.spark_cluster import StandaloneCluster
 
 _on_cluster: list[StandaloneCluster] = []
+_on_store = ExitStack()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -22,6 +25,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--on-cluster",
         action="store_true",
         help="Run Spark on a standalone cluster, a master and two workers (`-m cluster`).",
+    )
+    parser.addoption(
+        "--on-store",
+        action="store_true",
+        help="Keep warehouses in an object store, a server of this machine (`-m on_store`).",
     )
 
 
@@ -33,6 +41,8 @@ def pytest_configure(config: pytest.Config) -> None:
         cluster = StandaloneCluster(Path(tempfile.mkdtemp(prefix="kstreams-spark-")))
         _on_cluster.append(cluster)
         os.environ |= cluster.environment
+    if config.getoption("--on-store"):
+        _on_store.enter_context(in_store())
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
@@ -43,6 +53,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     for cluster in _on_cluster:
         cluster.close()
         shutil.rmtree(cluster.folder, ignore_errors=True)
+    _on_store.close()
 
 
 @pytest.fixture(scope="session")

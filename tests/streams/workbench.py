@@ -23,14 +23,15 @@ from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.recovery import methods
 from kstreams_assets.recovery.recorder import Recorder
 from kstreams_assets.settings import BackupSettings
+from kstreams_assets.store import StorePath
 from kstreams_assets.warehouse.ledger import Ledger
 from kstreams_assets.warehouse.point import RecoveryPoint
 from kstreams_assets.warehouse.points import RecoveryPointTable
 from kstreams_assets.warehouse.spans import Window
 from spark_resources.resource import SparkSessionResource
 from spark_resources.work import Spark
+from tests.store.place import warehouse_at
 from tests.streams.cluster import unique_name
-from tests.warehouse.disk import on_disk
 
 
 class NoSpark:
@@ -151,9 +152,9 @@ class Workbench:
         return Ledger(self.warehouse, self.application_id)
 
     @property
-    def records_path(self) -> Path:
+    def records_path(self) -> StorePath:
         """Where the records lie."""
-        return on_disk(self.warehouse.records(self.application_id))
+        return self.warehouse.records(self.application_id)
 
 
 @pytest.fixture
@@ -167,7 +168,7 @@ def workbench(
     with KafkaCluster(connection) as cluster:
         yield Workbench(
             cluster=cluster,
-            warehouse=Warehouse(tmp_path / "warehouse"),
+            warehouse=warehouse_at(tmp_path / "warehouse"),
             spark=spark,
             application_id=unique_name("app"),
         )
