@@ -16,6 +16,7 @@ from pathlib import Path
 import pyarrow.fs as pafs
 import pytest
 
+from examples.demo.place import WAREHOUSE_VARIABLE
 from kstreams_assets.local.process import GuardedProcess
 from kstreams_assets.store import ObjectPath, ObjectStoreSettings
 
@@ -181,5 +182,6 @@ STORE_VARIABLE = "KSTREAMS_ASSETS_TEST_STORE"
 def in_store() -> Iterator[None]:
     """Let tests of this process, and what they start, keep their warehouses in a server."""
     with serving() as server:
-        os.environ |= {**server.environment, STORE_VARIABLE: f"s3://{BUCKET}/tests"}
+        url = f"s3://{BUCKET}/tests"
+        os.environ |= {**server.environment, STORE_VARIABLE: url, WAREHOUSE_VARIABLE: url}
         yield
