@@ -57,9 +57,9 @@ class WarehouseLockedError(KStreamsAssetsError):
 class LeaseLostError(KStreamsAssetsError):
     """This process no longer holds the lock that it worked under; nothing more was written."""
 
-    def __init__(self, *, path: StorePath, reason: str) -> None:
+    def __init__(self, *, path: StorePath, reason: str, what: str = "lease") -> None:
         super().__init__(
-            f"The lease {path} is lost: {reason}.",
+            f"The {what} of {path} is lost: {reason}.",
             remedy="What was committed before stays. Run the same again: it goes on there.",
         )
 

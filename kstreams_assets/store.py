@@ -17,7 +17,7 @@ import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
-from functools import cache, cached_property, lru_cache
+from functools import cache, lru_cache
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Final, Literal, Self
 from urllib.parse import urlsplit
@@ -311,7 +311,7 @@ class ObjectPath:
             and self._pure.is_relative_to(other.key)
         )
 
-    @cached_property
+    @property
     def _store(self) -> "S3Store":
         return _client(self.bucket, self.access, self.access.keys())
 

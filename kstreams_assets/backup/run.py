@@ -326,6 +326,7 @@ class BackupRun:
             wait_s=self.settings.lock_wait_s,
         ) as lock:
             # A newer layout is refused before anything is touched.
+            self._ledger.fence(lock)
             records = fence(self._records, open_records(self._records), lock)
             refuse_newer_tables(self.warehouse)
             sweep(self._records, records)

@@ -43,7 +43,7 @@ class ReportMarks:
         if isinstance(path, ObjectPath):
             with warehouse_lock(path, purpose=f"report of {run_id}", wait_s=0):
                 yield
-            path.unlink(missing_ok=True)
+                path.unlink(missing_ok=True)
             return
         self._folder.mkdir(parents=True, exist_ok=True)
         with path.open("a", encoding="utf-8") as mark:
@@ -60,16 +60,17 @@ class ReportMarks:
         path = self._path(run_id)
         with contextlib.ExitStack() as stack:
             if isinstance(path, ObjectPath):
+                if not path.is_file():
+                    yield False
+                    return
                 try:
-                    if path.is_file():
-                        lock = warehouse_lock(path, purpose=f"report of {run_id}", wait_s=0)
-                        stack.enter_context(lock)
+                    lock = warehouse_lock(path, purpose=f"report of {run_id}", wait_s=0)
+                    stack.enter_context(lock)
                 except WarehouseLockedError:
                     yield False
                     return
-                is_ours = path.is_file()
-                yield is_ours
-                stack.close()
+                yield True
+                # Before it is let go: nobody finds it in between. What lets go finds nothing then.
                 path.unlink(missing_ok=True)
                 return
             try:

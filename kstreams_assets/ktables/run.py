@@ -7,8 +7,6 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
-import pyarrow.parquet as pq
-
 from kstreams_assets.app.model import StreamsApplication, TopicRole
 from kstreams_assets.app.store_format import format_of
 from kstreams_assets.errors import KTableError, StoredDataError, UnknownStoreError
@@ -25,7 +23,7 @@ from kstreams_assets.ktables.table import open_table, prepare_table, window_file
 from kstreams_assets.layout import Warehouse, first_changed
 from kstreams_assets.lease import LockHandle, warehouse_lock
 from kstreams_assets.settings import ApplicationSettings, BackupSettings
-from kstreams_assets.store import StorePath, remove_tree
+from kstreams_assets.store import StorePath, remove_tree, write_parquet
 from kstreams_assets.warehouse.committer import (
     NewFile,
     commit,
@@ -72,7 +70,7 @@ def _write(
     rows = SavedRecordsTable(warehouse).of_cuts(plan.point, saved_cuts(plan.partitions))
     if rows.num_rows == 0:
         return None, 0
-    pq.write_table(rows.select(_COLUMNS), path, use_dictionary=False)
+    write_parquet(rows.select(_COLUMNS), path, use_dictionary=False)
     return path, rows.num_rows
 
 

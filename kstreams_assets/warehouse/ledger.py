@@ -54,6 +54,7 @@ from kstreams_assets.warehouse.table import (
     LogState,
     Table,
     WindowTopic,
+    Writer,
     log_state,
     one_of,
     sql_string,
@@ -797,7 +798,7 @@ class Ledger:
             entries,
             where=f"application_id = {application} AND window_start_ms >= {window.start_ms}"
             f" AND window_end_ms <= {window.end_ms}",
-            writer=writer,
+            writer=self._writer(writer),
         )
 
     def entries(
@@ -870,8 +871,26 @@ class Ledger:
             rows,
             where=f"application_id = {application} AND window_start_ms >= {min(starts_ms)}"
             f" AND window_start_ms <= {max(starts_ms)} AND ({pairs})",
-            writer=writer,
+            writer=self._writer(writer),
         )
+
+    def fence(self, lock: LockHandle) -> None:
+        """Let no earlier writer of the application commit to the ledger any more.
+
+        The lock is new; where it does not know of writers that only the tables tell of (a copied
+        warehouse), it becomes later than they. It has to be raised before records are committed.
+
+        Raises:
+            WarehouseError: The ledger cannot be read or written.
+        """
+        tables = (self._table, self._open)
+        lock.raise_epoch(max(table.epoch_of(self._application_id) for table in tables))
+        if lock.is_taken_over:
+            for table in tables:
+                table.fence(Writer(self._application_id, lock))
+
+    def _writer(self, lock: LockHandle | None) -> Writer | None:
+        return None if lock is None else Writer(self._application_id, lock)
 
     def version(self) -> int:
         """The version of the ledger; it grows with each change."""

@@ -245,6 +245,19 @@ WRITER: Final = "kstreams-assets-writer"
 """The name under which Delta's log has the epoch of who has committed."""
 
 
+@dataclass(frozen=True, slots=True)
+class Writer:
+    """An application, with the lock under which it is written."""
+
+    application_id: str
+    lock: LockHandle
+
+    @property
+    def name(self) -> str:
+        """Under which name tables of several applications have its epoch."""
+        return f"{WRITER}/{self.application_id}"
+
+
 def require_newest(path: StorePath, table: DeltaTable, name: str, writer: LockHandle) -> None:
     """Refuse a commit of a writer that others have followed.
 
@@ -255,7 +268,7 @@ def require_newest(path: StorePath, table: DeltaTable, name: str, writer: LockHa
     committed = table.transaction_version(name)
     if committed is not None and committed > writer.epoch:
         reason = f"a later writer has committed (epoch {committed}, this one has {writer.epoch})"
-        raise LeaseLostError(path=path, reason=reason)
+        raise LeaseLostError(path=path, what="right to write", reason=reason)
 
 
 LogState = tuple[tuple[str, int, int], ...]
@@ -594,10 +607,10 @@ class Table(Generic[R]):
         """Add rows that are columns already, in one commit; columns as in the table's schema."""
         self._write(rows, predicate=None)
 
-    def replace(self, rows: Sequence[R], *, where: str, writer: LockHandle | None = None) -> None:
+    def replace(self, rows: Sequence[R], *, where: str, writer: Writer | None = None) -> None:
         """Put rows in place of those that match the predicate, in one commit.
 
-        `writer` is the lock of the application under which the rows came about.
+        `writer` is the application, with the lock under which the rows came about.
 
         Raises:
             LeaseLostError: Another writer has the lock by now; nothing was written.
@@ -807,7 +820,7 @@ class Table(Generic[R]):
         )
 
     def _write(
-        self, rows: pa.Table, *, predicate: str | None, writer: LockHandle | None = None
+        self, rows: pa.Table, *, predicate: str | None, writer: Writer | None = None
     ) -> None:
         with self._lock():
             self._attempted(lambda table: self._commit(table, rows, predicate, writer))
@@ -888,12 +901,12 @@ class Table(Generic[R]):
         table: DeltaTable,
         rows: pa.Table,
         predicate: str | None,
-        writer: LockHandle | None = None,
+        writer: Writer | None = None,
     ) -> None:
         properties = CommitProperties(max_commit_retries=20)
         if writer is not None:
-            require_newest(self.path, table, self._writer_of(rows), writer)
-            mark = Transaction(self._writer_of(rows), writer.epoch)
+            require_newest(self.path, table, writer.name, writer.lock)
+            mark = Transaction(writer.name, writer.lock.epoch)
             properties = CommitProperties(max_commit_retries=20, app_transactions=[mark])
         # A table of an earlier release gets the columns it lacks; its rows have no value in them.
         if predicate is None:
@@ -911,9 +924,25 @@ class Table(Generic[R]):
                 writer_properties=_LARGE_ROW_GROUP if self.bulky else _ROW_GROUP,
             )
 
-    def _writer_of(self, rows: pa.Table) -> str:
-        """Under which name the table has the epoch of who writes an application's rows."""
-        return f"{WRITER}/{rows['application_id'][0].as_py()}" if rows.num_rows else WRITER
+    def epoch_of(self, application_id: str) -> int:
+        """The epoch of the last writer of an application's rows; 0 where none is known."""
+        table = self.open()
+        if table is None:
+            return 0
+        with storage_failures(self.path):
+            return table.transaction_version(f"{WRITER}/{application_id}") or 0
+
+    def fence(self, writer: Writer) -> None:
+        """Refuse what earlier writers of an application still try to commit: nothing is changed.
+
+        Raises:
+            LeaseLostError: A later writer has the lock.
+        """
+        table = self.open()
+        if table is not None and self.epoch_of(writer.application_id) < writer.lock.epoch:
+            nothing = self.schema.empty_table()
+            with self._lock():
+                self._attempted(lambda table: self._commit(table, nothing, None, writer))
 
     def _opened_or_created(self) -> DeltaTable:
         table = self.open()

@@ -5,6 +5,7 @@ import json
 import os
 import pickle
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any, ClassVar
 
 import pyarrow as pa
@@ -29,13 +31,16 @@ from kstreams_assets.store import (
     ObjectPath,
     fetched,
     file_digest,
+    put_text,
     readable,
     remove_tree,
     require_conditions,
     write_parquet,
 )
+from kstreams_assets.warehouse.ledger import Ledger
 from kstreams_assets.warehouse.points import RecoveryPointTable
 from kstreams_assets.warehouse.records import open_records
+from kstreams_assets.warehouse.spans import Window
 from kstreams_assets.warehouse.table import is_warehouse, make_warehouse, require_backup
 from tests.backup.samples import cut, point
 from tests.store.seaweed import BUCKET, SeaweedFS, seaweed, store
@@ -473,3 +478,52 @@ def _use(lock: LockHandle, until: float) -> None:
 
 def test_the_bucket_is_named(store: ObjectPath) -> None:
     assert str(store).startswith(f"s3://{BUCKET}/")
+
+
+class TestSeveralApplications:
+    """Each has a lock and epochs of its own, also in tables that they share."""
+
+    def test_one_does_not_stand_in_the_way_of_another(self, tmp_path: Path) -> None:
+        warehouse = Warehouse(tmp_path)
+        window = Window(0, 60_000, "w")
+        for name in ("a", "a", "a", "b"):
+            with warehouse_lock(warehouse.lock_file(name), purpose="test", wait_s=0) as lock:
+                ledger = Ledger(warehouse, name)
+                ledger.fence(lock)
+                ledger.keep_increments(window, [], lock)
+
+    def test_a_copy_without_locks_goes_on(self, tmp_path: Path) -> None:
+        warehouse = Warehouse(tmp_path)
+        window = Window(0, 60_000, "w")
+        for _ in range(3):
+            with warehouse_lock(warehouse.lock_file("a"), purpose="test", wait_s=0) as lock:
+                Ledger(warehouse, "a").keep_increments(window, [], lock)
+        shutil.rmtree(tmp_path / ".locks")
+        with warehouse_lock(warehouse.lock_file("a"), purpose="test", wait_s=0) as lock:
+            with pytest.raises(LeaseLostError, match="a later writer has committed"):
+                Ledger(warehouse, "a").keep_increments(window, [], lock)
+            Ledger(warehouse, "a").fence(lock)
+            Ledger(warehouse, "a").keep_increments(window, [], lock)
+
+    def test_the_ledger_refuses_who_was_followed(self, store: ObjectPath) -> None:
+        warehouse = Warehouse(store)
+        window, ledger = Window(0, 60_000, "w"), Ledger(warehouse, "a")
+        lock_file = warehouse.lock_file("a")
+        with warehouse_lock(lock_file, purpose="late", wait_s=0) as late:
+            ledger.keep_increments(window, [], late)
+            held = json.loads(lock_file.read_text(encoding="utf-8"))
+            put_text(lock_file, json.dumps({"epoch": held["epoch"], "free": True}))
+            with warehouse_lock(lock_file, purpose="next", wait_s=0) as following:
+                following.is_taken_over = True
+                ledger.fence(following)
+            with pytest.raises(LeaseLostError):
+                ledger.keep_increments(window, [], late)
+
+
+def test_keys_that_change_are_used(store: ObjectPath, monkeypatch: pytest.MonkeyPatch) -> None:
+    (store / "x").write_text("1")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "nobody")
+    with pytest.raises(OSError, match=r"access key|right"):
+        (store / "x").read_text()
+    with pytest.raises(OSError, match=r"access key|right"):
+        store.is_dir()

@@ -21,7 +21,7 @@ from kstreams_assets.drill.report import DrillsTable
 from kstreams_assets.governance.findings import FindingsTable
 from kstreams_assets.ktables.snapshots_table import SnapshotsTable
 from kstreams_assets.layout import CONTROL_TABLES, LAYOUT_PROPERTY, NewerLayoutError, Warehouse
-from kstreams_assets.lease import LockHandle, warehouse_lock
+from kstreams_assets.lease import warehouse_lock
 from kstreams_assets.warehouse import table as tables
 from kstreams_assets.warehouse.column import ApplicationId, Column, Int32
 from kstreams_assets.warehouse.ledger import Ledger, TopicFactsTable
@@ -29,7 +29,7 @@ from kstreams_assets.warehouse.points import RecoveryPointTable, SavedRecordsTab
 from kstreams_assets.warehouse.restores import OffsetMapsTable, RestoresTable
 from kstreams_assets.warehouse.rows import rows_of
 from kstreams_assets.warehouse.schemas import SchemasTable
-from kstreams_assets.warehouse.table import Table, one_of
+from kstreams_assets.warehouse.table import Table, Writer, one_of
 from tests.warehouse.disk import on_disk
 
 NOWHERE = Warehouse(Path("/nowhere"))
@@ -381,7 +381,7 @@ class TestPutTogether:
                 table: DeltaTable,
                 rows: pa.Table,
                 predicate: str | None,
-                writer: LockHandle | None = None,
+                writer: Writer | None = None,
             ) -> None:
                 commits.append(predicate)
                 if len(commits) == 2:  # the first is the row, the second puts files together
