@@ -80,8 +80,6 @@ _RECORD: Final = (
     "partition INT, offset BIGINT, timestamp_ms BIGINT,"
     " headers ARRAY<STRUCT<key: STRING, value: BINARY>>, key BINARY, value BINARY"
 )
-_STORED: Final = f"{_RECORD}, window STRING, topic STRING"
-"""With the columns that the folders of the table stand for."""
 _COLUMNS: Final = ("partition", "offset", "timestamp_ms", "headers", "key", "value", "window")
 _SHARED_RECORDS: Final = 2_000_000
 """Of not more records than this a view that several rules name is kept in memory meanwhile."""
@@ -202,11 +200,12 @@ class Views:
         known = self._kept.get((source, said))
         if known is not None:
             return known
-        if source.files:
-            stored = read_files(self.session, source.files, _STORED, root=source.root)
-            rows = stored.select(*_COLUMNS)
+        if source.files and source.windows:
+            rows = read_files(self.session, source.files, _RECORD, windows=source.windows)
+        elif source.files:
+            rows = _without_window(read_files(self.session, source.files, _RECORD))
         else:
-            rows = self.session.createDataFrame([], _STORED).select(*_COLUMNS)
+            rows = _without_window(self.session.createDataFrame([], _RECORD))
         if source.is_whole:
             rows = rows.coalesce(cores_of(self.session))
         if said is not None:
@@ -216,8 +215,11 @@ class Views:
         return rows
 
     def _saved(self, path: StorePath) -> DataFrame:
-        rows = read_files(self.session, [path], _RECORD)
-        return rows.withColumn("window", F.lit(None).cast("string"))
+        return _without_window(read_files(self.session, [path], _RECORD))
+
+
+def _without_window(rows: DataFrame) -> DataFrame:
+    return rows.withColumn("window", F.lit(None).cast("string"))
 
 
 def _is_worth_keeping(content: Content) -> bool:

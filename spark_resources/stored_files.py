@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
-from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -29,29 +28,42 @@ def read_files(
     files: Sequence[StorePath],
     schema: "StructType | str | None" = None,
     *,
-    root: StorePath | None = None,
+    windows: Sequence[str] | None = None,
 ) -> "DataFrame":
     """The rows of files; columns that a file lacks are null.
 
-    `schema` are the columns, None for those of the first file. Below `root` folders such as
-    `window=...` stand for columns.
+    `schema` are the columns, None for those of the first file. `windows` are the keys of the
+    windows that the files belong to, one for each; column `window` tells them.
     """
     if all(isinstance(file, Path) for file in files):
         reader = spark.read if schema is None else spark.read.schema(schema)
-        if root is not None:
-            reader = reader.option("basePath", str(root))
-        return reader.parquet(*map(str, files))
+        rows = reader.parquet(*map(str, files))
+        return rows if windows is None else _with_windows(rows, files, windows)
     from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+    from pyspark.sql.types import StringType, StructField, StructType
 
     if isinstance(schema, str):
         # Parsed by the server: pyspark's own parser wants a JVM in this process.
         wanted = spark.createDataFrame([], schema).schema
     else:
         wanted = schema or from_arrow_schema(pq.read_schema(readable(files[0])))
+    if windows is not None:
+        wanted = StructType([*wanted.fields, StructField("window", StringType())])
     columns = to_arrow_schema(wanted)
-    task = _Reader(tuple(files), columns)
+    task = _Reader(tuple(files), columns, tuple(windows or ()))
     items = spark.range(0, len(files), 1, numPartitions=min(len(files), _TASKS))
     return items.mapInArrow(task.read, wanted)
+
+
+def _with_windows(
+    rows: "DataFrame", files: Sequence[StorePath], windows: Sequence[str]
+) -> "DataFrame":
+    """One literal: where nobody asks for the column, it costs nothing."""
+    from pyspark.sql import functions as F
+
+    told = "\n".join(f"{f.name}\t{window}" for f, window in zip(files, windows, strict=True))
+    by_name = F.str_to_map(F.lit(told), F.lit("\n"), F.lit("\t"))
+    return rows.withColumn("window", F.element_at(by_name, F.col("_metadata.file_name")))
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,14 +72,15 @@ class _Reader:
 
     files: tuple[StorePath, ...]
     columns: pa.Schema
+    windows: tuple[str, ...]
 
     def read(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for number in batch.column(0).to_pylist():
-                yield from self._rows(self.files[number])
+                told = {"window": self.windows[number]} if self.windows else {}
+                yield from self._rows(self.files[number], told)
 
-    def _rows(self, path: StorePath) -> Iterator[pa.RecordBatch]:
-        told = _told_by_folders(path)
+    def _rows(self, path: StorePath, told: dict[str, str]) -> Iterator[pa.RecordBatch]:
         with (
             fetched(path) as local,
             pq.ParquetFile(local, page_checksum_verification=True) as file,
@@ -85,9 +98,3 @@ class _Reader:
             return rows.column(field.name).cast(field.type)
         value = pa.scalar(told.get(field.name), pa.string()).cast(field.type)
         return pa.repeat(value, rows.num_rows)
-
-
-def _told_by_folders(path: StorePath) -> dict[str, str]:
-    """The columns that folders stand for."""
-    named = [part.partition("=") for part in path.parts[:-1] if "=" in part]
-    return {name: unquote(value) for name, _, value in named}

@@ -113,8 +113,7 @@ def _source(folder: Path) -> LogSource:
         }
     )
     root = folder / "records"
-    of_topic = root / "window=none" / "topic=sent"
-    of_topic.mkdir(parents=True)
-    path = of_topic / "0.parquet"
+    root.mkdir(parents=True)
+    path = root / "0.parquet"
     pq.write_table(table, path)
-    return LogSource("sent", root, (path,), _RECORDS, is_whole=True)
+    return LogSource("sent", root, (path,), _RECORDS, is_whole=True, windows=("none",))

@@ -67,7 +67,8 @@ class LogSource:
     """Span files below the table of records `root`: equal sources hold the same records.
 
     `is_whole`: all there is of the topic, and little enough to be kept in memory. `records` is
-    about how many they hold. Records of a cluster are files of one evaluation, without windows.
+    about how many they hold. `windows` are the keys of the files' windows, one for each; records of
+    a cluster are files of one evaluation, and have none.
     """
 
     topic: str
@@ -75,6 +76,7 @@ class LogSource:
     files: tuple[StorePath, ...]
     records: int
     is_whole: bool = False
+    windows: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -231,10 +231,11 @@ class ContentPlanner:
         source = LogSource(
             topic=topic,
             root=self.settings.warehouse.records(self.settings.application_id),
-            files=tuple(file.path for file, _ in found),
-            records=sum(file.records for file, _ in found),
+            files=tuple(one.file.path for one in found),
+            records=sum(one.file.records for one in found),
+            windows=tuple(one.window for one in found),
         )
-        return source, sum(size for _, size in found)
+        return source, sum(one.bytes for one in found)
 
 
 class MomentPlanner:

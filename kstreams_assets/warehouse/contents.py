@@ -23,6 +23,7 @@ from kstreams_assets.settings import ApplicationSettings
 from kstreams_assets.store import StorePath, readable
 from kstreams_assets.warehouse.judge import PointJudge, PointStatus
 from kstreams_assets.warehouse.ledger import (
+    INCREMENT,
     Chain,
     Ledger,
     TopicFactsTable,
@@ -172,8 +173,8 @@ class Contents:
         """The spans of a partition in the life of its topic that a cut saw, neighbours folded."""
         return self._chains.get(cut.life)
 
-    def files(self, wanted: WantedPartition) -> tuple[tuple[SpanFile, float], ...]:
-        """The files that may hold wanted records, in order, and about how many bytes of records.
+    def files(self, wanted: WantedPartition) -> tuple["StoredFile", ...]:
+        """The files that may hold wanted records, in order.
 
         Nothing is counted: a file may hold none of them.
 
@@ -186,10 +187,7 @@ class Contents:
                 problem=str(damage),
                 remedy=damage.remedy,
             )
-        return tuple(
-            (found.file, found.bytes_per_record * found.file.records)
-            for found in self.stored_files(wanted)
-        )
+        return tuple(self.stored_files(wanted))
 
     def missing(self, wanted: WantedPartition) -> RangeSet:
         """Wanted offsets that neither a backup nor the saved records answer for."""
@@ -203,7 +201,7 @@ class Contents:
         found = (self._damaged_files.inside(wanted.cut.life, r.start, r.end) for r in wanted.ranges)
         return tuple(dict.fromkeys(damage for damage in found if damage is not None))
 
-    def stored_files(self, wanted: WantedPartition) -> "list[_StoredFile]":
+    def stored_files(self, wanted: WantedPartition) -> "list[StoredFile]":
         """As `files`, without a look at damage."""
         if not wanted.ranges:
             return []
@@ -270,7 +268,7 @@ class Contents:
         return facts.delete_retention_ms(self._topics)
 
     @cached_property
-    def _files(self) -> "Mapping[PartitionLife, list[_StoredFile]]":
+    def _files(self) -> "Mapping[PartitionLife, list[StoredFile]]":
         path = self._warehouse.records(self._application.application_id)
         columns = [*_SPAN, "topic_id", "records", "bytes", "written"]
         spans = self._ledger.span_rows(self._topics, columns=columns, increments=True)
@@ -334,13 +332,21 @@ class _Counted:
 
 
 @dataclass(frozen=True, slots=True)
-class _StoredFile:
-    """A file of a span, with the bytes that the ledger notes for a record of it on average."""
+class StoredFile:
+    """A file of a span, with the bytes that the ledger notes for a record of it on average.
+
+    `window` is the key of the window that the span belongs to, also of one that is still open.
+    """
 
     file: SpanFile
     window: str
     bytes_per_record: float
     may_be_odd: bool
+
+    @property
+    def bytes(self) -> float:
+        """About how many bytes of records it holds."""
+        return self.bytes_per_record * self.file.records
 
 
 def _counted(contents: Contents, wanted: WantedPartition, saved: pa.Table) -> _Counted:
@@ -372,7 +378,7 @@ class _Count:
     """Records of one file inside the ranges; the file is opened only where it must be."""
 
     def __init__(
-        self, stored: _StoredFile, ranges: Sequence[OffsetRange], saved_offsets: _Offsets
+        self, stored: StoredFile, ranges: Sequence[OffsetRange], saved_offsets: _Offsets
     ) -> None:
         self.stored, file = stored, stored.file
         whole = RangeSet(ranges).covers(file.first_offset, file.last_offset + 1)
@@ -393,7 +399,7 @@ class _Count:
 
 def _files_by_life(
     path: StorePath, spans: pa.Table, files: pa.Table
-) -> dict[PartitionLife, list[_StoredFile]]:
+) -> dict[PartitionLife, list[StoredFile]]:
     """Files in order of offsets. Those of windows that are not in the ledger do not count."""
     if files.num_rows == 0 or spans.num_rows == 0:
         return {}
@@ -405,7 +411,7 @@ def _files_by_life(
     files = files.join(known, _SPAN, join_type="inner").sort_by(
         [("topic", "ascending"), ("partition", "ascending"), ("first", "ascending")]
     )
-    by_life: dict[PartitionLife, list[_StoredFile]] = {}
+    by_life: dict[PartitionLife, list[StoredFile]] = {}
     for row in files.to_pylist():
         life = (row["topic"], row["partition"], row["topic_id"])
         by_life.setdefault(life, []).append(_stored_file(path, row, written.get(row["path"])))
@@ -414,8 +420,8 @@ def _files_by_life(
 
 def _stored_file(
     path: StorePath, row: Mapping[str, Any], written: WrittenFile | None
-) -> _StoredFile:
-    return _StoredFile(
+) -> StoredFile:
+    return StoredFile(
         file=SpanFile(
             path=path / unquote(row["path"]),
             records=row["file_records"],
@@ -423,7 +429,7 @@ def _stored_file(
             last_offset=row["last"],
             written=written,
         ),
-        window=row["window"],
+        window=row["window"].partition(INCREMENT)[0],
         bytes_per_record=row["bytes"] / max(row["records"], 1),
         may_be_odd=row["earliest"] is None or row["earliest"] <= 0,
     )

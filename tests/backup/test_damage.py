@@ -20,6 +20,7 @@ from kstreams_assets.offsets import OffsetRange, TopicPartitionId
 from kstreams_assets.restore.request import RestoreRequest
 from kstreams_assets.restore.selection import choose
 from kstreams_assets.settings import ApplicationSettings, WindowSchedule
+from kstreams_assets.store import StorePath, relative
 from kstreams_assets.warehouse import ledger as ledger_module
 from kstreams_assets.warehouse import records as damage_module
 from kstreams_assets.warehouse.contents import Contents
@@ -32,7 +33,9 @@ from kstreams_assets.warehouse.records import SpanId, span_files
 from kstreams_assets.warehouse.spans import SpanContent, SpanResult
 from tests.backup.record_files import write_records
 from tests.backup.samples import APPLICATION_ID, application, backup, cut, point, span, window
-from tests.warehouse.disk import on_disk
+from tests.store.place import edited, warehouse_at
+
+pytestmark = pytest.mark.on_store
 
 TOPICS = (AppTopic("log", TopicRoles({TopicRole.CHANGELOG})),)
 LOG = TopicPartitionId("log", 0)
@@ -48,7 +51,7 @@ def settings(tmp_path: Path) -> ApplicationSettings:
         application=application(*TOPICS),
         topics=TOPICS,
         connection=KafkaConnection(bootstrap_servers="localhost:1"),
-        warehouse=Warehouse(tmp_path / "warehouse"),
+        warehouse=warehouse_at(tmp_path / "warehouse"),
         windows=WindowSchedule.every("hour", start="2026-10-20"),
     )
     for index in range(WINDOWS):
@@ -69,11 +72,12 @@ def _point(index: int) -> RecoveryPoint:
 
 
 def _back_up(warehouse: Warehouse, index: int, offsets: range) -> None:
-    path = on_disk(warehouse.records(APPLICATION_ID))
-    write_records(path, window(index).key, LOG, offsets)
+    path = warehouse.records(APPLICATION_ID)
+    with edited(path) as folder:
+        write_records(folder, window(index).key, LOG, offsets)
     plan = span(offsets.start, offsets.stop, index=index, topic="log", continues=index > 0)
     (file,) = span_files(path, SpanId(window(index).key, LOG))
-    written = written_files(path, [(str(on_disk(file.path).relative_to(path)), file.records)])
+    written = written_files(path, [(str(relative(file.path, path)), file.records)])
     content = SpanContent(
         records=file.records,
         files=1,
@@ -86,8 +90,13 @@ def _back_up(warehouse: Warehouse, index: int, offsets: range) -> None:
     ledger.record([backup(made, index=index, topic="log")], run_id="run")
 
 
-def _records(settings: ApplicationSettings) -> Path:
-    return on_disk(settings.warehouse.records(APPLICATION_ID))
+def _records(settings: ApplicationSettings) -> StorePath:
+    return settings.warehouse.records(APPLICATION_ID)
+
+
+def _do(damage: Damage, settings: ApplicationSettings) -> None:
+    with edited(_records(settings)) as records:
+        damage(records)
 
 
 def _last_commit(records: Path) -> None:
@@ -119,7 +128,8 @@ def _rewritten_through_delta(records: Path) -> None:
 
 def _newest_file(records: Path) -> Path:
     (file,) = span_files(records, SpanId(window(WINDOWS - 1).key, LOG))
-    return on_disk(file.path)
+    assert isinstance(file.path, Path)
+    return file.path
 
 
 def _no_file(records: Path) -> None:
@@ -151,7 +161,7 @@ class TestDamage:
     def test_the_span_is_named(self, settings: ApplicationSettings, damage: Damage) -> None:
         ledger = Ledger(settings.warehouse, APPLICATION_ID)
         assert list(ledger.damaged()) == []
-        damage(_records(settings))
+        _do(damage, settings)
         last = list(ledger.damaged())[-1]
         assert (last.window, last.topic, last.partition) == (window(2).key, "log", 0)
         assert (last.start, last.end) == (20, 30)
@@ -161,7 +171,7 @@ class TestDamage:
         self, settings: ApplicationSettings, damage: Damage
     ) -> None:
         assert _gives(settings) == [Restores.EXACT] * 3
-        damage(_records(settings))
+        _do(damage, settings)
         assert _gives(settings)[-1] is Restores.NOTHING
         (status,) = Contents.of(settings, look_s=math.inf).statuses([_point(2)])
         assert re.search(r"window w000\d, log-0, offsets \d+ to \d*9: ", status.reason)
@@ -170,7 +180,7 @@ class TestDamage:
     def test_an_older_point_is_not_taken_in_silence(
         self, settings: ApplicationSettings, damage: Damage
     ) -> None:
-        damage(_records(settings))
+        _do(damage, settings)
         points = [_point(index) for index in range(WINDOWS)]
         coverage = Contents.of(settings, look_s=math.inf)
 
@@ -186,7 +196,7 @@ class TestDamage:
     def test_a_restore_finds_no_file_of_it(
         self, settings: ApplicationSettings, damage: Damage
     ) -> None:
-        damage(_records(settings))
+        _do(damage, settings)
         contents = Contents.of(settings)
         wanted = WantedPartition(_point(2).partitions[0], (OffsetRange(20, 30),), None)
         held = contents.at(_point(2), [wanted])[LOG]
@@ -234,7 +244,7 @@ def test_ledger_and_log_are_compared_again_only_when_one_changed(
     settings: ApplicationSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ledger = Ledger(settings.warehouse, APPLICATION_ID)
-    reads: list[Path] = []
+    reads: list[StorePath] = []
     counted = ledger_module.file_actions
     monkeypatch.setattr(
         ledger_module, "file_actions", lambda path: (reads.append(path), counted(path))[1]
@@ -245,7 +255,7 @@ def test_ledger_and_log_are_compared_again_only_when_one_changed(
     _back_up(settings.warehouse, WINDOWS, range(EACH * WINDOWS, EACH * WINDOWS + EACH))
     assert list(ledger.damaged(look_s=0)) == []
     assert len(reads) == 2
-    _last_commit(_records(settings))
+    _do(_last_commit, settings)
     assert [one.window for one in ledger.damaged(look_s=0)] == [window(WINDOWS).key]
     assert len(reads) == 3
 
@@ -257,7 +267,7 @@ def test_saved_records_are_kept_for_a_damaged_backup(
     ledger = Ledger(settings.warehouse, APPLICATION_ID)
     assert ledger.held_positions(settings.application)[LOG].offset == 30
     assert ledger.proven_ranges(settings.application) == {LOG: [("life-1", 0, 30)]}
-    damage(_records(settings))
+    _do(damage, settings)
     held = ledger.held_positions(settings.application).get(LOG)
     assert held is None or held.offset <= 20
     proven = ledger.proven_ranges(settings.application).get(LOG, ())
@@ -265,7 +275,7 @@ def test_saved_records_are_kept_for_a_damaged_backup(
 
 
 def test_a_point_below_the_damage_still_restores(settings: ApplicationSettings) -> None:
-    _last_commit(_records(settings))
+    _do(_last_commit, settings)
     assert _gives(settings) == [Restores.EXACT, Restores.EXACT, Restores.NOTHING]
 
 
@@ -286,9 +296,9 @@ def test_a_ledger_of_an_earlier_release(settings: ApplicationSettings) -> None:
         older = replace(entry.result, content=replace(entry.result.content, written=()))
         ledger.record([backup(older, index=index, topic="log")], run_id="run")
     assert list(ledger.damaged()) == []
-    _rewritten_through_delta(_records(settings))
+    _do(_rewritten_through_delta, settings)
     assert list(ledger.damaged()) == []
-    _cut_off(_records(settings))
+    _do(_cut_off, settings)
     assert [one.window for one in ledger.damaged()] == [window(2).key]
 
 

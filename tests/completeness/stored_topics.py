@@ -27,7 +27,7 @@ from kstreams_assets.warehouse.point import (
 )
 from kstreams_assets.warehouse.points import RecoveryPointTable, SavedRecordsTable, SavedTail
 from kstreams_assets.warehouse.spans import Gap, SpanContent, SpanPlan, SpanResult, Window
-from tests.warehouse.disk import on_disk
+from tests.store.place import edited
 
 APP = "app"
 ORDERS, TOTALS, JOINED, RATES = "orders", "totals", "joined", "rates"
@@ -207,12 +207,13 @@ class StoredTopics:
         """The backup of a window: records of these spans, and their rows in the ledger."""
         rows = [_row(window, topic, kept) for topic in records for kept in records[topic]]
         if rows:
-            write_deltalake(
-                on_disk(self.warehouse.records(APP)),
-                pa.Table.from_pylist(rows, schema=_SCHEMA),
-                mode="append",
-                partition_by=["window", "topic"],
-            )
+            with edited(self.warehouse.records(APP)) as path:
+                write_deltalake(
+                    path,
+                    pa.Table.from_pylist(rows, schema=_SCHEMA),
+                    mode="append",
+                    partition_by=["window", "topic"],
+                )
         done = [
             _backup(window, topic, span, len(records.get(topic, ())), point_id, gaps.get(topic, ()))
             for topic, span in sorted(spans.items())

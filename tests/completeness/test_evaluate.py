@@ -20,7 +20,6 @@ from kstreams_assets.completeness.evaluate import Evaluator
 from kstreams_assets.completeness.result import Outcome, ResultsTable, RuleKind, RuleResult
 from kstreams_assets.errors import ConfigurationError, RecoveryPointNotFoundError
 from kstreams_assets.ktables.run import make_snapshots
-from kstreams_assets.layout import Warehouse
 from kstreams_assets.settings import ApplicationSettings
 from kstreams_assets.warehouse.spans import Window
 from spark_resources.resource import SparkSessionResource
@@ -37,8 +36,9 @@ from tests.completeness.stored_topics import (
     total,
     window_of,
 )
+from tests.store.place import warehouse_at
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.on_store]
 
 BALANCE = CompletenessRule(
     name="money_is_kept",
@@ -83,7 +83,7 @@ RECOMPUTED = Recomputation(
 @pytest.fixture(scope="module")
 def settings(tmp_path_factory: pytest.TempPathFactory) -> ApplicationSettings:
     """Two windows: at the end of each, one order of anna is in flight."""
-    stored = StoredTopics(Warehouse(tmp_path_factory.mktemp("evaluate")), RULES)
+    stored = StoredTopics(warehouse_at(tmp_path_factory.mktemp("evaluate")), RULES)
     for index in range(2):
         begin = 4 * index
         orders = [order(begin + n, name, 10) for n, name in enumerate(["anna", "bo", "bo", "anna"])]
@@ -162,7 +162,7 @@ def test_a_rule_that_spark_refuses_is_told_and_the_others_run(
 def test_a_violation_shows_its_rows(
     tmp_path: Path, settings: ApplicationSettings, spark: SparkSessionResource
 ) -> None:
-    stored = StoredTopics(Warehouse(tmp_path), (BALANCE, POSITIVE))
+    stored = StoredTopics(warehouse_at(tmp_path), (BALANCE, POSITIVE))
     sums = [total(0, "anna", 1, 10), total(1, "bo", 1, -5)]
     stored.close(
         0,
@@ -182,7 +182,7 @@ def test_a_violation_shows_its_rows(
 def test_points_between_windows_are_judged_by_saved_records(
     tmp_path: Path, spark: SparkSessionResource
 ) -> None:
-    stored = StoredTopics(Warehouse(tmp_path), (BALANCE, NEW))
+    stored = StoredTopics(warehouse_at(tmp_path), (BALANCE, NEW))
     first = [total(0, "anna", 1, 10)]
     stored.close(0, {ORDERS: [order(0, "anna", 10)], CHANGELOG: first}, {ORDERS: 1, MOVED: 0})
     ends = {ORDERS: 3, MOVED: 1, CHANGELOG: 2}
@@ -206,13 +206,13 @@ def test_points_between_windows_are_judged_by_saved_records(
         for point_id in ("point-0", "between", "point-1", "between"):
             found = evaluator.point(point_id)
             assert [r.outcome for r in found] == [Outcome.PASSED] * 2, (point_id, found)
-    assert not list((tmp_path / ".staging").glob("*/*"))
+    assert not list((stored.warehouse.root / ".staging").rglob("*.parquet"))
 
 
 def test_stores_come_from_snapshots_where_a_rule_finds_all(
     tmp_path: Path, spark: SparkSessionResource
 ) -> None:
-    stored = StoredTopics(Warehouse(tmp_path), (BALANCE, POSITIVE))
+    stored = StoredTopics(warehouse_at(tmp_path), (BALANCE, POSITIVE))
     sums = [total(0, "anna", 1, 10)]
     stored.close(0, {ORDERS: [order(0, "anna", 10)], CHANGELOG: sums}, {ORDERS: 1})
     settings = stored.settings
@@ -270,7 +270,7 @@ def test_unknown_names_are_refused(
 def test_what_begins_late_is_judged_by_windows_only(
     tmp_path: Path, spark: SparkSessionResource
 ) -> None:
-    stored = StoredTopics(Warehouse(tmp_path), (BALANCE, NEW, POSITIVE))
+    stored = StoredTopics(warehouse_at(tmp_path), (BALANCE, NEW, POSITIVE))
     starts = {ORDERS: 100, TOTALS: 7}
     for index in range(2):
         at, sums = 100 + index, [total(index, "anna", 8 + index, 80 + 10 * index)]
@@ -303,7 +303,7 @@ def test_what_begins_late_is_judged_by_windows_only(
 def test_windows_that_records_may_have_missed_are_not_verifiable(
     tmp_path: Path, spark: SparkSessionResource
 ) -> None:
-    stored = StoredTopics(Warehouse(tmp_path))
+    stored = StoredTopics(warehouse_at(tmp_path))
     times = {"in time": [1_000, 1_500, 2_000], "late": [1_000, 9_000, 1_500]}
     window = StoreFormat(
         StoreKind.WINDOW,
@@ -317,7 +317,7 @@ def test_windows_that_records_may_have_missed_are_not_verifiable(
     )
     explanations = []
     for index, (name, stamps) in enumerate(times.items()):
-        stored = StoredTopics(Warehouse(tmp_path / name))
+        stored = StoredTopics(warehouse_at(tmp_path / name))
         orders = [
             replace(order(n, "anna", 1), timestamp_ms=stamp) for n, stamp in enumerate(stamps)
         ]

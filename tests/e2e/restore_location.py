@@ -2,7 +2,6 @@
 
 import json
 import os
-from pathlib import Path
 
 import dagster as dg
 
@@ -32,7 +31,7 @@ def settings() -> ApplicationSettings:
         application=StreamsApplication(said["application_id"], topics),
         topics=topics,
         connection=connection,
-        warehouse=Warehouse(Path(said["warehouse"])),
+        warehouse=Warehouse.at(said["warehouse"]),
         windows=WindowSchedule.every("minute", start="2026-01-01"),
         restore=RestoreSettings(target=connection),
         completeness=tuple(

@@ -32,6 +32,7 @@ pytestmark = [
     pytest.mark.spark,
     pytest.mark.e2e,
     pytest.mark.usefixtures("closed_in_order"),
+    pytest.mark.on_store,
 ]
 
 
@@ -56,7 +57,7 @@ def test_backups_and_rules_of_a_range_in_one_run(
         take_point_in(workbench, window)
     rule = CompletenessRule(
         name="two_at_most",
-        sql=f"SELECT _partition, _offset FROM `{totals}` WHERE _offset >= 2",
+        sql=f"SELECT _partition, _offset, _window FROM `{totals}` WHERE _offset >= 2",
         views=(totals,),
     )
     schedule = WindowSchedule.every("minute", start=f"{now - timedelta(days=1):%Y-%m-%d}")
@@ -76,7 +77,9 @@ def test_backups_and_rules_of_a_range_in_one_run(
     }
     table = found[windows[2]].metadata["rows_in_violation"]
     assert isinstance(table, dg.TableMetadataValue)
-    assert [record.data for record in table.records] == [{"_partition": "0", "_offset": "2"}]
+    assert [record.data for record in table.records] == [
+        {"_partition": "0", "_offset": "2", "_window": windows[2]}
+    ]
     stored = ResultsTable(workbench.warehouse).of(settings.application_id)
     assert [(r.window, r.outcome) for r in stored] == [
         (windows[0], Outcome.PASSED),

@@ -21,7 +21,12 @@ from spark_resources.resource import SparkSessionResource
 from spark_resources.work import Spark
 from tests.streams.workbench import Workbench
 
-pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.e2e]
+pytestmark = [
+    pytest.mark.kafka,
+    pytest.mark.spark,
+    pytest.mark.e2e,
+    pytest.mark.on_store,
+]
 
 WINDOWS = ("2026-01-01-00:00", "2026-01-01-00:01", "2026-01-01-00:02")
 """Closed long ago; the points below are given instants inside them."""

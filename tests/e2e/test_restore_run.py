@@ -29,7 +29,12 @@ from tests.backup.reading import consume
 from tests.e2e import restore_location
 from tests.streams.workbench import Workbench
 
-pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.e2e]
+pytestmark = [
+    pytest.mark.kafka,
+    pytest.mark.spark,
+    pytest.mark.e2e,
+    pytest.mark.on_store,
+]
 
 LAUNCH = """
 mutation Launch($params: LaunchBackfillParams!) {

@@ -22,7 +22,7 @@ from kstreams_assets.warehouse.point import Guarantee, Method, PartitionCut, Rec
 from kstreams_assets.warehouse.points import RecoveryPointTable, SavedRecordsTable, SavedTail
 from kstreams_assets.warehouse.spans import Gap, GapCause, SpanContent, SpanPlan, SpanResult, Window
 from spark_resources.work import Spark
-from tests.warehouse.disk import on_disk
+from tests.store.place import edited
 
 TOPIC = "app-store-changelog"
 STORE = "store"
@@ -182,8 +182,8 @@ class StoredLog:
 
     def rows(self, index: int) -> list[dict[str, Any]]:
         """The rows of a window by partition and offset."""
-        path = on_disk(self.warehouse.ktable(APPLICATION_ID, STORE))
-        return table_rows(path, window_of(index).key)
+        with edited(self.warehouse.ktable(APPLICATION_ID, STORE)) as path:
+            return table_rows(path, window_of(index).key)
 
     def _write(self, window: Window, changes: Sequence[Change]) -> None:
         rows = [
@@ -199,12 +199,13 @@ class StoredLog:
             }
             for change in changes
         ]
-        write_deltalake(
-            on_disk(self.warehouse.records(APPLICATION_ID)),
-            pa.Table.from_pylist(rows, schema=_SCHEMA),
-            mode="append",
-            partition_by=["window", "topic"],
-        )
+        with edited(self.warehouse.records(APPLICATION_ID)) as path:
+            write_deltalake(
+                path,
+                pa.Table.from_pylist(rows, schema=_SCHEMA),
+                mode="append",
+                partition_by=["window", "topic"],
+            )
 
     def _result(
         self,

@@ -1,6 +1,5 @@
 """Runs over many windows: locks, refusals, killed runs, changed declarations."""
 
-import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,21 +11,24 @@ from kstreams_assets.app.store_format import Encoding, Format, StoreFormat
 from kstreams_assets.errors import KTableError
 from kstreams_assets.ktables.run import KTableRun
 from kstreams_assets.ktables.snapshots_table import SnapshotsTable
-from kstreams_assets.layout import LAYOUT_PROPERTY, NewerLayoutError, Warehouse
+from kstreams_assets.layout import LAYOUT_PROPERTY, NewerLayoutError
 from kstreams_assets.lease import WarehouseLockedError, warehouse_lock
 from kstreams_assets.settings import BackupSettings
+from kstreams_assets.store import remove_tree
 from spark_resources.resource import SparkSessionResource
 from spark_resources.work import Spark
 from tests.ktables.stored_log import APPLICATION_ID, STORE, Change, StoredLog, window_of
+from tests.store.place import edited, warehouse_at
 from tests.streams.workbench import NoSpark
-from tests.warehouse.disk import on_disk
+
+pytestmark = pytest.mark.on_store
 
 TEXT = Format(Encoding.STRING)
 
 
 def _log(root: Path, spark: Spark, value: Format = TEXT) -> StoredLog:
     """Two windows: a and b are put; then a is put again, b deleted, c is put."""
-    log = StoredLog(Warehouse(root), spark, StoreFormat(key=TEXT, value=value))
+    log = StoredLog(warehouse_at(root), spark, StoreFormat(key=TEXT, value=value))
     changes = [
         Change(0, b"a", b'{"n": 1}'),
         Change(1, b"b", b'{"n": 2}'),
@@ -61,13 +63,14 @@ class TestRefusals:
     @pytest.mark.parametrize("name", ["records/app", "ktables/app/store", "ktable_snapshots"])
     def test_tables_of_a_newer_release_stay_untouched(self, tmp_path: Path, name: str) -> None:
         log = _log(tmp_path, NoSpark())
-        _write_as_newer_release(tmp_path / name)
+        with edited(log.warehouse.root / name) as table:
+            _write_as_newer_release(table)
         with pytest.raises(NewerLayoutError, match="99"):
             log.snapshot(0)
 
 
 def _write_as_newer_release(path: Path) -> None:
-    if not path.exists():
+    if not DeltaTable.is_deltatable(str(path)):
         schema = pa.schema([("application_id", pa.string())])
         DeltaTable.create(path, schema=schema)
     newer = {LAYOUT_PROPERTY: "99"}
@@ -92,7 +95,7 @@ class TestRuns:
             with pytest.raises(Killed):
                 log.snapshot(0, 1)
         assert SnapshotsTable(log.warehouse).of(APPLICATION_ID) == []
-        assert not (tmp_path / ".staging" / "ktables-app").exists()
+        assert not (log.warehouse.root / ".staging" / "ktables-app").exists()
         first, second = log.snapshot(0, 1)
         assert (first.rows, second.rows, second.base_window) == (2, 2, "w0000")
         assert (_offsets(log, 0), _offsets(log, 1)) == ([0, 1], [2, 4])
@@ -108,7 +111,7 @@ class TestRuns:
         """The ledger may still list what was in a table that was removed and begun anew."""
         log = _log(tmp_path, spark)
         log.snapshot(0)
-        shutil.rmtree(on_disk(log.warehouse.ktable(APPLICATION_ID, STORE)))
+        remove_tree(log.warehouse.ktable(APPLICATION_ID, STORE))
         (anew,) = log.snapshot(1)
         (again,) = log.snapshot(1)
         assert (anew.base_window, again.base_window) == (None, None)

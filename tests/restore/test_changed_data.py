@@ -18,8 +18,9 @@ from kstreams_assets.ktables.snapshots_table import (
     snapshot_problem,
     snapshot_written,
 )
-from kstreams_assets.layout import Warehouse, written_files
+from kstreams_assets.layout import written_files
 from kstreams_assets.offsets import TopicPartitionId, runs_of
+from kstreams_assets.store import StorePath
 from kstreams_assets.warehouse.judge import PointJudge, Restores
 from kstreams_assets.warehouse.point import GroupOffset, PartitionCut, RecoveryPoint
 from kstreams_assets.warehouse.points import RecoveryPointTable, SavedRecordsTable, SavedTail
@@ -30,14 +31,19 @@ from tests.backup.samples import APPLICATION_ID, point
 from tests.restore.snapshot_samples import snapshot
 from tests.restore.snapshot_tables import Row, write_snapshot
 from tests.restore.span_files import Stored, span_file, work_of
-from tests.warehouse.disk import on_disk
+from tests.store.place import edited, warehouse_at
+
+pytestmark = pytest.mark.on_store
 
 TARGET = TopicPartitionId("orders", 0)
 COUNT = 200
 
 
-def _work(folder: Path, *, with_digest: bool = True) -> PartitionWork:
-    path = span_file(folder / "orders.parquet", _records("order"), group=50)
+def _work(tmp_path: Path, *, with_digest: bool = True) -> PartitionWork:
+    folder = warehouse_at(tmp_path).root
+    path = folder / "orders.parquet"
+    with edited(folder) as files:
+        span_file(files / path.name, _records("order"), group=50)
     (written,) = written_files(folder, [(path.name, COUNT)])
     noted = SpanFile(path, COUNT, 0, COUNT - 1, written if with_digest else None)
     work = work_of(TARGET, [path], [(0, COUNT)], COUNT)
@@ -98,13 +104,18 @@ FAULTS = {
 }
 
 
+def _do(fault: Callable[[Path], object], path: StorePath) -> None:
+    with edited(path.parent) as folder:
+        fault(folder / path.name)
+
+
 @pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
 def test_no_record_of_a_changed_file_is_given(
     tmp_path: Path, fault: Callable[[Path], None]
 ) -> None:
     work = _work(tmp_path)
     assert _read(work) == COUNT
-    fault(on_disk(work.files[0]))
+    _do(fault, work.files[0])
     given = []
     with pytest.raises(RestoreRecordsError, match=r"orders-0 .*orders\.parquet.* from a copy"):
         given += work_records(work)
@@ -116,7 +127,7 @@ def test_no_record_of_a_changed_file_is_given(
 def test_a_file_without_digest_has_as_many_records_as_were_written(tmp_path: Path) -> None:
     work = _work(tmp_path, with_digest=False)
     assert _read(work) == COUNT
-    span_file(on_disk(work.files[0]), _records("order")[:-1])
+    _do(lambda file: span_file(file, _records("order")[:-1]), work.files[0])
     with pytest.raises(RestoreRecordsError, match="holds 199 records, written were 200"):
         _read(work)
 
@@ -146,13 +157,22 @@ def _taken() -> RecoveryPoint:
     return point(1000, cut, group_offsets=[GroupOffset("t", 0, 700, "AgAB")], point_id="p")
 
 
-def _change(table: Path, column: str, change: Callable[[list], list]) -> None:
+def _change(table: StorePath, column: str, change: Callable[[list], list]) -> None:
     """Write a control table anew with other values in a column."""
+    with edited(table) as folder:
+        _rewrite(folder, column, change)
+
+
+def _rewrite(table: Path, column: str, change: Callable[[list], list]) -> None:
     rows = DeltaTable(table).to_pyarrow_table()
     values = pa.array(change(rows[column].to_pylist()), rows.schema.field(column).type)
     index = rows.schema.get_field_index(column)
     rows = rows.set_column(index, rows.schema.field(index), values)
     write_deltalake(table, rows, mode="overwrite")
+
+
+def _points(tmp_path: Path) -> StorePath:
+    return warehouse_at(tmp_path).control("recovery_points")
 
 
 def _input_offset(rows: list) -> list:
@@ -172,11 +192,11 @@ def _end(rows: list) -> list:
     [("group_offsets", _input_offset), ("group_offsets", _metadata), ("partitions", _end)],
 )
 def test_a_changed_point(tmp_path: Path, column: str, change: Callable[[list], list]) -> None:
-    warehouse = Warehouse(tmp_path)
+    warehouse = warehouse_at(tmp_path)
     points = RecoveryPointTable(warehouse)
     points.append(_taken())
     assert points.load(APPLICATION_ID, ["p"]) == [_taken()]
-    _change(on_disk(warehouse.control("recovery_points")), column, change)
+    _change(warehouse.control("recovery_points"), column, change)
     with pytest.raises(StoredDataError, match=r"Recovery point p cannot be used.*from a copy"):
         points.load(APPLICATION_ID, ["p"])
     assert points.newest(APPLICATION_ID) == []
@@ -187,10 +207,14 @@ def test_a_changed_point(tmp_path: Path, column: str, change: Callable[[list], l
 
 
 def test_an_older_point_is_the_newest_that_counts(tmp_path: Path) -> None:
-    points = RecoveryPointTable(Warehouse(tmp_path))
+    points = RecoveryPointTable(warehouse_at(tmp_path))
     points.append(replace(_taken(), id="older", taken_at_ms=500, sealed=True))
     points.append(replace(_taken(), sealed=True))
-    _change(tmp_path / "recovery_points", "took_ms", lambda rows: [ms + (ms == 7) for ms in rows])
+    _change(
+        warehouse_at(tmp_path).control("recovery_points"),
+        "took_ms",
+        lambda rows: [ms + (ms == 7) for ms in rows],
+    )
     assert points.newest(APPLICATION_ID) == []
     points.append(replace(_taken(), id="newer", taken_at_ms=1500, sealed=True))
     assert [one.id for one in points.newest(APPLICATION_ID, 2)] == ["newer"]
@@ -202,11 +226,19 @@ def test_an_older_point_is_the_newest_that_counts(tmp_path: Path) -> None:
 @pytest.mark.parametrize("column", ["taken_at_ms", "digest"])
 def test_points_of_earlier_releases(tmp_path: Path, column: str) -> None:
     """They have no digest: nothing is known of them, and they are readable."""
-    points = RecoveryPointTable(Warehouse(tmp_path))
+    points = RecoveryPointTable(warehouse_at(tmp_path))
     points.append(_taken())
-    _change(tmp_path / "recovery_points", "digest", lambda rows: [None for _ in rows])
+    _change(
+        warehouse_at(tmp_path).control("recovery_points"),
+        "digest",
+        lambda rows: [None for _ in rows],
+    )
     if column == "taken_at_ms":
-        _change(tmp_path / "recovery_points", column, lambda rows: [ms + 1 for ms in rows])
+        _change(
+            warehouse_at(tmp_path).control("recovery_points"),
+            column,
+            lambda rows: [ms + 1 for ms in rows],
+        )
     (found,) = points.load(APPLICATION_ID, ["p"])
     assert not found.damaged
 
@@ -222,7 +254,7 @@ def test_points_of_earlier_releases(tmp_path: Path, column: str) -> None:
     ],
 )
 def test_changed_saved_records(tmp_path: Path, column: str, change: Callable[[list], list]) -> None:
-    saved = SavedRecordsTable(Warehouse(tmp_path))
+    saved = SavedRecordsTable(warehouse_at(tmp_path))
     records = [
         RawRecord(offset, 1_000 + offset, 0, b"k", b"v%d" % offset, (("h", None), ("h", b"x")))
         for offset in range(5)
@@ -232,14 +264,14 @@ def test_changed_saved_records(tmp_path: Path, column: str, change: Callable[[li
     cut = PartitionCut("t", 0, "life-1", 0, 5, saved_from=0)
     taken = point(1000, cut, point_id="p")
     assert saved.of_point(taken).num_rows == 5
-    _change(tmp_path / "recovery_point_records", column, change)
+    _change(warehouse_at(tmp_path).control("recovery_point_records"), column, change)
     with pytest.raises(StoredDataError, match=r"Offset 0 of t-0, saved with recovery point p"):
         saved.of_point(taken)
 
 
 def test_saved_records_without_their_last_commit(tmp_path: Path) -> None:
     """As in a copy that was made while a point was taken: they are stored before their point."""
-    saved = SavedRecordsTable(Warehouse(tmp_path))
+    saved = SavedRecordsTable(warehouse_at(tmp_path))
     partition = TopicPartitionId("t", 0)
     taken = []
     for offset in range(3):
@@ -248,24 +280,25 @@ def test_saved_records_without_their_last_commit(tmp_path: Path) -> None:
         cut = PartitionCut("t", 0, "life-1", 0, offset + 1, saved_from=0)
         one = point(1000, cut, point_id=f"p{offset}")
         taken.append(replace(one, saved_version=saved.version()))
-    max((tmp_path / "recovery_point_records" / "_delta_log").glob("*.json")).unlink()
+    with edited(warehouse_at(tmp_path).control("recovery_point_records")) as table:
+        max((table / "_delta_log").glob("*.json")).unlink()
     assert [saved.of_point(one).num_rows for one in taken[:-1]] == [1, 2]
     with pytest.raises(StoredDataError, match=r"recovery point p2 .*last commits are missing"):
         saved.of_point(taken[-1])
-    points = RecoveryPointTable(Warehouse(tmp_path))
+    points = RecoveryPointTable(warehouse_at(tmp_path))
     points.append_many(taken)
     assert points.load(APPLICATION_ID, ["p2"]) == [taken[-1]]
 
 
 @pytest.mark.parametrize("column", ["source_start", "target_start"])
 def test_a_shifted_offset_map(tmp_path: Path, column: str) -> None:
-    table = OffsetMapsTable(Warehouse(tmp_path))
+    table = OffsetMapsTable(warehouse_at(tmp_path))
     source, target = TopicPartitionId("t", 0), TopicPartitionId("copy", 0)
     runs = tuple(runs_of([0, 1, 2, 7, 8], [0, 1, 2, 3, 4]))
     table.record(APPLICATION_ID, "r", [PartitionProduced(source, target, runs, 5, 0, 5)])
     assert table.load(APPLICATION_ID, "r")[source].map.map(8) == 4
     _change(
-        tmp_path / "offset_maps",
+        warehouse_at(tmp_path).control("offset_maps"),
         column,
         lambda rows: [None if offset is None else offset + 7 for offset in rows],
     )
@@ -276,17 +309,18 @@ def test_a_shifted_offset_map(tmp_path: Path, column: str) -> None:
 @pytest.mark.parametrize("fault", [_flipped, _cut_off, _gone, _values_of_a_snapshot])
 def test_a_changed_snapshot(tmp_path: Path, fault: Callable[[Path], None]) -> None:
     """Neither a restore nor the next snapshot is made from it."""
-    warehouse = Warehouse(tmp_path)
-    table = on_disk(warehouse.ktable("shop", "sums"))
-    write_snapshot(table, [Row(0, offset, b"k%d" % offset) for offset in range(30)])
+    warehouse = warehouse_at(tmp_path)
+    table = warehouse.ktable("shop", "sums")
+    with edited(table) as folder:
+        write_snapshot(folder, [Row(0, offset, b"k%d" % offset) for offset in range(30)])
     noted = snapshot(written=snapshot_written(table, "w1"))
     snapshots = SnapshotsTable(warehouse)
     snapshots.record([noted])
     (stored,) = snapshots.of("shop")
     assert stored.written == noted.written
     require_snapshot(table, stored)
-    (file,) = table.glob("window=w1/*.parquet")
-    fault(file)
+    (file,) = (table / "window=w1").glob("*.parquet")
+    _do(fault, file)
     with pytest.raises(StoredDataError, match=r"snapshot of store sums, window w1, .*ktables make"):
         require_snapshot(table, stored)
     require_snapshot(table, replace(stored, written=()))  # of an earlier release
@@ -296,10 +330,11 @@ def test_a_changed_snapshot(tmp_path: Path, fault: Callable[[Path], None]) -> No
 def test_the_plan_looks_at_the_files_of_a_snapshot(
     tmp_path: Path, fault: Callable[[Path], None]
 ) -> None:
-    table = on_disk(Warehouse(tmp_path).ktable("shop", "sums"))
-    write_snapshot(table, [Row(0, 1)])
+    table = warehouse_at(tmp_path).ktable("shop", "sums")
+    with edited(table) as folder:
+        write_snapshot(folder, [Row(0, 1)])
     stored = snapshot(written=snapshot_written(table, "w1"))
     assert snapshot_problem(table, stored, read=False) == ""
-    (file,) = table.glob("window=w1/*.parquet")
-    fault(file)
+    (file,) = (table / "window=w1").glob("*.parquet")
+    _do(fault, file)
     assert file.name in snapshot_problem(table, stored, read=False)

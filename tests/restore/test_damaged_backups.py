@@ -13,7 +13,6 @@ from confluent_kafka import Producer
 from kstreams_assets.app.model import Store, TopicRole
 from kstreams_assets.errors import KStreamsAssetsError, StoredDataError
 from kstreams_assets.ktables.run import make_snapshots
-from kstreams_assets.layout import Warehouse
 from kstreams_assets.offsets import CommittedOffset, TopicPartitionId
 from kstreams_assets.restore.planner import plan_restore
 from kstreams_assets.restore.request import ChangelogSource, RestoreRequest
@@ -22,11 +21,11 @@ from kstreams_assets.settings import ApplicationSettings, WindowSchedule
 from kstreams_assets.warehouse.restores import RestoreState
 from tests.backup.reading import newest_files
 from tests.restore.trial import own_names
+from tests.store.place import edited, warehouse_at
 from tests.streams.cluster import unique_name
 from tests.streams.workbench import Workbench
-from tests.warehouse.disk import on_disk
 
-pytestmark = [pytest.mark.kafka, pytest.mark.spark]
+pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.on_store]
 
 COUNT = 200
 
@@ -152,9 +151,11 @@ def test_every_damage_is_noticed(
     )
     said: dict[str, str] = {}
     for name, damage in FAULTS.items():
-        copy = Warehouse(tmp_path / name.replace("/", ""))
-        shutil.copytree(on_disk(settings.warehouse.root), on_disk(copy.root))
-        damage(_Records(on_disk(copy.records(settings.application_id)), orders, totals))
+        copy = warehouse_at(tmp_path / name.replace("/", "").replace(" ", "-"))
+        with edited(settings.warehouse.root) as source, edited(copy.root) as target:
+            shutil.copytree(source, target, dirs_exist_ok=True)
+        with edited(copy.records(settings.application_id)) as records:
+            damage(_Records(records, orders, totals))
         try:
             state = _restore(workbench, replace(settings, warehouse=copy), request)
             said[name] = f"{state}, without an error"
@@ -193,12 +194,14 @@ def test_a_changed_snapshot_is_not_restored(
     plan = plan_restore(settings, request, settings.connection)
     assert [str(refusal) for refusal in plan.refusals] == []
     assert len(plan.from_snapshots) == 1
-    table = on_disk(settings.warehouse.ktable(settings.application_id, "totals"))
-    found = (file for file in table.rglob("*.parquet") if "_delta_log" not in file.parts)
-    files = {file: file.read_bytes() for file in found}
+    table = settings.warehouse.ktable(settings.application_id, "totals")
+    files: dict[Path, bytes] = {}
+    with edited(table) as folder:
+        for file in folder.rglob("*.parquet"):
+            if "_delta_log" not in file.parts:
+                files[file.relative_to(folder)] = file.read_bytes()
+                _rewrite(file, lambda values: [value[::-1] for value in values])
     assert files
-    for file in files:
-        _rewrite(file, lambda values: [value[::-1] for value in values])
     with pytest.raises(KStreamsAssetsError, match=r"store totals(.|\n)*window w0001"):
         _restore(workbench, settings, request)
     assert not workbench.cluster.group_offsets(plan.group)
@@ -206,16 +209,17 @@ def test_a_changed_snapshot_is_not_restored(
     for topic in left:
         ends = workbench.cluster.high_watermarks([TopicPartitionId(topic, 0)])
         assert set(ends.values()) == {0}
-    for file, content in files.items():
-        file.write_bytes(content)
+    with edited(table) as folder:
+        for name, content in files.items():
+            (folder / name).write_bytes(content)
     if left:
         workbench.cluster.delete_topics(sorted(left))
     assert _restore(workbench, settings, request) is RestoreState.VERIFIED
 
     # Nor is a snapshot made of a record that was changed.
-    records = on_disk(settings.warehouse.records(settings.application_id))
-    record_file = newest_files(records, totals)[0]
-    _rewrite(record_file, lambda values: [value[::-1] for value in values])
+    with edited(settings.warehouse.records(settings.application_id)) as records:
+        record_file = newest_files(records, totals)[0]
+        _rewrite(record_file, lambda values: [value[::-1] for value in values])
     with pytest.raises(StoredDataError, match=rf"The backup of {totals}.*{record_file.name}"):
         make()
 

@@ -21,7 +21,12 @@ from tests.restore.verifying import (
     workplace_on,
 )
 
-pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.cluster]
+pytestmark = [
+    pytest.mark.kafka,
+    pytest.mark.spark,
+    pytest.mark.cluster,
+    pytest.mark.on_store,
+]
 
 
 @pytest.fixture(scope="module")

@@ -55,11 +55,13 @@ def names(tmp_path: Path) -> dict[str, View]:
 
 
 def source(root: Path, topic: str, *records: dict[str, Any], window: str = "w0000") -> LogSource:
-    folder = root / "records" / f"window={window}" / f"topic={topic}"
-    folder.mkdir(parents=True)
-    path = folder / "part-0.parquet"
+    folder = root / "records" / "20261125T010203-0000abcd"
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{topic}-{window}.parquet"
     pq.write_table(pa.Table.from_pylist(list(records), schema=_SCHEMA), path)
-    return LogSource(topic, root / "records", (path,), len(records), is_whole=True)
+    return LogSource(
+        topic, root / "records", (path,), len(records), is_whole=True, windows=(window,)
+    )
 
 
 def logged(of: LogSource, *ranges: tuple[int, int], partition: int = 0, **more: Any) -> LoggedRows:
@@ -197,6 +199,22 @@ def test_a_snapshot_shows_what_its_table_holds(
     assert tuple(row.asDict()) == names["sums"].columns
     nothing = rows(views, names["sums"], SnapshotRows(StoreFormat(), "w0007", (), 0))
     assert nothing == []
+
+
+def test_each_record_has_the_window_of_its_file(
+    views: Views, names: dict[str, View], tmp_path: Path
+) -> None:
+    parts = [
+        source(tmp_path, ORDERS, record(offset, b"k", b'{"amount": 1}'), window=f"w{offset:04}")
+        for offset in range(3)
+    ]
+    files = tuple(file for part in parts for file in part.files)
+    keys = tuple(key for part in parts for key in part.windows)
+    for is_whole in (False, True):
+        both = LogSource(ORDERS, parts[0].root, files, 3, is_whole, keys)
+        found = rows(views, names[ORDERS], logged(both, (0, 9)))
+        told = sorted((r._offset, r._window) for r in found)
+        assert told == [(0, "w0000"), (1, "w0001"), (2, "w0002")]
 
 
 def test_records_of_a_cluster_have_no_window(
