@@ -24,6 +24,7 @@ from kstreams_assets.warehouse.table import Table
 from tests.recovery.history import read_history
 from tests.recovery.oracle import Cut, History, Violation, lost_only, violations
 from tests.recovery.oracle_records import Record
+from tests.store.place import warehouse_at
 from tests.streams.cluster import unique_name
 from tests.streams.oracle_app import OracleApp, OracleTopics, create_topics
 from tests.streams.oracle_load import OracleLoad
@@ -68,7 +69,7 @@ class Trial:
     @property
     def warehouse(self) -> Warehouse:
         """Where the points go."""
-        return Warehouse(self.folder / "warehouse")
+        return warehouse_at(self.folder / "warehouse")
 
     def create_topics(self, **options: object) -> None:
         """Create the topics that the application does not create itself."""

@@ -99,8 +99,7 @@ class SeaweedFS:
                 *(f"-{name}={port}" for name, port in self._ports.items()),
             ],
             log_file=self.folder / "weed.log",
-            # By which it encrypts what is to be encrypted at rest.
-            environment={**os.environ, "WEED_S3_SSE_KEK": secrets.token_hex(32)},
+            environment=_environment(),
             working_directory=self.folder,
         )
         deadline = time.monotonic() + _START_S
@@ -131,6 +130,15 @@ class SeaweedFS:
         if self.process is not None:
             self.process.kill()
             self.process = None
+
+
+def _environment() -> dict[str, str]:
+    """With a key by which it encrypts at rest, and without those of another server, which it takes.
+
+    They are in the environment where all warehouses of a run are in that server.
+    """
+    own = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
+    return own | {"WEED_S3_SSE_KEK": secrets.token_hex(32)}
 
 
 def _identity(name: str, keys: tuple[str, str], actions: list[str]) -> dict[str, object]:
