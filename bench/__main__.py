@@ -32,6 +32,7 @@ CASES: Final[dict[str, Opened]] = {
     "transactional": copies.TRANSACTIONAL,
     "small-records": copies.SMALL,
     "large-records": copies.LARGE,
+    "store": copies.STORE,
     "large-window": large_window.large_window,
     "windows": windows.small,
     "orders": windows.ORDERS,

@@ -1,18 +1,18 @@
 """Backup and restore of one topic, beside Kafka's own tools and plain loops on the same data."""
 
 import multiprocessing
+import os
 import random
 import re
 import shutil
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing.process import BaseProcess
 from multiprocessing.synchronize import Barrier
-from pathlib import Path
 from typing import Any, Final
 
 import pyarrow.parquet as pq
@@ -27,8 +27,8 @@ from kstreams_assets.offsets import OffsetRange, TopicPartitionId
 from kstreams_assets.restore.produce import produce
 from kstreams_assets.restore.verify import verify
 from kstreams_assets.settings import RestoreSettings, VerifyExtent
-from kstreams_assets.store import StorePath
-from kstreams_assets.warehouse.records import SpanId, span_files
+from kstreams_assets.store import ObjectPath, StorePath, remove_tree
+from kstreams_assets.warehouse.records import SpanFile, SpanId, span_files
 from spark_resources.jars import class_path
 from spark_resources.java import find_java
 from spark_resources.partition_records import PartitionWork, header_lists
@@ -47,6 +47,7 @@ _STORED_MB: Final = 386.0
 _TARGET: Final = {"retention.ms": "-1", "max.message.bytes": "104857600"}
 _COLUMNS: Final = ["timestamp_ms", "headers", "key", "value"]
 _FETCH, _LOOP, _BACKUP = "ConsumerPerformance, fetch time", "plain producer loop", "backup"
+_RESTORE: Final = "restore, every record compared"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +64,8 @@ class _Data:
     restore_at_most: float | None = None
     with_limits: bool = False
     """Also other zstd levels, what compression alone takes, and Kafka's own producer."""
+    with_store: bool = False
+    """Also with the warehouse in an S3 server of this machine."""
 
 
 def _case(data: _Data) -> Opened:
@@ -98,11 +101,24 @@ LARGE: Final = _case(
     _Data("2,000 records of 1 MB over 4 partitions", 2_000, 4, 1_000_000, least=40)
 )
 
+STORE: Final = _case(
+    _Data(
+        "1 M records of 1 KB over 4 partitions, on a disk and in an S3 server of this machine",
+        1_000_000,
+        4,
+        961,
+        with_store=True,
+    )
+)
+
 
 @contextmanager
 def _open(data: _Data, options: Options) -> Iterator[Case]:
     properties = {"message.max.bytes": "4000000"} if data.value_bytes > 500_000 else {}
-    with place(properties=properties) as here:
+    with (
+        _server() if data.with_store else nullcontext() as store,
+        place(properties=properties) as here,
+    ):
         records = options.scaled(data.records, data.least)
         here.cluster.create_topics([TopicSpec(_TOPIC, data.partitions, 1)])
         write = _transactions if data.transactional else _records
@@ -129,16 +145,46 @@ def _open(data: _Data, options: Options) -> Iterator[Case]:
         acts += [
             Act(_LOOP, copies.loop),
             Act(
-                "restore, every record compared",
+                _RESTORE,
                 copies.restore,
                 against=_LOOP,
                 at_most=_bounds(data.restore_at_most),
             ),
         ]
+        if store is not None:
+            acts += [
+                Act(
+                    "backup into S3",
+                    partial(copies.backup, store=store),
+                    against=_BACKUP,
+                    at_most={"ratio": 1.3, "peak_mb": _PEAK_MB},
+                ),
+                Act(
+                    "restore from S3",
+                    partial(copies.restore, store),
+                    against=_RESTORE,
+                    at_most={"ratio": 1.2, "peak_mb": _PEAK_MB},
+                ),
+            ]
         told = {"TOPIC": _TOPIC, "RECORDS": str(records), "PARTITIONS": str(data.partitions)}
         acts += externals(here, options, told, _FETCH)
         yield Case(data.title, acts, _notes(data, records))
         copies.close()
+
+
+@contextmanager
+def _server() -> Iterator[ObjectPath]:
+    """A place in an S3 server, which this process and what it starts find by the environment."""
+    from tests.store.seaweed import serving
+
+    before = dict(os.environ)
+    with serving() as server:
+        os.environ |= server.environment
+        try:
+            yield server.place()
+        finally:
+            os.environ.clear()
+            os.environ |= before
 
 
 def _bounds(ratio: float | None) -> dict[str, float]:
@@ -155,6 +201,7 @@ def _notes(data: _Data, records: int) -> list[str]:
         " warm engine; `produce_s` is the first half. The plain loop is two processes that stream"
         " the same files into confluent-kafka, with the same settings, and look at errors alone;"
         " it counts from when both have loaded their libraries.",
+        *(["The S3 server is SeaweedFS; it takes its part of the two cores."] * data.with_store),
     ]
 
 
@@ -175,7 +222,7 @@ class _Copies:
         }
         self._point = here.point(self._files[1], 1)
         self._spark = LazySession(SparkSettings())
-        self._spans: list[tuple[StorePath, ...]] = []
+        self._spans: dict[ObjectPath | None, list[tuple[SpanFile, ...]]] = {}
         self._made = 0
 
     def close(self) -> None:
@@ -228,40 +275,42 @@ class _Copies:
         kept.unlink()
         return Measured(seconds, stored_mb=stored)
 
-    def backup(self, level: int = 1) -> Measured:
-        """The whole process, into a new warehouse."""
-        root, measured = self._backed_up(level)
+    def backup(self, level: int = 1, store: ObjectPath | None = None) -> Measured:
+        """The whole process, into a new warehouse on the disk or in a store."""
+        root, measured = self._backed_up(level, store)
         stored = self._here.stored(root, [self._here.window(1)], self._records)
-        shutil.rmtree(root)
+        remove_tree(root)
         return Measured(measured.seconds, measured.cpu_s, measured.peak_mb, stored)
 
     def loop(self) -> Measured:
         """Two plain processes."""
+        self._span_files()
         return self._on_new_topic(self._plain)
 
-    def restore(self) -> Measured:
+    def restore(self, store: ObjectPath | None = None) -> Measured:
         """Produce, and compare every record."""
-        return self._on_new_topic(self._restored)
+        return self._on_new_topic(partial(self._restored, self._span_files(store)))
 
-    def _backed_up(self, level: int) -> tuple[Path, Measured]:
-        root = self._here.warehouse([self._point])
+    def _backed_up(self, level: int, store: ObjectPath | None) -> tuple[StorePath, Measured]:
+        place = store or self._here.folder
+        root = self._here.warehouse_in(place, [self._point])
         words = ["--app", str(self._files[level]), "--warehouse", str(root)]
         measured = self._here.command("backup", *words, "--window", self._here.window(1))
         return root, measured
 
-    def _span_files(self) -> list[tuple[StorePath, ...]]:
+    def _span_files(self, store: ObjectPath | None = None) -> list[tuple[SpanFile, ...]]:
         """The span files of each partition, of a backup that stays for all rounds."""
-        if not self._spans:
-            root, _ = self._backed_up(1)
+        if store not in self._spans:
+            root, _ = self._backed_up(1, store)
             records = Warehouse(root).records(APPLICATION)
             window = self._here.window(1)
-            for number in range(self._data.partitions):
-                span = SpanId(window, TopicPartitionId(_TOPIC, number))
-                self._spans.append(tuple(file.path for file in span_files(records, span)))
-        return self._spans
+            self._spans[store] = [
+                tuple(span_files(records, SpanId(window, TopicPartitionId(_TOPIC, number))))
+                for number in range(self._data.partitions)
+            ]
+        return self._spans[store]
 
     def _on_new_topic(self, act: Callable[[str], Measured]) -> Measured:
-        self._span_files()
         self._made += 1
         topic = f"restored-{self._made}"
         cluster = self._here.cluster
@@ -290,8 +339,8 @@ class _Copies:
             raise RuntimeError(f"{tool} failed: {done.stdout}{done.stderr}")
         return done.stdout
 
-    def _restored(self, topic: str) -> Measured:
-        works = self._works(topic)
+    def _restored(self, spans: Sequence[tuple[SpanFile, ...]], topic: str) -> Measured:
+        works = self._works(spans, topic)
         connection = self._here.cluster.connection
         session = self._spark.spark_session
         with self._here.usage() as usage:
@@ -315,19 +364,19 @@ class _Copies:
             raise RuntimeError(f"the restore is not as the backup: {result.problems}")
         return Measured(seconds, usage.cpu_s, usage.peak_mb, figures={"produce_s": produce_s})
 
-    def _works(self, topic: str) -> list[PartitionWork]:
+    def _works(self, spans: Sequence[tuple[SpanFile, ...]], topic: str) -> list[PartitionWork]:
         found: list[PartitionWork] = []
-        for number, files in enumerate(self._span_files()):
+        for number, files in enumerate(spans):
             source = TopicPartitionId(_TOPIC, number)
             end = self._here.cluster.high_watermarks([source])[source]
             work = PartitionWork(
                 source=source,
                 target=TopicPartitionId(topic, number),
-                files=files,
+                files=tuple(file.path for file in files),
                 saved_file=None,
                 ranges=(OffsetRange(0, end),),
                 base_offset=0,
-                records=sum(pq.read_metadata(file).num_rows for file in files),
+                records=sum(file.records for file in files),
             )
             found.append(work)
         return found
@@ -335,7 +384,8 @@ class _Copies:
     def _plain(self, topic: str) -> Measured:
         spawned = multiprocessing.get_context("spawn")
         ready = spawned.Barrier(3)
-        numbered = list(enumerate(self._span_files()))
+        paths = [tuple(file.path for file in files) for files in self._span_files()]
+        numbered = list(enumerate(paths))
         servers = self._here.bootstrap_servers
         processes: list[BaseProcess] = []
         with watched(lambda: [p.pid for p in processes if p.pid]) as usage:

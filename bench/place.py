@@ -26,6 +26,7 @@ from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.layout import Warehouse
 from kstreams_assets.local.cluster import LocalCluster
 from kstreams_assets.recovery.recorder import recorder_of
+from kstreams_assets.store import StorePath
 from kstreams_assets.warehouse.ledger import Ledger
 from kstreams_assets.warehouse.point import RecoveryPoint
 from kstreams_assets.warehouse.points import RecoveryPointTable
@@ -83,8 +84,14 @@ class Place:
 
     def warehouse(self, points: Sequence[RecoveryPoint]) -> Path:
         """A new warehouse that knows these points."""
+        root = self.warehouse_in(self.folder, points)
+        assert isinstance(root, Path)  # noqa: S101 (as the folder is)
+        return root
+
+    def warehouse_in(self, place: StorePath, points: Sequence[RecoveryPoint]) -> StorePath:
+        """A new warehouse below a folder or a place of a store."""
         self.made += 1
-        root = self.folder / f"warehouse-{self.made}"
+        root = place / f"warehouse-{self.made}"
         for point in points:
             RecoveryPointTable(Warehouse(root)).append(point)
         return root
@@ -132,7 +139,7 @@ class Place:
         for engine in engines():
             stop(engine)
 
-    def stored(self, root: Path, windows: Sequence[str], records: int) -> float:
+    def stored(self, root: StorePath, windows: Sequence[str], records: int) -> float:
         """MB of the files of windows; raises when they do not hold so many records."""
         entries = Ledger(Warehouse(root), APPLICATION).entries()
         contents = [e.result.content for e in entries if e.result.plan.window.key in windows]
