@@ -327,7 +327,7 @@ class BackupRun:
         ) as lock:
             # A newer layout is refused before anything is touched.
             self._ledger.fence(lock)
-            records = fence(self._records, open_records(self._records), lock)
+            records = fence(self._records, open_records(self._records, to_write=True), lock)
             refuse_newer_tables(self.warehouse)
             sweep(self._records, records)
             self._check_what_is_needed()
@@ -723,7 +723,7 @@ class BackupRun:
         lock: LockHandle,
     ) -> int | None:
         """Replace what the table holds of these topics and windows; None when there is nothing."""
-        table = open_records(self._records)
+        table = open_records(self._records, to_write=True)
         if table is None:
             return None
         return commit(

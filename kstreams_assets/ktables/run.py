@@ -124,7 +124,7 @@ class KTableRun:
         open_records(self.warehouse.records(name))
         refuse_newer_tables(self.warehouse)
         tables = [self.warehouse.ktable(name, store.store) for store in stores]
-        for path, table in [(path, open_table(path)) for path in tables]:
+        for path, table in [(path, open_table(path, to_write=True)) for path in tables]:
             sweep(path, fence(path, table, lock))
 
 

@@ -25,14 +25,14 @@ WindowFiles = dict[str, list[tuple[StorePath, int]]]
 """By window, the files of a KTable and how many rows they have."""
 
 
-def open_table(path: StorePath) -> DeltaTable | None:
-    """The table of a store as deltalake reads it, None while nothing was written.
+def open_table(path: StorePath, *, to_write: bool = False) -> DeltaTable | None:
+    """The table of a store as deltalake reads it, None while nothing was written (`open_delta`).
 
     Raises:
         NewerLayoutError: A newer release wrote it.
         WarehouseError: It cannot be read.
     """
-    return open_delta(path, f"ktables/{path.parent.name}/{path.name}")
+    return open_delta(path, f"ktables/{path.parent.name}/{path.name}", to_write=to_write)
 
 
 def window_files(table: DeltaTable | None, path: StorePath) -> WindowFiles:
@@ -62,7 +62,7 @@ def prepare_table(path: StorePath, schema_json: str) -> DeltaTable:
     """
     columns = _nullable(json.loads(schema_json))
     columns["fields"] = [_WINDOW, *columns["fields"]]
-    table = open_table(path)
+    table = open_table(path, to_write=True)
     with storage_failures(path):
         schema = Schema.from_json(json.dumps(columns))
         if table is None:

@@ -80,14 +80,14 @@ def span_of(file: NewFile) -> SpanId:
     return SpanId(file.values["window"], partition)
 
 
-def open_records(path: StorePath) -> DeltaTable | None:
-    """The records table as deltalake reads it, None while nothing was written.
+def open_records(path: StorePath, *, to_write: bool = False) -> DeltaTable | None:
+    """The records table as deltalake reads it, None while nothing was written (`open_delta`).
 
     Raises:
         NewerLayoutError: A newer release wrote it.
         WarehouseError: It cannot be read.
     """
-    return open_delta(path, f"records/{path.name}")
+    return open_delta(path, f"records/{path.name}", to_write=to_write)
 
 
 _ACTIONS = pa.schema(
@@ -175,7 +175,7 @@ def ensure_records(path: StorePath) -> DeltaTable:
         NewerLayoutError: A newer release wrote the table.
         WarehouseError: It cannot be made.
     """
-    table = open_records(path)
+    table = open_records(path, to_write=True)
     with storage_failures(path):
         if table is not None:
             if _PROPERTIES.items() - table.metadata().configuration.items():
@@ -197,7 +197,7 @@ def tidy_records(path: StorePath) -> None:
     Raises:
         WarehouseError: The table cannot be read or written.
     """
-    table = open_records(path)
+    table = open_records(path, to_write=True)
     if table is None:
         return
     with storage_failures(path):

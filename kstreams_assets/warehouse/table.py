@@ -195,25 +195,46 @@ _DAMAGED: Final = (
 )
 
 
-def open_delta(path: StorePath, name: str) -> DeltaTable | None:
+def open_delta(path: StorePath, name: str, *, to_write: bool = False) -> DeltaTable | None:
     """The table at a path, None while nobody has written it; `name` is its name in messages.
+
+    What this process has opened before is used for as long as the table's log is the same: a list
+    of its files instead of a replay of what they say. Who writes through the table asks for one of
+    his own (`to_write`), so that nobody who reads sees it move.
 
     Raises:
         NewerLayoutError: A newer release wrote it.
         WarehouseError: It cannot be read, or has data files but no log.
     """
+    state = log_state(path)
     with storage_failures(path):
+        key = (path, tuple((storage_options(path) or {}).items()))
+        seen = _opened.get(key)
+        if seen is not None and seen[0] == state and not to_write:
+            return seen[1]
         try:
-            table = delta_table(path)
-        except TableNotFoundError as error:
-            # A table's log is written before its first file of data.
-            if any(path.rglob("*.parquet")):
-                raise WarehouseError(
-                    path=path, reason="it has data files but no log (_delta_log)", remedy=_DAMAGED
-                ) from error
-            return None
+            table = delta_table(path) if state else None
+        except TableNotFoundError:
+            table = None
+        # A table's log is written before its first file of data.
+        if table is None and any(path.rglob("*.parquet")):
+            raise WarehouseError(
+                path=path, reason="it has data files but no log (_delta_log)", remedy=_DAMAGED
+            )
+    if table is None:
+        return None
     check_layout(name, table.metadata().configuration)
+    if not to_write:
+        _opened.pop(key, None)
+        _opened[key] = (state, table)
+        if len(_opened) > _MOST_OPENED:
+            _opened.pop(next(iter(_opened)), None)
     return table
+
+
+_MOST_OPENED: Final = 64
+_opened: dict[tuple[StorePath, tuple[tuple[str, str], ...]], tuple["LogState", DeltaTable]] = {}
+"""Tables as this process has opened them last, with the log as it was just before."""
 
 
 def delta_table(path: StorePath) -> DeltaTable:
@@ -523,8 +544,19 @@ def refuse_newer_tables(warehouse: Warehouse) -> None:
     Raises:
         NewerLayoutError: A newer release wrote one of them.
     """
-    for name in CONTROL_TABLES:
+
+    def look(name: str) -> None:
         open_delta(warehouse.control(name), name)
+
+    if isinstance(warehouse.root, Path):
+        for name in CONTROL_TABLES:
+            look(name)
+        return
+    from concurrent.futures import ThreadPoolExecutor
+
+    # A store answers each question late, and many at once.
+    with ThreadPoolExecutor(len(CONTROL_TABLES)) as pool:
+        list(pool.map(look, CONTROL_TABLES))
 
 
 def table_version(path: StorePath) -> int:
@@ -587,7 +619,7 @@ class Table(Generic[R]):
         return rows_of(self.row)
 
     def open(self) -> DeltaTable | None:
-        """The table as it stands, None while nobody has written it.
+        """The table as it stands, to be read; None while nobody has written it.
 
         Raises:
             NewerLayoutError: A newer release wrote it.
@@ -945,7 +977,7 @@ class Table(Generic[R]):
                 self._attempted(lambda table: self._commit(table, nothing, None, writer))
 
     def _opened_or_created(self) -> DeltaTable:
-        table = self.open()
+        table = open_delta(self.path, self.name, to_write=True)
         if table is not None:
             return table
         return create_delta(

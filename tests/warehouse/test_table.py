@@ -22,6 +22,7 @@ from kstreams_assets.governance.findings import FindingsTable
 from kstreams_assets.ktables.snapshots_table import SnapshotsTable
 from kstreams_assets.layout import CONTROL_TABLES, LAYOUT_PROPERTY, NewerLayoutError, Warehouse
 from kstreams_assets.lease import warehouse_lock
+from kstreams_assets.store import remove_tree
 from kstreams_assets.warehouse import table as tables
 from kstreams_assets.warehouse.column import ApplicationId, Column, Int32
 from kstreams_assets.warehouse.ledger import Ledger, TopicFactsTable
@@ -125,6 +126,44 @@ TABLES = [
     ResultsTable(NOWHERE),
     DrillsTable(NOWHERE),
 ]
+
+
+class TestOpening:
+    """A log is replayed when it changed, and only then."""
+
+    def test_what_was_not_changed_is_not_read_again(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        opened: list[Path] = []
+        real = tables.delta_table
+
+        def counted(path: Path) -> DeltaTable:
+            opened.append(path)
+            return real(path)
+
+        monkeypatch.setattr(tables, "delta_table", counted)
+        table = Table(tmp_path / "t", Thing, "number")
+        table.append(rows("a", 1))
+        opened.clear()
+        for _ in range(3):
+            assert table.read(application_id="a").num_rows == 1
+        assert len(opened) <= 1
+        write_deltalake(tmp_path / "t", columns(rows("a", 2)), mode="append")  # by another process
+        assert table.read(application_id="a").num_rows == 2
+        max((tmp_path / "t" / "_delta_log").glob("*.json")).unlink()
+        assert table.read(application_id="a").num_rows == 1
+        remove_tree(tmp_path / "t")
+        assert table.read(application_id="a").num_rows == 0
+
+    def test_who_reads_does_not_see_a_table_move(self, tmp_path: Path) -> None:
+        table = Table(tmp_path / "t", Thing, "number")
+        table.append(rows("a", 1))
+        seen = table.open()
+        assert seen is not None
+        version = seen.version()
+        table.append(rows("a", 2))
+        assert seen.version() == version
+        assert table.version() > version
 
 
 def test_all_control_tables_are_known() -> None:
