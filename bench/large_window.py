@@ -79,9 +79,9 @@ def large_window(options: Options) -> Iterator[Case]:
                 "Records of 1,000 bytes over 4 partitions, from Kafka's ProducerPerformance with"
                 " `--transaction-duration-ms 100`, not compressed. `backup` is the whole process on"
                 " a warm engine, into a new warehouse.",
-                "`python_mb`: the largest sum of resident memory of the command and of Spark's"
-                " Python workers, looked at every 0.2 s; pages that they share count for each."
-                " `largest_mb`: the largest of these processes. `peak_mb` is with the JVM.",
+                "`python_mb`: the largest sum of the memory of the command and of Spark's Python"
+                " workers, looked at every 0.2 s; of a page that several share each has its part"
+                " (PSS). `largest_mb`: the largest of these processes, shared pages included.",
                 "`read_percent`: offsets that the run after the kill reads, of all of the window;"
                 " a tenth of them was not read before.",
                 "`mb_per_s` of the throttle: what the broker sent from 3 to 97 % of the bytes;"
@@ -106,12 +106,14 @@ class _Pythons:
                     for child in psutil.Process(engine.pid).children(recursive=True)
                     if "python" in child.name()
                 ]
-        sizes: list[float] = []
+        together = 0.0
         for pid in found:
             with suppress(psutil.Error):
-                sizes.append(psutil.Process(pid).memory_info().rss / 1e6)
-        self.together = max(self.together, sum(sizes))
-        self.largest = max(self.largest, max(sizes, default=0.0))
+                used = psutil.Process(pid).memory_full_info()
+                # Other systems than Linux tell what a process has alone.
+                together += getattr(used, "pss", used.uss) / 1e6
+                self.largest = max(self.largest, used.rss / 1e6)
+        self.together = max(self.together, together)
 
 
 @dataclass(slots=True)
@@ -237,7 +239,9 @@ def _sent_by(here: Place) -> Iterator[list[tuple[float, int]]]:
     (broker,) = (
         process
         for process in psutil.Process().children(recursive=True)
-        if "kafka.Kafka" in process.cmdline() and str(here.folder) in " ".join(process.cmdline())
+        if process.name() == "java"  # what guards it has the same words
+        and "kafka.Kafka" in process.cmdline()
+        and str(here.folder) in " ".join(process.cmdline())
     )
     sent: list[tuple[float, int]] = []
     ended = threading.Event()

@@ -80,7 +80,6 @@ _RECORD: Final = (
     "partition INT, offset BIGINT, timestamp_ms BIGINT,"
     " headers ARRAY<STRUCT<key: STRING, value: BINARY>>, key BINARY, value BINARY"
 )
-_COLUMNS: Final = ("partition", "offset", "timestamp_ms", "headers", "key", "value", "window")
 _SHARED_RECORDS: Final = 2_000_000
 """Of not more records than this a view that several rules name is kept in memory meanwhile."""
 _LATEST_MS: Final = 253_402_300_799_999

@@ -32,7 +32,7 @@ from tests.recovery.trial import (
 )
 from tests.streams.cluster import unique_name
 
-pytestmark = [pytest.mark.kafka, pytest.mark.e2e, pytest.mark.on_store]
+pytestmark = [pytest.mark.kafka, pytest.mark.e2e, pytest.mark.cluster, pytest.mark.on_store]
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ pytestmark = [
     pytest.mark.e2e,
     pytest.mark.drill,
     pytest.mark.alone,
+    pytest.mark.cluster,
     pytest.mark.on_store,
 ]
 

@@ -1,0 +1,68 @@
+"""A restore that keeps to a rate, from the plan to what was compared."""
+
+import random
+import time
+from dataclasses import replace
+
+import pytest
+from confluent_kafka import Producer
+
+from kstreams_assets.offsets import CommittedOffset, TopicPartitionId
+from kstreams_assets.restore.planner import plan_restore
+from kstreams_assets.restore.run import run_restore
+from kstreams_assets.settings import ApplicationSettings, RestoreSettings, WindowSchedule
+from kstreams_assets.warehouse.restores import RestoreState
+from tests.restore.trial import own_names
+from tests.streams.cluster import unique_name
+from tests.streams.workbench import Workbench
+
+pytestmark = [pytest.mark.kafka, pytest.mark.spark]
+
+COUNT = 4_000
+BYTES = 1_000
+RATE = 1_000_000
+
+
+@pytest.mark.usefixtures("closed_in_order")
+def test_what_is_written_and_read_back_keeps_to_the_rate(workbench: Workbench) -> None:
+    orders = workbench.topic("orders")
+    source = random.Random(7)
+    producer = Producer({"bootstrap.servers": workbench.bootstrap_servers})
+    for _ in range(COUNT):
+        producer.produce(orders, source.randbytes(BYTES))
+    assert producer.flush(30) == 0
+    workbench.cluster.commit_group_offsets(
+        workbench.application_id, {TopicPartitionId(orders, 0): CommittedOffset(COUNT, "AgAB")}
+    )
+    workbench.back_up(workbench.close_window())
+    settings = ApplicationSettings(
+        application=workbench.application,
+        topics=workbench.application.topics,
+        connection=workbench.cluster.connection,
+        warehouse=workbench.warehouse,
+        windows=WindowSchedule.every("minute", start="2026-01-01"),
+    )
+    free_s = _restore(workbench, settings, "free")
+    throttled = replace(settings, restore=RestoreSettings(bytes_per_s=RATE))
+    throttled_s = _restore(workbench, throttled, "slow")
+    # What is written and what is read back count; a second of it may come at once.
+    moved_s = 2 * COUNT * BYTES / RATE
+    assert throttled_s > moved_s - 2
+    assert throttled_s < moved_s + free_s + 10
+
+
+def _restore(workbench: Workbench, settings: ApplicationSettings, name: str) -> float:
+    request = own_names(name, workbench.points()[-1])
+    plan = plan_restore(settings, request, settings.connection)
+    assert [str(refusal) for refusal in plan.refusals] == []
+    began = time.monotonic()
+    run = run_restore(
+        settings,
+        plan,
+        settings.connection,
+        spark=workbench.spark,
+        run_id=unique_name("restore"),
+        log=lambda _line: None,
+    )
+    assert run.restore.state is RestoreState.VERIFIED
+    return time.monotonic() - began
