@@ -3,6 +3,7 @@
 import pickle
 import re
 import ssl
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,10 +12,21 @@ from hypothesis import strategies as st
 from pydantic import SecretStr
 
 from kstreams_assets.errors import ConfigurationError, SecretNotFoundError
+from kstreams_assets.kafka import secret
 from kstreams_assets.kafka.clients import java_config
 from kstreams_assets.kafka.connection import CarriedConnection, KafkaConnection
 from kstreams_assets.kafka.wire import ClientCredentialsTokenProvider, kafka_python_arguments
 from tests.kafka.tls import Authority
+
+
+@pytest.fixture(autouse=True, scope="module")
+def forgotten() -> Iterator[None]:
+    """Passwords of one character, which are made up here, would be masked in all later tests."""
+    before = set(secret._read)
+    yield
+    secret._read.clear()
+    secret._read.update(before)
+
 
 AUTHORITY = Authority()
 ISSUED = AUTHORITY.issue("client")
