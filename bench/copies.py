@@ -14,6 +14,7 @@ from functools import partial
 from multiprocessing.process import BaseProcess
 from multiprocessing.synchronize import Barrier
 from typing import Any, Final
+from unittest import mock
 
 import pyarrow.parquet as pq
 from confluent_kafka import KafkaError, Message, Producer
@@ -157,13 +158,13 @@ def _open(data: _Data, options: Options) -> Iterator[Case]:
                     "backup into S3",
                     partial(copies.backup, store=store),
                     against=_BACKUP,
-                    at_most={"ratio": 1.3, "peak_mb": _PEAK_MB},
+                    at_most=_bounds(1.3),
                 ),
                 Act(
                     "restore from S3",
                     partial(copies.restore, store),
                     against=_RESTORE,
-                    at_most={"ratio": 1.2, "peak_mb": _PEAK_MB},
+                    at_most=_bounds(1.2),
                 ),
             ]
         told = {"TOPIC": _TOPIC, "RECORDS": str(records), "PARTITIONS": str(data.partitions)}
@@ -177,14 +178,8 @@ def _server() -> Iterator[ObjectPath]:
     """A place in an S3 server, which this process and what it starts find by the environment."""
     from tests.store.seaweed import serving
 
-    before = dict(os.environ)
-    with serving() as server:
-        os.environ |= server.environment
-        try:
-            yield server.place()
-        finally:
-            os.environ.clear()
-            os.environ |= before
+    with serving() as server, mock.patch.dict(os.environ, server.environment):
+        yield server.place()
 
 
 def _bounds(ratio: float | None) -> dict[str, float]:
@@ -284,8 +279,7 @@ class _Copies:
 
     def loop(self) -> Measured:
         """Two plain processes."""
-        self._span_files()
-        return self._on_new_topic(self._plain)
+        return self._on_new_topic(partial(self._plain, self._span_files()))
 
     def restore(self, store: ObjectPath | None = None) -> Measured:
         """Produce, and compare every record."""
@@ -381,11 +375,10 @@ class _Copies:
             found.append(work)
         return found
 
-    def _plain(self, topic: str) -> Measured:
+    def _plain(self, spans: Sequence[tuple[SpanFile, ...]], topic: str) -> Measured:
         spawned = multiprocessing.get_context("spawn")
         ready = spawned.Barrier(3)
-        paths = [tuple(file.path for file in files) for files in self._span_files()]
-        numbered = list(enumerate(paths))
+        numbered = [(n, tuple(file.path for file in files)) for n, files in enumerate(spans)]
         servers = self._here.bootstrap_servers
         processes: list[BaseProcess] = []
         with watched(lambda: [p.pid for p in processes if p.pid]) as usage:

@@ -199,12 +199,12 @@ class Views:
         known = self._kept.get((source, said))
         if known is not None:
             return known
-        if source.files and source.windows:
+        if source.files:
             rows = read_files(self.session, source.files, _RECORD, windows=source.windows)
-        elif source.files:
-            rows = _without_window(read_files(self.session, source.files, _RECORD))
         else:
-            rows = _without_window(self.session.createDataFrame([], _RECORD))
+            rows = self.session.createDataFrame([], _RECORD)
+        if not source.windows:
+            rows = _without_window(rows)
         if source.is_whole:
             rows = rows.coalesce(cores_of(self.session))
         if said is not None:

@@ -28,17 +28,17 @@ def read_files(
     files: Sequence[StorePath],
     schema: "StructType | str | None" = None,
     *,
-    windows: Sequence[str] | None = None,
+    windows: Sequence[str] = (),
 ) -> "DataFrame":
     """The rows of files; columns that a file lacks are null.
 
     `schema` are the columns, None for those of the first file. `windows` are the keys of the
-    windows that the files belong to, one for each; column `window` tells them.
+    windows that the files belong to, one for each; then column `window` tells them.
     """
     if all(isinstance(file, Path) for file in files):
         reader = spark.read if schema is None else spark.read.schema(schema)
         rows = reader.parquet(*map(str, files))
-        return rows if windows is None else _with_windows(rows, files, windows)
+        return _with_windows(rows, files, windows) if windows else rows
     from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
     from pyspark.sql.types import StringType, StructField, StructType
 
@@ -47,10 +47,10 @@ def read_files(
         wanted = spark.createDataFrame([], schema).schema
     else:
         wanted = schema or from_arrow_schema(pq.read_schema(readable(files[0])))
-    if windows is not None:
+    if windows:
         wanted = StructType([*wanted.fields, StructField("window", StringType())])
     columns = to_arrow_schema(wanted)
-    task = _Reader(tuple(files), columns, tuple(windows or ()))
+    task = _Reader(tuple(files), columns, tuple(windows))
     items = spark.range(0, len(files), 1, numPartitions=min(len(files), _TASKS))
     return items.mapInArrow(task.read, wanted)
 
@@ -77,10 +77,10 @@ class _Reader:
     def read(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for number in batch.column(0).to_pylist():
-                told = {"window": self.windows[number]} if self.windows else {}
-                yield from self._rows(self.files[number], told)
+                window = self.windows[number] if self.windows else None
+                yield from self._rows(self.files[number], window)
 
-    def _rows(self, path: StorePath, told: dict[str, str]) -> Iterator[pa.RecordBatch]:
+    def _rows(self, path: StorePath, window: str | None) -> Iterator[pa.RecordBatch]:
         with (
             fetched(path) as local,
             pq.ParquetFile(local, page_checksum_verification=True) as file,
@@ -88,13 +88,13 @@ class _Reader:
             there = [name for name in self.columns.names if name in file.schema_arrow.names]
             for rows in file.iter_batches(_BATCH, columns=there):
                 yield pa.RecordBatch.from_arrays(
-                    [self._column(field, rows, told) for field in self.columns],
+                    [self._column(field, rows, window) for field in self.columns],
                     schema=self.columns,
                 )
 
     @staticmethod
-    def _column(field: pa.Field, rows: pa.RecordBatch, told: dict[str, str]) -> pa.Array:
+    def _column(field: pa.Field, rows: pa.RecordBatch, window: str | None) -> pa.Array:
         if field.name in rows.schema.names:
             return rows.column(field.name).cast(field.type)
-        value = pa.scalar(told.get(field.name), pa.string()).cast(field.type)
+        value = pa.scalar(window if field.name == "window" else None, field.type)
         return pa.repeat(value, rows.num_rows)

@@ -326,9 +326,10 @@ class BackupRun:
             wait_s=self.settings.lock_wait_s,
         ) as lock:
             # A newer layout is refused before anything is touched.
-            self._ledger.fence(lock)
-            records = fence(self._records, open_records(self._records, to_write=True), lock)
+            records = open_records(self._records, to_write=True)
             refuse_newer_tables(self.warehouse)
+            self._ledger.fence(lock)
+            records = fence(self._records, records, lock)
             sweep(self._records, records)
             self._check_what_is_needed()
             yield lock

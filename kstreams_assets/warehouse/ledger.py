@@ -883,11 +883,11 @@ class Ledger:
         Raises:
             WarehouseError: The ledger cannot be read or written.
         """
-        tables = (self._table, self._open)
-        lock.raise_epoch(max(table.epoch_of(self._application_id) for table in tables))
+        tables, writer = (self._table, self._open), Writer(self._application_id, lock)
+        lock.raise_epoch(max(table.epoch_of(writer) for table in tables))
         if lock.is_taken_over:
             for table in tables:
-                table.fence(Writer(self._application_id, lock))
+                table.fence(writer)
 
     def _writer(self, lock: LockHandle | None) -> Writer | None:
         return None if lock is None else Writer(self._application_id, lock)

@@ -6,6 +6,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -548,12 +549,6 @@ def refuse_newer_tables(warehouse: Warehouse) -> None:
     def look(name: str) -> None:
         open_delta(warehouse.control(name), name)
 
-    if isinstance(warehouse.root, Path):
-        for name in CONTROL_TABLES:
-            look(name)
-        return
-    from concurrent.futures import ThreadPoolExecutor
-
     # A store answers each question late, and many at once.
     with ThreadPoolExecutor(len(CONTROL_TABLES)) as pool:
         list(pool.map(look, CONTROL_TABLES))
@@ -956,13 +951,13 @@ class Table(Generic[R]):
                 writer_properties=_LARGE_ROW_GROUP if self.bulky else _ROW_GROUP,
             )
 
-    def epoch_of(self, application_id: str) -> int:
-        """The epoch of the last writer of an application's rows; 0 where none is known."""
+    def epoch_of(self, writer: Writer) -> int:
+        """The epoch of the last writer of this application's rows; 0 where none is known."""
         table = self.open()
         if table is None:
             return 0
         with storage_failures(self.path):
-            return table.transaction_version(f"{WRITER}/{application_id}") or 0
+            return table.transaction_version(writer.name) or 0
 
     def fence(self, writer: Writer) -> None:
         """Refuse what earlier writers of an application still try to commit: nothing is changed.
@@ -970,8 +965,7 @@ class Table(Generic[R]):
         Raises:
             LeaseLostError: A later writer has the lock.
         """
-        table = self.open()
-        if table is not None and self.epoch_of(writer.application_id) < writer.lock.epoch:
+        if self.open() is not None and self.epoch_of(writer) < writer.lock.epoch:
             nothing = self.schema.empty_table()
             with self._lock():
                 self._attempted(lambda table: self._commit(table, nothing, None, writer))

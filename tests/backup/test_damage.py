@@ -34,6 +34,7 @@ from kstreams_assets.warehouse.spans import SpanContent, SpanResult
 from tests.backup.record_files import write_records
 from tests.backup.samples import APPLICATION_ID, application, backup, cut, point, span, window
 from tests.store.place import edited, warehouse_at
+from tests.warehouse.disk import on_disk
 
 pytestmark = pytest.mark.on_store
 
@@ -128,8 +129,7 @@ def _rewritten_through_delta(records: Path) -> None:
 
 def _newest_file(records: Path) -> Path:
     (file,) = span_files(records, SpanId(window(WINDOWS - 1).key, LOG))
-    assert isinstance(file.path, Path)
-    return file.path
+    return on_disk(file.path)
 
 
 def _no_file(records: Path) -> None:

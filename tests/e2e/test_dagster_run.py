@@ -15,7 +15,7 @@ from kstreams_assets.backup.verdicts import CHECKS
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.orchestration.component import build_application_definitions
 from kstreams_assets.orchestration.keys import backup_key, recovery_points_key
-from kstreams_assets.settings import ApplicationSettings, WindowSchedule
+from kstreams_assets.settings import ApplicationSettings
 from kstreams_assets.warehouse.points import RecoveryPointTable
 from spark_resources.resource import SparkSessionResource
 from spark_resources.work import Spark
@@ -48,13 +48,9 @@ def instance(tmp_path: Path) -> Iterator[dg.DagsterInstance]:
 def settings_of(
     workbench: Workbench, connection: KafkaConnection | None = None
 ) -> ApplicationSettings:
-    application = workbench.application
-    return ApplicationSettings(
-        application=application,
-        topics=application.topics,
+    return replace(
+        workbench.application_settings,
         connection=connection or workbench.cluster.connection,
-        warehouse=workbench.warehouse,
-        windows=WindowSchedule.every("minute", start="2026-01-01"),
         backup=workbench.settings,
     )
 

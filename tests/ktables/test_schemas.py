@@ -3,6 +3,7 @@
 import json
 import logging
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -247,11 +248,8 @@ def test_a_registry_that_is_down_does_not_fail_a_backup(
 ) -> None:
     with RegistryDouble() as double:
         double.add(1, '"string"')
-        settings = ApplicationSettings(
-            application=workbench.application,
-            topics=workbench.application.topics,
-            connection=workbench.cluster.connection,
-            warehouse=workbench.warehouse,
+        settings = replace(
+            workbench.application_settings,
             windows=WindowSchedule.every("hour", start="2026-10-20"),
             registry=RegistryConnection(url=double.url, request_timeout_seconds=5),
         )

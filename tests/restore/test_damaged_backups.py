@@ -16,11 +16,10 @@ from kstreams_assets.ktables.run import make_snapshots
 from kstreams_assets.offsets import CommittedOffset, TopicPartitionId
 from kstreams_assets.restore.planner import plan_restore
 from kstreams_assets.restore.request import ChangelogSource, RestoreRequest
-from kstreams_assets.restore.run import run_restore
-from kstreams_assets.settings import ApplicationSettings, WindowSchedule
+from kstreams_assets.settings import ApplicationSettings
 from kstreams_assets.warehouse.restores import RestoreState
 from tests.backup.reading import newest_files
-from tests.restore.trial import own_names
+from tests.restore.trial import own_names, restored
 from tests.store.place import edited, warehouse_at
 from tests.streams.cluster import unique_name
 from tests.streams.workbench import Workbench
@@ -127,13 +126,7 @@ def settings(workbench: Workbench) -> ApplicationSettings:
             workbench.application_id, {TopicPartitionId(orders, 0): CommittedOffset(end, "AgAB")}
         )
         workbench.back_up(workbench.close_window())
-    return ApplicationSettings(
-        application=workbench.application,
-        topics=workbench.application.topics,
-        connection=workbench.cluster.connection,
-        warehouse=workbench.warehouse,
-        windows=WindowSchedule.every("minute", start="2026-01-01"),
-    )
+    return workbench.application_settings
 
 
 @pytest.mark.usefixtures("closed_in_order")
@@ -228,12 +221,4 @@ def _restore(
     workbench: Workbench, settings: ApplicationSettings, request: RestoreRequest
 ) -> RestoreState:
     plan = plan_restore(settings, request, settings.connection)
-    run = run_restore(
-        settings,
-        plan,
-        settings.connection,
-        spark=workbench.spark,
-        run_id=unique_name("restore"),
-        log=lambda _line: None,
-    )
-    return run.restore.state
+    return restored(settings, plan, workbench.spark)

@@ -9,11 +9,9 @@ from confluent_kafka import Producer
 
 from kstreams_assets.offsets import CommittedOffset, TopicPartitionId
 from kstreams_assets.restore.planner import plan_restore
-from kstreams_assets.restore.run import run_restore
-from kstreams_assets.settings import ApplicationSettings, RestoreSettings, WindowSchedule
+from kstreams_assets.settings import ApplicationSettings, RestoreSettings
 from kstreams_assets.warehouse.restores import RestoreState
-from tests.restore.trial import own_names
-from tests.streams.cluster import unique_name
+from tests.restore.trial import own_names, restored
 from tests.streams.workbench import Workbench
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
@@ -35,13 +33,7 @@ def test_what_is_written_and_read_back_keeps_to_the_rate(workbench: Workbench) -
         workbench.application_id, {TopicPartitionId(orders, 0): CommittedOffset(COUNT, "AgAB")}
     )
     workbench.back_up(workbench.close_window())
-    settings = ApplicationSettings(
-        application=workbench.application,
-        topics=workbench.application.topics,
-        connection=workbench.cluster.connection,
-        warehouse=workbench.warehouse,
-        windows=WindowSchedule.every("minute", start="2026-01-01"),
-    )
+    settings = workbench.application_settings
     free_s = _restore(workbench, settings, "free")
     throttled = replace(settings, restore=RestoreSettings(bytes_per_s=RATE))
     throttled_s = _restore(workbench, throttled, "slow")
@@ -56,13 +48,5 @@ def _restore(workbench: Workbench, settings: ApplicationSettings, name: str) -> 
     plan = plan_restore(settings, request, settings.connection)
     assert [str(refusal) for refusal in plan.refusals] == []
     began = time.monotonic()
-    run = run_restore(
-        settings,
-        plan,
-        settings.connection,
-        spark=workbench.spark,
-        run_id=unique_name("restore"),
-        log=lambda _line: None,
-    )
-    assert run.restore.state is RestoreState.VERIFIED
+    assert restored(settings, plan, workbench.spark) is RestoreState.VERIFIED
     return time.monotonic() - began

@@ -261,6 +261,19 @@ def own_names(label: str, point: RecoveryPoint, **asked: Any) -> RestoreRequest:
     return RestoreRequest(point_id=point.id, application_id=name, prefix=f"{name}.", **asked)
 
 
+def restored(settings: ApplicationSettings, plan: RestorePlan, spark: Spark) -> RestoreState:
+    """What becomes of a restore of this plan to the cluster that the application is on."""
+    run = run_restore(
+        settings,
+        plan,
+        settings.connection,
+        spark=spark,
+        run_id=unique_name("restore"),
+        log=lambda _line: None,
+    )
+    return run.restore.state
+
+
 def _drain(
     settings: ApplicationSettings, where: KafkaConnection, names: Mapping[str, str], group: str
 ) -> None:

@@ -23,18 +23,17 @@ def warehouse_at(folder: Path) -> Warehouse:
 
 @contextmanager
 def edited(place: StorePath) -> Iterator[Path]:
-    """A folder or file to change by hand; one of a store is fetched, and its changes put back."""
+    """A folder to change by hand; one of a store is fetched, and its changes put back."""
     if isinstance(place, Path):
         yield place
         return
     with TemporaryDirectory() as folder:
         copy = Path(folder) / place.name
-        for path in [place] if place.is_file() else place.rglob("*"):
+        copy.mkdir()
+        for path in place.rglob("*"):
             local = copy / path.relative_to(place)
             local.parent.mkdir(parents=True, exist_ok=True)
             local.write_bytes(path.read_bytes())
-        if not copy.exists():
-            copy.mkdir()
         before = _contents(copy)
         yield copy
         after = _contents(copy)
@@ -46,5 +45,5 @@ def edited(place: StorePath) -> Iterator[Path]:
 
 
 def _contents(place: Path) -> dict[str, bytes]:
-    files = [place] if place.is_file() else [path for path in place.rglob("*") if path.is_file()]
+    files = [path for path in place.rglob("*") if path.is_file()]
     return {path.relative_to(place).as_posix(): path.read_bytes() for path in files}

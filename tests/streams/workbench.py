@@ -22,7 +22,7 @@ from kstreams_assets.local.cluster import LocalCluster
 from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.recovery import methods
 from kstreams_assets.recovery.recorder import Recorder
-from kstreams_assets.settings import BackupSettings
+from kstreams_assets.settings import ApplicationSettings, BackupSettings, WindowSchedule
 from kstreams_assets.store import StorePath
 from kstreams_assets.warehouse.ledger import Ledger
 from kstreams_assets.warehouse.point import RecoveryPoint
@@ -101,6 +101,17 @@ class Workbench:
         """The application with the topics made so far."""
         topics = tuple(AppTopic(name, roles) for name, roles in sorted(self.roles.items()))
         return StreamsApplication(self.application_id, topics)
+
+    @property
+    def application_settings(self) -> ApplicationSettings:
+        """The same as configured, with windows of a minute."""
+        return ApplicationSettings(
+            application=self.application,
+            topics=self.application.topics,
+            connection=self.cluster.connection,
+            warehouse=self.warehouse,
+            windows=WindowSchedule.every("minute", start="2026-01-01"),
+        )
 
     def take_point(self, *, closes_window_end_ms: int | None = None) -> RecoveryPoint:
         """Take a recovery point now."""
