@@ -63,7 +63,8 @@ def topic_on(
 ) -> str:
     name = unique_name("written")
     with KafkaCluster(connection_to(local)) as cluster:
-        cluster.create_topics([TopicSpec(name, partitions, replicas, configs)])
+        kept = {"retention.ms": "-1", **configs}  # the records are years old
+        cluster.create_topics([TopicSpec(name, partitions, replicas, kept)])
     return name
 
 
@@ -187,7 +188,7 @@ def test_the_right_to_write_is_named(tmp_path: Path) -> None:
         inner = KafkaConnection(bootstrap_servers=local.internal_bootstrap_servers)
         topic = unique_name("denied")
         with KafkaCluster(inner) as cluster:
-            cluster.create_topics([TopicSpec(topic, 1, 1, {})])
+            cluster.create_topics([TopicSpec(topic, 1, 1, {"retention.ms": "-1"})])
         sasl = {
             "mechanism": "SCRAM-SHA-512",
             "username": "bob",

@@ -121,7 +121,7 @@ def test_what_is_produced_and_what_is_read_keep_to_it(
     )
     topic = unique_name("throttled")
     with KafkaCluster(connection) as cluster:
-        cluster.create_topics([TopicSpec(topic, 2, 1)])
+        cluster.create_topics([TopicSpec(topic, 2, 1, {"retention.ms": "-1"})])
     counts = {TopicPartitionId(topic, 0): 1_000, TopicPartitionId(topic, 1): 3_000}
     for name in ("write", "read"):
         (tmp_path / name).mkdir()
