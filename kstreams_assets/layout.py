@@ -26,6 +26,7 @@ LAYOUT_PROPERTY = "kstreams_assets.layout"
 CONTROL_TABLES = (
     "recovery_points",
     "recovery_point_records",
+    "pins",
     "windows",
     "increments",
     "topics",

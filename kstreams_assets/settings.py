@@ -73,6 +73,34 @@ class RecoveryPointSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class KeepLine:
+    """One line of a policy: the last restorable point of each period, for `for_s` seconds.
+
+    `name` is that of the line (hourly, daily, weekly, monthly, yearly).
+    """
+
+    name: str
+    for_s: int
+
+
+@dataclass(frozen=True, slots=True)
+class KeepSettings:
+    """Which recovery points `expire` keeps; times in seconds.
+
+    Every point is kept for `all_s`, then of each hour, day and so on the last one that restores
+    exactly (the best there is, where none does), by the `lines`; never fewer than `minimum` exact
+    ones. With `whole_logs`, inputs and outputs stay as Kafka held them at the oldest kept point,
+    else what the application needs to go on from there. `every` is a cron schedule; None: by hand.
+    """
+
+    all_s: int
+    lines: tuple[KeepLine, ...] = ()
+    minimum: int = 3
+    whole_logs: bool = False
+    every: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class RestoreSettings:
     """Where to and how restores go; times in seconds.
 
@@ -171,6 +199,8 @@ class ApplicationSettings:
     windows: WindowSchedule
     backup: BackupSettings = BackupSettings()
     recovery_points: RecoveryPointSettings = RecoveryPointSettings()
+    keep: KeepSettings | None = None
+    """What `expire` keeps; None: everything."""
     restore: RestoreSettings = RestoreSettings()
     store_formats: Mapping[str, StoreFormat] = field(default_factory=dict)
     """How stores are read, by name, for those of which the user says something."""

@@ -44,6 +44,8 @@ from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.settings import (
     BackupSettings,
     DrillSettings,
+    KeepLine,
+    KeepSettings,
     RecoveryPointSettings,
     RestoreSettings,
     VerifyExtent,
@@ -855,6 +857,89 @@ class RecoveryPointsModel(Block):
             closing_seal_bytes=self.closing_seal_mib * _MIB,
             lookback_s=self.lookback_seconds,
         )
+
+
+_UNITS_S: Final = {
+    "s": 1,
+    "min": 60,
+    "h": 3_600,
+    "d": 86_400,
+    "w": 7 * 86_400,
+    "m": 31 * 86_400,
+    "y": 366 * 86_400,
+}
+_LINES: Final = ("hourly", "daily", "weekly", "monthly", "yearly")
+
+
+class KeptLogs(StrEnum):
+    """What stays of inputs and outputs below the oldest kept point."""
+
+    NEEDED = "needed"
+    WHOLE = "whole"
+
+
+class KeepModel(Block):
+    """What `kstreams-assets expire` keeps; times as 36h, 7d, 4w, 6m or 2y."""
+
+    all: str = Field(
+        default="2d", description="For how long every recovery point is kept.", examples=["2d"]
+    )
+    hourly: str | None = Field(
+        default=None,
+        description="For how long the last restorable point of each hour is kept.",
+        examples=["7d"],
+    )
+    daily: str | None = Field(
+        default=None,
+        description="The same for days (in the time zone of the windows).",
+        examples=["90d"],
+    )
+    weekly: str | None = Field(default=None, description="The same for weeks, from Monday on.")
+    monthly: str | None = Field(default=None, description="The same for months.")
+    yearly: str | None = Field(default=None, description="The same for years.")
+    minimum: int = Field(
+        default=3, description="So many points that restore exactly stay, however old they are."
+    )
+    logs: KeptLogs = Field(
+        default=KeptLogs.NEEDED,
+        description="needed: of inputs and outputs what the application needs to go on from the"
+        " oldest kept point; whole: what Kafka held of them then, for rebuilds from the inputs.",
+    )
+    every: str | None = Field(
+        default=None,
+        description="Cron schedule of expire (UTC); without it, it is run by hand.",
+        examples=["30 2 * * *"],
+    )
+
+    def settings(self) -> KeepSettings:
+        """The policy. Raises ConfigurationError for what is no duration, number or schedule."""
+        _at_least("minimum", self.minimum, 1, block="keep")
+        if self.every is not None and not is_cron(self.every):
+            raise ConfigurationError(
+                f"keep.every is {self.every!r}.",
+                remedy="Give a cron schedule of five fields, as 30 2 * * *.",
+            )
+        return KeepSettings(
+            all_s=_seconds("keep.all", self.all),
+            lines=tuple(
+                KeepLine(name, _seconds(f"keep.{name}", given))
+                for name in _LINES
+                if (given := getattr(self, name)) is not None
+            ),
+            minimum=self.minimum,
+            whole_logs=self.logs is KeptLogs.WHOLE,
+            every=self.every,
+        )
+
+
+def _seconds(name: str, given: str) -> int:
+    found = re.fullmatch(r"(\d+) *(s|min|h|d|w|m|y)", given.strip())
+    if found is None:
+        raise ConfigurationError(
+            f"{name} is {given!r}.",
+            remedy="Give a number and a unit: h, d, w, m (31 days) or y, as 36h or 90d.",
+        )
+    return int(found[1]) * _UNITS_S[found[2]]
 
 
 class RestoreModel(Block):

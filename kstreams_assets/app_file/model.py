@@ -14,6 +14,7 @@ from kstreams_assets.app_file.blocks import (
     Block,
     DrillModel,
     GovernanceModel,
+    KeepModel,
     RecoveryPointsModel,
     RestoreModel,
     RuleModel,
@@ -97,6 +98,9 @@ class ApplicationModel(Block):
     recovery_points: RecoveryPointsModel = Field(
         default=RecoveryPointsModel(), description="How recovery points are taken and kept."
     )
+    keep: KeepModel | None = Field(
+        default=None, description="Which recovery points `expire` keeps; without it, all."
+    )
     restore: RestoreModel = Field(
         default=RestoreModel(), description="Where to and how restores go."
     )
@@ -127,6 +131,7 @@ class ApplicationModel(Block):
             windows=self.windows.schedule(),
             backup=self.backup.settings(),
             recovery_points=self.recovery_points.settings(),
+            keep=None if self.keep is None else self.keep.settings(),
             restore=self.restore.settings(),
             store_formats=store_formats(self.stores),
             without_ktable=frozenset(n for n, model in self.stores.items() if not model.ktable),

@@ -219,11 +219,15 @@ class ContentPlanner:
 
     @cached_property
     def compacted_topics(self) -> frozenset[str]:
-        """Topics of which compaction had removed records before they were backed up."""
+        """Topics of which not every record is there: compaction had removed some before they were
+        backed up, or `expire` has dropped what no kept point needs."""
         ledger = Ledger(self.settings.warehouse, self.settings.application_id)
         rows = ledger.span_rows(self.backed_up, columns=["topic", "gaps"])
         return frozenset(
-            rows["topic"][index].as_py() for index in rows_with_gap(rows, {GapCause.COMPACTED})
+            rows["topic"][index].as_py()
+            for index in rows_with_gap(
+                rows, {GapCause.COMPACTED, GapCause.FOLDED, GapCause.EXPIRED}
+            )
         )
 
     def _files(self, topic: str, parts: Sequence[WantedPartition]) -> tuple[LogSource, float]:

@@ -138,9 +138,18 @@ class SnapshotsTable:
         if not snapshots:
             return
         now_ms = time.time_ns() // 1_000_000
-        same = " OR ".join(
-            f"(application_id = {sql_string(s.application_id)} AND store = {sql_string(s.store)}"
-            f" AND window = {sql_string(s.window.key)})"
-            for s in snapshots
-        )
-        self._table.replace([replace(s, recorded_at_ms=now_ms) for s in snapshots], where=same)
+        rows = [replace(s, recorded_at_ms=now_ms) for s in snapshots]
+        self._table.replace(rows, where=_same(snapshots))
+
+    def drop(self, snapshots: Sequence[Snapshot]) -> None:
+        """Take the rows of these snapshots away, in one commit; their files stay."""
+        if snapshots:
+            self._table.replace([], where=_same(snapshots))
+
+
+def _same(snapshots: Sequence[Snapshot]) -> str:
+    return " OR ".join(
+        f"(application_id = {sql_string(s.application_id)} AND store = {sql_string(s.store)}"
+        f" AND window = {sql_string(s.window.key)})"
+        for s in snapshots
+    )

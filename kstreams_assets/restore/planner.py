@@ -237,6 +237,16 @@ def _notes(found: Facts, topics: Sequence[TopicPlan]) -> Iterable[str]:
         held = [found.holdings.get(partition.source, Holding()) for partition in topic.partitions]
         if lost := sum(holding.lost for holding in held):
             yield f"Kafka had lost {lost:,} offset(s) of {topic.source} before they were backed up."
+        if expired := sum(holding.expired for holding in held):
+            yield (
+                f"{expired:,} offset(s) of {topic.source} are not restored: the policy"
+                " (`keep`) keeps what the application needs to go on, not the whole log."
+                + (
+                    ""
+                    if request.mode is RestoreMode.STATE
+                    else " A rebuild from what is left gives another state."
+                )
+            )
     if found.names.group != found.application_id:
         yield (
             f"The application goes on as {found.names.group}: set its application.id, and give its"

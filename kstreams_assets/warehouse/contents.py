@@ -5,6 +5,7 @@ themselves only columns that are needed where the log does not say enough. No JV
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -26,9 +27,11 @@ from kstreams_assets.warehouse.ledger import (
     INCREMENT,
     Chain,
     Ledger,
+    StoredSpan,
     TopicFactsTable,
     chains_of,
     facts_in,
+    folded,
 )
 from kstreams_assets.warehouse.point import (
     PartitionCut,
@@ -69,7 +72,8 @@ class Holding:
 
     `records` is exact, `bytes` an estimate of keys, values and headers. `saved_records` of them lie
     in no file, but were saved with recovery points. `odd_timestamps` counts those with a timestamp
-    of 0 or below. `lost` are offsets that Kafka had lost before they could be backed up. `windows`
+    of 0 or below. `lost` are offsets that Kafka had lost before they could be backed up, `expired`
+    those that `expire` dropped since no kept point needs them. `windows`
     are the keys of the backups that the files belong to. `damaged` are spans among them whose files
     do not match the ledger: then nothing else is counted.
     """
@@ -80,6 +84,7 @@ class Holding:
     saved_records: int = 0
     odd_timestamps: int = 0
     lost: int = 0
+    expired: int = 0
     windows: frozenset[str] = frozenset()
     damaged: tuple[SpanDamage, ...] = ()
 
@@ -120,6 +125,7 @@ class Contents:
         self._changelogs = {t.name for t in application.with_role(TopicRole.CHANGELOG)}
         self._ledger = Ledger(warehouse, application.application_id)
         self._look_s = look_s
+        self._spans: tuple[StoredSpan, ...] | None = None
         self._chains = self._read_chains()
 
     @classmethod
@@ -138,6 +144,13 @@ class Contents:
             closed=closed,
             look_s=look_s,
         )
+
+    def with_spans(self, spans: Iterable[StoredSpan]) -> "Contents":
+        """The same, if the ledger had these spans (of all topics); for `statuses` only."""
+        other = copy(self)
+        other._spans = tuple(spans)  # noqa: SLF001
+        other._chains = other._read_chains()  # noqa: SLF001
+        return other
 
     def at(self, point: RecoveryPoint, wanted: Iterable[WantedPartition]) -> "PointContents":
         """What they hold of these offsets of a point."""
@@ -196,6 +209,11 @@ class Contents:
             needed = needed.clip(0, wanted.cut.saved_from)
         return needed - (chain.stored if chain else ())
 
+    def expired(self, wanted: WantedPartition) -> RangeSet:
+        """What of the missing offsets `expire` has dropped."""
+        chain = self.chain(wanted.cut)
+        return self.missing(wanted) & (chain.expired if chain else ())
+
     def damaged(self, wanted: WantedPartition) -> tuple[SpanDamage, ...]:
         """The damaged spans that wanted records may lie in; every file has been looked at."""
         found = (self._damaged_files.inside(wanted.cut.life, r.start, r.end) for r in wanted.ranges)
@@ -252,6 +270,8 @@ class Contents:
         }
 
     def _read_chains(self) -> Mapping[PartitionLife, Chain]:
+        if self._spans is not None:
+            return chains_of(folded(self._spans, holes_matter=self._changelogs))
         return chains_of(self._ledger.folded_spans(self._topics, holes_matter=self._changelogs))
 
     @cached_property
@@ -367,7 +387,8 @@ def _counted(contents: Contents, wanted: WantedPartition, saved: pa.Table) -> _C
             + int(payload_bytes(saved).sum()),
             saved_records=saved.num_rows,
             odd_timestamps=sum(count.odd_timestamps for count in used) + _odd(saved),
-            lost=contents.missing(wanted).size,
+            lost=contents.missing(wanted).size - contents.expired(wanted).size,
+            expired=contents.expired(wanted).size,
             windows=frozenset(count.stored.window for count in used),
         ),
         saved,

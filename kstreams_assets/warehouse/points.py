@@ -1,6 +1,7 @@
 """The tables of recovery points, and of the records that are saved with them."""
 
 import hashlib
+import time
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -38,7 +39,7 @@ from kstreams_assets.warehouse.point import (
     in_order,
 )
 from kstreams_assets.warehouse.rows import plain_columns, rows_of
-from kstreams_assets.warehouse.table import StoredFile, Table, one_of
+from kstreams_assets.warehouse.table import StoredFile, Table, one_of, sql_string
 
 _Offsets = npt.NDArray[np.int64]
 _Key = tuple[str, str, int]
@@ -343,6 +344,11 @@ class RecoveryPointTable:
         """The files of an application by the times at which their points were taken."""
         return self._table.files(application_id)
 
+    def expire(self, application_id: str, going: Mapping[str, int]) -> None:
+        """Drop points, given by id with the time they were taken, from every list in one commit."""
+        if going:
+            self.drop(application_id, min(going.values()), max(going.values()), going.keys())
+
     def drop(self, application_id: str, low_ms: int, high_ms: int, ids: Collection[str]) -> None:
         """Put the files of points taken in `[low_ms, high_ms]` together, without these points."""
 
@@ -355,6 +361,48 @@ class RecoveryPointTable:
     def tidy(self) -> None:
         """Drop files and log entries that are no longer part of the table."""
         self._table.tidy()
+
+
+@dataclass(frozen=True, slots=True)
+class Pin:
+    """A row of the table of pins: a point that stays until it is unpinned."""
+
+    application_id: ApplicationId
+    recovery_point_id: Annotated[str, Column("The point that stays.")]
+    pinned_at_ms: Annotated[int, Column("When it was pinned, epoch milliseconds.")]
+    reason: Annotated[str, Column("Why, in the words of who pinned it.")]
+
+
+class PinsTable:
+    """Points that neither maintenance nor `expire` drops, of all applications."""
+
+    def __init__(self, warehouse: Warehouse) -> None:
+        self._table = Table(warehouse.control("pins"), Pin, grows_along="pinned_at_ms")
+
+    def of(self, application_id: str) -> list[Pin]:
+        """Those of an application, the last one first."""
+        found = self._table.rows(application_id)
+        return sorted(found, key=lambda pin: pin.pinned_at_ms, reverse=True)
+
+    def pin(self, application_id: str, point_id: str, reason: str) -> Pin:
+        """Pin a point; pinned again, it gets the new reason."""
+        pin = Pin(application_id, point_id, time.time_ns() // 1_000_000, reason)
+        self._table.replace([pin], where=_pin_of(application_id, point_id))
+        return pin
+
+    def unpin(self, application_id: str, point_id: str) -> bool:
+        """Take a pin away; whether there was one."""
+        there = any(pin.recovery_point_id == point_id for pin in self.of(application_id))
+        if there:
+            self._table.replace([], where=_pin_of(application_id, point_id))
+        return there
+
+
+def _pin_of(application_id: str, point_id: str) -> str:
+    return (
+        f"application_id = {sql_string(application_id)}"
+        f" AND recovery_point_id = {sql_string(point_id)}"
+    )
 
 
 def at_edges(instants: Sequence[PointInstant], edges_ms: Iterable[int]) -> set[str]:

@@ -189,22 +189,28 @@ def ensure_records(path: StorePath) -> DeltaTable:
         )
 
 
-def tidy_records(path: StorePath) -> None:
+def tidy_records(path: StorePath, *, keep_files: bool = False) -> None:
     """Delete files that were replaced hours ago, and what Delta's log no longer needs.
 
-    Nobody else writes the table meanwhile: the caller holds the lock.
+    Nobody else writes the table meanwhile: the caller holds the lock. With `keep_files` the files
+    stay: a restore may still read those that it has planned.
 
     Raises:
         WarehouseError: The table cannot be read or written.
     """
     table = open_records(path, to_write=True)
-    if table is None:
-        return
+    if table is not None:
+        tidy_files(path, table, keep_files=keep_files)
+
+
+def tidy_files(path: StorePath, table: DeltaTable, *, keep_files: bool) -> None:
+    """As `tidy_records`, of any table whose files lie in folders of their commits."""
     with storage_failures(path):
-        gone = table.vacuum(_REPLACED_HOURS, dry_run=False, enforce_retention_duration=False)
-        for folder in {(path / unquote(file)).parent for file in gone}:
-            with suppress(OSError):  # other files are in it
-                folder.rmdir()
+        if not keep_files:
+            gone = table.vacuum(_REPLACED_HOURS, dry_run=False, enforce_retention_duration=False)
+            for folder in {(path / unquote(file)).parent for file in gone}:
+                with suppress(OSError):  # other files are in it
+                    folder.rmdir()
         table.create_checkpoint()
         table.cleanup_metadata()
 

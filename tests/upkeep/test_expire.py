@@ -1,0 +1,131 @@
+"""Points go by policy; what stays restores as before, however windows were put together."""
+
+import random
+from pathlib import Path
+
+import pytest
+
+from kstreams_assets.settings import KeepLine, KeepSettings
+from kstreams_assets.upkeep.expire import Change, expire, plan_expire
+from kstreams_assets.warehouse.contents import Contents
+from kstreams_assets.warehouse.judge import Restores
+from kstreams_assets.warehouse.points import PinsTable, RecoveryPointTable
+from tests.store.place import warehouse_at
+from tests.upkeep.simulated_app import (
+    APPLICATION_ID,
+    FLIGHT,
+    INPUT,
+    STATE,
+    SimulatedApp,
+    read_back,
+    restored_state,
+    with_keep,
+)
+
+pytestmark = pytest.mark.on_store
+
+_DAY_S = 86_400
+POLICY = KeepSettings(all_s=3_600 * 3, lines=(KeepLine("daily", 3 * _DAY_S),), minimum=2)
+
+
+def simulated(
+    tmp_path: Path, *, seed: int, windows: int, keep: KeepSettings = POLICY
+) -> SimulatedApp:
+    return SimulatedApp.at(
+        warehouse_at(tmp_path / "warehouse"), seed=seed, windows=windows, keep=keep
+    )
+
+
+def require_all_restore(app: SimulatedApp) -> list[str]:
+    """Every point that is listed gives what it gave; its ids."""
+    listed = [i.id for i in RecoveryPointTable(app.settings.warehouse).instants(APPLICATION_ID)]
+    points = [point for point in app.points if point.id in set(listed)]
+    assert len(points) == len(listed)
+    for point, status in zip(points, Contents.of(app.settings).statuses(points), strict=True):
+        assert status.gives is Restores.EXACT, (point.id, status.reason)
+        assert restored_state(app.settings, point) == app.state(point), point.id
+        for topic in (INPUT, FLIGHT):
+            there = read_back(app.settings, point, topic, from_committed=True)
+            assert [row for of_it in there.values() for row in of_it] == app.needed(point, topic)
+    return listed
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_what_stays_restores_as_before(tmp_path: Path, seed: int) -> None:
+    chance = random.Random(seed)
+    windows = 40
+    app = simulated(tmp_path, seed=seed, windows=windows)
+    app.run(app.windows, points_in_window=chance.choice([1, 1, 3]))
+    pinned = chance.sample([point.id for point in app.points[3:-3]], 4)
+    for point_id in pinned:
+        PinsTable(app.settings.warehouse).pin(APPLICATION_ID, point_id, "audit")
+    assert len(require_all_restore(app)) == len(app.points)
+    bytes_before = sum(app.ledger.stored_bytes().values())
+
+    planned = plan_expire(app.settings)
+    done = expire(app.settings, run_id="one")
+
+    listed = require_all_restore(app)
+    assert set(listed) == set(planned.kept) == set(done.plan.kept)
+    assert set(pinned) <= set(listed)
+    assert len(listed) < len(app.points)
+    assert {one.what for one in done.topics} >= {Change.DROP, Change.FOLD}
+    assert sum(app.ledger.stored_bytes().values()) < 0.8 * bytes_before
+    assert not list(app.ledger.damaged())
+    again = expire(app.settings, run_id="two")
+    assert (again.plan.going, again.topics) == ({}, ())
+    assert require_all_restore(app) == listed
+
+
+def test_years_of_windows_are_a_few_rows(tmp_path: Path) -> None:
+    """Expired again and again as windows come: rows and files stay few, bytes near one state."""
+    app = simulated(tmp_path, seed=1, windows=100, keep=KeepSettings(all_s=0, minimum=2))
+    rows: list[int] = []
+    for first in range(0, 100, 5):
+        app.run(app.windows[first : first + 5])
+        expire(app.settings, run_id=f"run-{first}")
+        rows.append(len(app.ledger.entries(topics={STATE})))
+    require_all_restore(app)
+    assert max(rows[10:]) <= max(rows[:10]) + 4
+    base = sum(size for (_, topic), size in app.ledger.stored_bytes().items() if topic == STATE)
+    assert base < 30_000
+
+
+def test_a_deletion_that_is_lost_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The mutation that the oracle is there for: deletions are left out where keys live before."""
+    from spark_resources import span_tasks
+
+    seeds = range(3)
+    original = span_tasks._Choice.stays
+
+    def stays(choice: span_tasks._Choice, batch):
+        found = original(choice, batch)
+        deletes = batch["value"].is_null().to_numpy(zero_copy_only=False)
+        first = (deletes & found).argmax()
+        if deletes[first] and found[first]:
+            found[first] = False
+        return found
+
+    monkeypatch.setattr(span_tasks._Choice, "stays", stays)
+    for seed in seeds:
+        app = simulated(tmp_path / str(seed), seed=seed, windows=40)
+        app.run(app.windows)
+        for point in app.points[5:-5:6]:
+            PinsTable(app.settings.warehouse).pin(APPLICATION_ID, point.id, "audit")
+        expire(app.settings, run_id="one")
+        with pytest.raises(AssertionError):
+            require_all_restore(app)
+
+
+def test_without_a_point_that_restores_nothing_goes(tmp_path: Path) -> None:
+    from kstreams_assets.errors import StoredDataError
+
+    app = simulated(tmp_path, seed=3, windows=10)
+    app.run(app.windows)
+    settings = with_keep(app.settings, KeepSettings(all_s=0, minimum=1))
+    path = settings.warehouse.records(APPLICATION_ID)
+    for file in list(path.rglob(f"{STATE}-*.parquet")):
+        file.unlink()
+    with pytest.raises(StoredDataError, match="no recovery point that could be restored"):
+        expire(settings, run_id="one")
+    assert len(RecoveryPointTable(settings.warehouse).instants(APPLICATION_ID)) == 10
