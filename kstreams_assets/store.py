@@ -779,6 +779,22 @@ def put_text(path: StorePath, text: str) -> None:
     written.replace(path)
 
 
+def put_file(path: StorePath, content: bytes) -> None:
+    """Put a new file there, below folders that are made if need be: nobody reads half of it."""
+    if isinstance(path, ObjectPath):
+        if len(content) <= _PIECE:
+            path.write_bytes(content)
+        else:
+            file = NewObject(path)
+            file.write(content)
+            file.finish()
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    written = path.with_name(f"{path.name}.tmp")
+    written.write_bytes(content)
+    written.replace(path)
+
+
 def remove_tree(path: StorePath) -> None:
     """Delete all that lies below a place, as far as it can be deleted."""
     if isinstance(path, Path):
@@ -796,8 +812,12 @@ def below(path: StorePath) -> Mapping[str, tuple[int, int]]:
     """
     if isinstance(path, ObjectPath):
         return {one.name: (stat.st_size, stat.st_mtime_ns) for one, stat in path.below()}
-    stats = [(file.name, file.stat()) for file in os.scandir(path)]
-    return {name: (stat.st_size, stat.st_mtime_ns) for name, stat in stats}
+    found: dict[str, tuple[int, int]] = {}
+    for file in os.scandir(path):
+        with suppress(FileNotFoundError):  # It went a moment ago, as unfinished commits do.
+            stat = file.stat()
+            found[file.name] = (stat.st_size, stat.st_mtime_ns)
+    return found
 
 
 def require_conditions(place: StorePath) -> None:

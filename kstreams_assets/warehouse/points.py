@@ -39,7 +39,7 @@ from kstreams_assets.warehouse.point import (
     in_order,
 )
 from kstreams_assets.warehouse.rows import plain_columns, rows_of
-from kstreams_assets.warehouse.table import StoredFile, Table, one_of, sql_string
+from kstreams_assets.warehouse.table import StoredFile, Table, one_of
 
 _Offsets = npt.NDArray[np.int64]
 _Key = tuple[str, str, int]
@@ -387,22 +387,19 @@ class PinsTable:
     def pin(self, application_id: str, point_id: str, reason: str) -> Pin:
         """Pin a point; pinned again, it gets the new reason."""
         pin = Pin(application_id, point_id, time.time_ns() // 1_000_000, reason)
-        self._table.replace([pin], where=_pin_of(application_id, point_id))
+        self._replace(application_id, point_id, [pin])
         return pin
 
     def unpin(self, application_id: str, point_id: str) -> bool:
         """Take a pin away; whether there was one."""
         there = any(pin.recovery_point_id == point_id for pin in self.of(application_id))
         if there:
-            self._table.replace([], where=_pin_of(application_id, point_id))
+            self._replace(application_id, point_id, [])
         return there
 
-
-def _pin_of(application_id: str, point_id: str) -> str:
-    return (
-        f"application_id = {sql_string(application_id)}"
-        f" AND recovery_point_id = {sql_string(point_id)}"
-    )
+    def _replace(self, application_id: str, point_id: str, pins: Sequence[Pin]) -> None:
+        where = pc.field("recovery_point_id") == point_id
+        self._table.replace(pins, application_id=application_id, where=where)
 
 
 def at_edges(instants: Sequence[PointInstant], edges_ms: Iterable[int]) -> set[str]:

@@ -9,7 +9,6 @@ import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
@@ -381,8 +380,3 @@ def restored_state(settings: ApplicationSettings, point: RecoveryPoint) -> dict[
 def with_keep(settings: ApplicationSettings, keep: KeepSettings) -> ApplicationSettings:
     """The same with another policy."""
     return replace(settings, keep=keep)
-
-
-def place(tmp_path: Path) -> Path:
-    """Where its warehouse is."""
-    return tmp_path / "warehouse"

@@ -1,15 +1,24 @@
 """Points go by policy; what stays restores as before, however windows were put together."""
 
+import itertools
+import multiprocessing
+import os
 import random
+import signal
+from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from kstreams_assets.settings import KeepLine, KeepSettings
+from kstreams_assets.errors import StoredDataError
+from kstreams_assets.settings import ApplicationSettings, KeepLine, KeepSettings
 from kstreams_assets.upkeep.expire import Change, expire, plan_expire
 from kstreams_assets.warehouse.contents import Contents
 from kstreams_assets.warehouse.judge import Restores
 from kstreams_assets.warehouse.points import PinsTable, RecoveryPointTable
+from kstreams_assets.warehouse.records import file_actions
 from tests.store.place import warehouse_at
 from tests.upkeep.simulated_app import (
     APPLICATION_ID,
@@ -118,8 +127,6 @@ def test_a_deletion_that_is_lost_shows(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_without_a_point_that_restores_nothing_goes(tmp_path: Path) -> None:
-    from kstreams_assets.errors import StoredDataError
-
     app = simulated(tmp_path, seed=3, windows=10)
     app.run(app.windows)
     settings = with_keep(app.settings, KeepSettings(all_s=0, minimum=1))
@@ -129,3 +136,66 @@ def test_without_a_point_that_restores_nothing_goes(tmp_path: Path) -> None:
     with pytest.raises(StoredDataError, match="no recovery point that could be restored"):
         expire(settings, run_id="one")
     assert len(RecoveryPointTable(settings.warehouse).instants(APPLICATION_ID)) == 10
+
+
+_STEPS = (
+    "ktables.snapshots_table:SnapshotsTable.drop",
+    "warehouse.points:RecoveryPointTable.expire",
+    "upkeep.expire:_Run._write",
+    "upkeep.expire:commit",
+    "warehouse.ledger:Ledger.put_together",
+)
+MOMENTS = [
+    *((step, after, 1) for step in _STEPS for after in (False, True)),
+    *(("upkeep.expire:commit", True, number) for number in (2, 3, 4)),
+    *(("warehouse.ledger:Ledger.put_together", after, 3) for after in (False, True)),
+]
+
+
+def _expire_and_die(settings: ApplicationSettings, step: str, after: bool, number: int) -> None:
+    """In a process of its own: run until a step begins or has ended for the n-th time."""
+    module_name, _, path = step.partition(":")
+    owner: Any = import_module(f"kstreams_assets.{module_name}")
+    *classes, name = path.split(".")
+    for one in classes:
+        owner = getattr(owner, one)
+    original, calls = getattr(owner, name), itertools.count(1)
+
+    def step_or_die(*args: Any, **kwargs: Any) -> Any:
+        is_now = next(calls) == number
+        if is_now and not after:
+            os.kill(os.getpid(), signal.SIGKILL)
+        result = original(*args, **kwargs)
+        if is_now:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return result
+
+    setattr(owner, name, step_or_die)
+    expire(settings, run_id="killed")
+
+
+@pytest.mark.parametrize(("step", "after", "number"), MOMENTS)
+def test_a_kill_at_any_moment_takes_nothing(
+    tmp_path: Path, step: str, after: bool, number: int
+) -> None:
+    app = simulated(tmp_path, seed=MOMENTS.index((step, after, number)), windows=16)
+    app = replace(app, per_window=10)
+    app.run(app.windows)
+    PinsTable(app.settings.warehouse).pin(APPLICATION_ID, app.points[6].id, "audit")
+    process = multiprocessing.get_context("spawn").Process(
+        target=_expire_and_die, args=(app.settings, step, after, number)
+    )
+    process.start()
+    process.join(120)
+    assert process.exitcode == -signal.SIGKILL
+
+    assert not list(app.ledger.damaged())
+    require_all_restore(app)
+    expire(app.settings, run_id="after")
+
+    require_all_restore(app)
+    actions = file_actions(app.settings.warehouse.records(APPLICATION_ID))
+    there = set(zip(actions["window"].to_pylist(), actions["topic"].to_pylist(), strict=True))
+    assert there <= app.ledger.keys()
+    uninterrupted = plan_expire(app.settings)
+    assert (uninterrupted.going, uninterrupted.changes) == ({}, ())
