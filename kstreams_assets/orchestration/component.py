@@ -13,6 +13,7 @@ from kstreams_assets.orchestration.backup import build_backup_assets
 from kstreams_assets.orchestration.backup_sensor import build_backup_sensor
 from kstreams_assets.orchestration.completeness import build_completeness_assets
 from kstreams_assets.orchestration.drill import build_drill_assets, build_drill_schedules
+from kstreams_assets.orchestration.expire import build_expire_assets, build_expire_schedules
 from kstreams_assets.orchestration.follow_up import build_follow_up_sensors
 from kstreams_assets.orchestration.governance import (
     build_governance_asset,
@@ -50,8 +51,13 @@ def build_application_definitions(settings: ApplicationSettings) -> dg.Definitio
             *build_restore_assets(settings),
             *build_drill_assets(settings),
             build_governance_asset(settings),
+            *build_expire_assets(settings),
         ],
-        schedules=[*build_governance_schedules(settings), *build_drill_schedules(settings)],
+        schedules=[
+            *build_governance_schedules(settings),
+            *build_drill_schedules(settings),
+            *build_expire_schedules(settings),
+        ],
         sensors=[
             build_recovery_point_sensor(settings),
             build_backup_sensor(settings),

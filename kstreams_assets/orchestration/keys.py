@@ -98,6 +98,11 @@ def drill_key(application_id: str) -> dg.AssetKey:
     return dg.AssetKey([application_id, "drill"])
 
 
+def expire_key(application_id: str) -> dg.AssetKey:
+    """What a policy keeps of the backups of an application."""
+    return dg.AssetKey([application_id, "expire"])
+
+
 def group(application_id: str, part: str) -> str:
     """The group of an application's topics, backups and so on."""
     return f"{folded(application_id)}/{part}"

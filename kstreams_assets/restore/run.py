@@ -6,7 +6,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any
+from urllib.parse import Final, unquote
 
 from kstreams_assets.errors import AuthorizationFailedError, KafkaRequestError, RestoreRefusedError
 from kstreams_assets.kafka.cluster import KafkaCluster
@@ -25,6 +26,7 @@ from kstreams_assets.store import StorePath
 from kstreams_assets.texts import bytes_text, duration
 from kstreams_assets.warehouse.point import GroupOffset, RecoveryPoint
 from kstreams_assets.warehouse.points import RecoveryPointTable
+from kstreams_assets.warehouse.records import file_actions
 from kstreams_assets.warehouse.restores import (
     OffsetMapsTable,
     PartitionProduced,
@@ -147,9 +149,28 @@ class _Run:
             if not RecoveryPointTable(self._warehouse).load(application_id, [self._point.id]):
                 raise RestoreRefusedError(
                     application_id=application_id,
-                    refusals=[f"Recovery point {self._point.id} was thinned out just now."],
+                    refusals=[f"Recovery point {self._point.id} expired just now."],
                 )
+            self._require_files()
             self._store(topics=intended)
+
+    def _require_files(self) -> None:
+        """From now on `expire` leaves the files alone; it may have put some together just before.
+
+        What is restored must be the same if it is gone on with later.
+        """
+        records = self._warehouse.records(self._plan.application_id)
+        there = {records / unquote(path) for path in file_actions(records)["path"].to_pylist()}
+        for topic in self._plan.topics:
+            planned = {file.path for one in topic.partitions for file in one.files}
+            if topic.snapshot is None and not planned <= there:
+                raise RestoreRefusedError(
+                    application_id=self._plan.application_id,
+                    refusals=[
+                        f"topic {topic.source}: its backups were put together just now (backup or"
+                        " expire). Run the restore again."
+                    ],
+                )
 
     def produce_and_verify(self, lock: LockHandle) -> RestoreResult:
         """Write the records, note where they went, read them back."""
