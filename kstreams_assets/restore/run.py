@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
-from urllib.parse import Final, unquote
+from typing import Any, Final
+from urllib.parse import unquote
 
 from kstreams_assets.errors import AuthorizationFailedError, KafkaRequestError, RestoreRefusedError
 from kstreams_assets.kafka.cluster import KafkaCluster
