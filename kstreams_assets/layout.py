@@ -39,6 +39,18 @@ CONTROL_TABLES = (
 )
 """The small tables, which all applications of a warehouse share."""
 
+NOTES: Final = frozenset(
+    {
+        "restores",
+        "offset_maps",
+        "completeness_results",
+        "drills",
+        "governance_findings",
+        "verifications",
+    }
+)
+"""Those of them that restores, drills and looks at a warehouse write."""
+
 
 def open_to_others(folder: StorePath) -> str | None:
     """The mode of a folder that others than its owner may enter or read, such as `0755`."""
@@ -77,13 +89,22 @@ def check_layout(table: str, properties: dict[str, str | None] | dict[str, str])
 
 @dataclass(frozen=True, slots=True)
 class Warehouse:
-    """A folder, or a place in an object store, with the tables of any number of applications."""
+    """A folder, or a place in an object store, with the tables of any number of applications.
+
+    With `notes_in`, another place, what restores and drills write lies there (`NOTES`, locks), and
+    the warehouse itself is only read: it may be a copy, or one that must not be written.
+    """
 
     root: StorePath
+    notes_in: StorePath | None = None
 
     @classmethod
     def at(
-        cls, location: str | Path | ObjectPath, store: ObjectStoreSettings | None = None
+        cls,
+        location: str | Path | ObjectPath,
+        store: ObjectStoreSettings | None = None,
+        *,
+        notes_in: str | None = None,
     ) -> "Warehouse":
         """The warehouse at a path, a `file:` URI, or `s3://bucket/prefix`.
 
@@ -92,7 +113,13 @@ class Warehouse:
         Raises:
             ConfigurationError: The location is in another kind of store.
         """
-        return cls(location if isinstance(location, ObjectPath) else place_at(str(location), store))
+        root = location if isinstance(location, ObjectPath) else place_at(str(location), store)
+        return cls(root, None if notes_in is None else place_at(notes_in, store))
+
+    @property
+    def noted(self) -> StorePath:
+        """Where restores, drills and locks are noted."""
+        return self.root if self.notes_in is None else self.notes_in
 
     def require_space(self, least_bytes: int) -> None:
         """Refuse to begin where the disk is all but full.
@@ -117,8 +144,8 @@ class Warehouse:
     def on_disk(self) -> Path:
         """Where what only a disk can hold is kept (clusters of this machine): the folder itself,
         or one of this user's cache."""
-        if isinstance(self.root, Path):
-            return self.root
+        if isinstance(self.noted, Path):
+            return self.noted
         name = f"{self.root.name}-{hashlib.sha256(str(self.root).encode()).hexdigest()[:12]}"
         return Path.home() / ".cache/kstreams-assets/warehouses" / name
 
@@ -132,11 +159,15 @@ class Warehouse:
 
     def control(self, table: str) -> StorePath:
         """A small table written with the deltalake package."""
-        return self.root / table
+        return (self.noted if table in NOTES else self.root) / table
 
     def lock_file(self, name: str) -> StorePath:
         """What a holder of the named lock keeps locked (`lease.warehouse_lock`)."""
-        return self.root / ".locks" / f"{name}.lock"
+        return self.noted / ".locks" / f"{name}.lock"
+
+    def staging(self, name: str) -> StorePath:
+        """A folder for files that Spark's tasks need for the time of a run."""
+        return self.noted / ".staging" / name
 
 
 _THREADS: Final = 4

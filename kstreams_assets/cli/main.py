@@ -32,6 +32,7 @@ class _Masked(logging.Formatter):
 COMMANDS: Final = {
     "backup": "Back up all due windows, or the given ones.",
     "completeness": "Evaluate the rules by which the business knows that nothing is lost.",
+    "copy": "Keep a second copy of a warehouse, in another folder or account.",
     "discover": "Find the topics of an application on a live cluster, with their roles.",
     "drill": "Restore into a throwaway cluster, start the application there, measure and judge.",
     "engine": "Start, look at and stop the warm Spark of this host, which every command shares.",

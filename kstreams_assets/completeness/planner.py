@@ -145,7 +145,7 @@ class Staging(Closing):
     """
 
     def __init__(self, warehouse: Warehouse, application_id: str) -> None:
-        self._parent = warehouse.root / ".staging" / f"completeness-{application_id}"
+        self._parent = warehouse.staging(f"completeness-{application_id}")
         self._folder = self._parent / uuid.uuid4().hex
         self.root = self._folder
         self._count = 0

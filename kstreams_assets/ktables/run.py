@@ -51,7 +51,7 @@ def staged_saved_records(
     None without any. What a killed run left behind is removed first: only the holder of the
     application's lock stages.
     """
-    folder = warehouse.root / ".staging" / f"ktables-{application_id}"
+    folder = warehouse.staging(f"ktables-{application_id}")
     remove_tree(folder)
     cuts = saved_cuts(plan.partitions)
     if not cuts:

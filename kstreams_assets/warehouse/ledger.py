@@ -768,6 +768,24 @@ class Ledger:
     def _state(self) -> tuple[LogState, ...]:
         return tuple(map(log_state, (self._table.path, self._open.path, self._records)))
 
+    def noted_files(self) -> pa.Table:
+        """Every file that a row names, increments of closed windows included.
+
+        Columns `window, topic, partition, path` (as in Delta's log)`, size, digest`. Files of
+        earlier releases are not among them.
+        """
+        columns = ["window", "topic", "partition", "written"]
+        rows = pa.concat_tables(
+            table.read(application_id=self._application_id, columns=columns)
+            for table in (self._open, self._table)
+        )
+        written = rows["written"].combine_chunks()
+        files, of_row = written.flatten(), written.value_parent_indices()
+        named = {name: rows[name].combine_chunks().take(of_row) for name in columns[:3]}
+        return pa.table(
+            {**named, **{name: files.field(name) for name in ("path", "size", "digest")}}
+        )
+
     def increments_of(
         self, window: Window, topics: Collection[str] | None = None
     ) -> list[LedgerEntry]:

@@ -28,6 +28,14 @@ from deltalake import (
 )
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
+from kstreams_assets.copy_mark import (
+    MARK,
+    copy_mark,
+    refuse_copy,
+    root_of,
+    state_for,
+    table_name,
+)
 from kstreams_assets.errors import WarehouseError
 from kstreams_assets.layout import (
     CONTROL_TABLES,
@@ -207,6 +215,13 @@ def open_delta(path: StorePath, name: str, *, to_write: bool = False) -> DeltaTa
         NewerLayoutError: A newer release wrote it.
         WarehouseError: It cannot be read, or has data files but no log.
     """
+    chosen = state_for(path)
+    version = None if chosen is None else chosen.versions.get(table_name(path))
+    if chosen is not None:
+        if to_write:
+            refuse_copy(root_of(path))
+        if version is None:
+            return None
     state = log_state(path)
     with storage_failures(path):
         key = (path, tuple((storage_options(path) or {}).items()))
@@ -214,7 +229,7 @@ def open_delta(path: StorePath, name: str, *, to_write: bool = False) -> DeltaTa
         if seen is not None and seen[0] == state and not to_write:
             return seen[1]
         try:
-            table = delta_table(path) if state else None
+            table = delta_table(path, version) if state else None
         except TableNotFoundError:
             table = None
         # A table's log is written before its first file of data.
@@ -238,9 +253,9 @@ _opened: dict[tuple[StorePath, tuple[tuple[str, str], ...]], tuple["LogState", D
 """Tables as this process has opened them last, with the log as it was just before."""
 
 
-def delta_table(path: StorePath) -> DeltaTable:
-    """The newest version of the table at a path; raises what deltalake raises."""
-    return DeltaTable(str(path), storage_options=storage_options(path))
+def delta_table(path: StorePath, version: int | None = None) -> DeltaTable:
+    """The newest version of the table at a path, or this one; raises what deltalake raises."""
+    return DeltaTable(str(path), version=version, storage_options=storage_options(path))
 
 
 def create_delta(
@@ -300,11 +315,16 @@ LogState = tuple[tuple[str, int, int], ...]
 def log_state(path: StorePath) -> LogState:
     """What changes with each commit to a table, and with damage to its log.
 
-    Cheaper than to open the table; empty while nobody has written it.
+    Cheaper than to open the table; empty while nobody has written it. Of a copy, what its readers
+    see: all of it changes at once.
 
     Raises:
         WarehouseError: The log cannot be looked at.
     """
+    chosen = state_for(path)
+    if chosen is not None:
+        version = chosen.versions.get(table_name(path))
+        return () if version is None else ((MARK, version, chosen.finished_at_ms),)
     with storage_failures(path):
         try:
             files = below(path / "_delta_log")
@@ -419,6 +439,7 @@ def make_warehouse(root: StorePath, *, fstab: Path = _FSTAB) -> None:
     """
     keep_private()
     marker = root / MARKER
+    refuse_copy(root)
     with storage_failures(root):
         require_conditions(root)
         if marker.exists():
@@ -456,6 +477,15 @@ def absence(warehouse: Warehouse, application_id: str) -> WarehouseError | None:
             " mounted."
             if isinstance(warehouse.root, Path)
             else "Check bucket and prefix (warehouse in the YAML, --warehouse).",
+        )
+    mark = copy_mark(warehouse.root)
+    if mark is not None and application_id not in (mark.applications or (application_id,)):
+        return WarehouseError(
+            path=warehouse.root,
+            reason=f"it is a copy of {mark.source} that holds"
+            f" {', '.join(mark.applications or ())}, and not {application_id}",
+            remedy="Use another copy, or add the application (kstreams-assets copy"
+            f" --application {application_id}).",
         )
     if warehouse.records(application_id).exists() and not warehouse.control("windows").exists():
         return WarehouseError(
