@@ -181,6 +181,16 @@ def state_for(table: StorePath) -> CopyState | None:
     return None if mark is None else mark.state
 
 
+def copied_from(table: StorePath) -> str | None:
+    """Of which warehouse the one that a table lies in is a copy; None: it is none.
+
+    Raises:
+        WarehouseError: It is an unfinished copy.
+    """
+    mark = copy_mark(root_of(table))
+    return None if mark is None else mark.source
+
+
 def root_of(table: StorePath) -> StorePath:
     """The warehouse that a table lies in."""
     parent = table.parent

@@ -87,10 +87,18 @@ def promote(place: StorePath) -> CopyState:
 
 
 def _forget_beyond(log: StorePath, version: int) -> None:
-    """Remove what comes after a version, the last first: what is left is a log at any moment."""
+    """Remove what comes after a version, the last first, and what expired before it, the oldest
+    first: so what is left is a log at any moment."""
     there = [p for p in subfolders(log) if COMMIT.fullmatch(p.name) or CHECKPOINT.fullmatch(p.name)]
-    for path in sorted(there, key=lambda p: p.name, reverse=True):
+    there.sort(key=lambda p: p.name)
+    for path in reversed(there):
         if version_of(path.name) > version:
+            path.unlink()
+    commits = {version_of(path.name) for path in there if COMMIT.fullmatch(path.name)}
+    missing = set(range(min(commits, default=0), version)) - commits
+    for path in there:
+        # Some entries expired between two runs of the copy, and were never copied.
+        if version_of(path.name) < max(missing, default=-1):
             path.unlink()
 
 

@@ -15,11 +15,12 @@ from deltalake import DeltaTable
 
 from kstreams_assets.copy_mark import MARK, read_mark
 from kstreams_assets.errors import ConfigurationError, WarehouseError
-from kstreams_assets.layout import Warehouse
+from kstreams_assets.layout import CONTROL_TABLES, Warehouse
 from kstreams_assets.lease import warehouse_lock
 from kstreams_assets.store import StorePath, subfolders
 from kstreams_assets.upkeep.copy import LackingFile, copy_warehouse
 from kstreams_assets.upkeep.second_copy import age_ms, promote, prune
+from kstreams_assets.warehouse.chain import TableProblem, table_problems
 from kstreams_assets.warehouse.ledger import Ledger
 from kstreams_assets.warehouse.restores import RestoresTable
 from kstreams_assets.warehouse.table import absence, is_warehouse
@@ -46,6 +47,14 @@ def to(tmp_path: Path) -> StorePath:
 
 def _seen(place: StorePath, stock: Stock) -> str:
     return seen(Warehouse(place), stock.application)
+
+
+def _chain_problems(place: StorePath) -> list[TableProblem]:
+    return [
+        problem
+        for name in CONTROL_TABLES
+        for problem in table_problems(place / name, name, read=True)
+    ]
 
 
 def _data_files(place: Path) -> list[Path]:
@@ -95,15 +104,22 @@ class TestWhatIsCopied:
         if table is None:
             pytest.skip("the log is cut by hand")
         table.create_checkpoint()
+        windows = stock.warehouse.root / "windows"
+        DeltaTable(str(windows)).create_checkpoint()
         stock.grow([8])
         assert isinstance(stock.path, Path)
-        for entry in sorted((stock.path / "_delta_log").glob("*.json"))[:7]:
-            entry.unlink()
+        for log in (stock.path / "_delta_log", windows / "_delta_log"):
+            for entry in sorted(log.glob("*.json"))[:7]:  # type: ignore[union-attr]
+                entry.unlink()
         copy_warehouse(stock.warehouse, to)
         assert _seen(to, stock) == seen(stock.warehouse, stock.application)
+        assert _chain_problems(to) == []
         other = to.parent / "third"
         copy_warehouse(stock.warehouse, other)
         assert _seen(other, stock) == seen(stock.warehouse, stock.application)
+        promote(to)
+        assert _chain_problems(to) == []
+        assert _seen(to, stock) == seen(stock.warehouse, stock.application)
 
     def test_a_copy_of_a_copy(self, stock: Stock, to: StorePath, tmp_path: Path) -> None:
         copy_warehouse(stock.warehouse, to)
@@ -273,7 +289,7 @@ class TestDamage:
         good = bad.read_bytes()
         _flip(bad)
         result = copy_warehouse(stock.warehouse, to)
-        name = str(bad.relative_to(stock.path))
+        name = str(bad.relative_to(to.parent / "first/records/shop"))
         problem = "does not match the SHA-256 that was noted when it was written"
         assert result.lacking == (
             LackingFile("records/shop", name, problem, "w0001", "t", int(bad.stem[-1])),
@@ -290,7 +306,7 @@ class TestDamage:
     def test_a_good_file_is_not_copied_over(self, stock: Stock, to: Path) -> None:
         copy_warehouse(stock.warehouse, to)
         bad = _data_files(stock.warehouse.root)[2]  # type: ignore[arg-type]
-        copied = to / bad.relative_to(stock.warehouse.root)  # type: ignore[arg-type]
+        copied = to / bad.relative_to(to.parent / "first")
         good = copied.read_bytes()
         _flip(bad)
         assert copy_warehouse(stock.warehouse, to).lacking == ()
