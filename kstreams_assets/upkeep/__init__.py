@@ -1,0 +1,1 @@
+"""A warehouse that looks after itself."""
