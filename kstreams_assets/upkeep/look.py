@@ -29,13 +29,7 @@ from kstreams_assets.warehouse.ledger import (
 from kstreams_assets.warehouse.point import RecoveryPoint
 from kstreams_assets.warehouse.points import RecoveryPointTable
 from kstreams_assets.warehouse.records import file_actions
-from kstreams_assets.warehouse.table import (
-    MARKER,
-    MARKER_REMEDY,
-    marker_problem,
-    storage_failures,
-    table_version,
-)
+from kstreams_assets.warehouse.table import table_version
 from kstreams_assets.warehouse.verifications import (
     MOST_POINTS,
     Damage,
@@ -78,19 +72,11 @@ def quick_damages(
         except KStreamsAssetsError as error:
             # A part that needs a damaged table cannot be looked at: that was told already.
             if place not in known:
-                kind = DamageKind.TABLE if place else DamageKind.WAREHOUSE
-                found.append(Damage(kind, place or MARKER, error.problem.rstrip("."), error.remedy))
+                found.append(
+                    Damage(DamageKind.TABLE, place, error.problem.rstrip("."), error.remedy)
+                )
                 known.add(place)
     return found
-
-
-def _marker(settings: ApplicationSettings) -> Iterator[Damage]:
-    with storage_failures(settings.warehouse.root):
-        problem = marker_problem(settings.warehouse.root)
-    if problem:
-        yield Damage(
-            DamageKind.WAREHOUSE, MARKER, f"the marker of the warehouse: {problem}", MARKER_REMEDY
-        )
 
 
 def _files(settings: ApplicationSettings) -> Iterator[Damage]:
@@ -366,7 +352,6 @@ def _snapshots(settings: ApplicationSettings) -> list[Damage]:
 _PARTS: Final[
     Sequence[tuple[Callable[[ApplicationSettings], "Sequence[Damage] | Iterator[Damage]"], str]]
 ] = (
-    (_marker, ""),
     (_files, "windows"),
     (_rows, "windows"),
     (_points, "recovery_points"),

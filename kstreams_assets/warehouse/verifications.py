@@ -14,7 +14,13 @@ from kstreams_assets.layout import CONTROL_TABLES, Warehouse
 from kstreams_assets.texts import iso_time
 from kstreams_assets.warehouse.chain import Head, TableProblem, head, shortened, table_problems
 from kstreams_assets.warehouse.column import ApplicationId, Column, RunId
-from kstreams_assets.warehouse.table import Table
+from kstreams_assets.warehouse.table import (
+    MARKER,
+    MARKER_REMEDY,
+    Table,
+    marker_problem,
+    storage_failures,
+)
 
 _KEPT_MS: Final = 400 * 86_400_000
 _FEW: Final = 3
@@ -116,10 +122,8 @@ class Damage:
             f"{f' and {more} older' if more else ''}."
         )
 
-    def touches(self, topic: str, partition: int, start: int, end: int) -> bool:
-        """Whether it is of offsets `[start, end)` of a partition."""
-        if (self.topic, self.partition) != (topic, partition):
-            return False
+    def touches(self, start: int, end: int) -> bool:
+        """Whether it is of one of the offsets `[start, end)` of its partition."""
         return self.start is None or self.end is None or (self.start < end and start < self.end)
 
     def document(self) -> dict[str, Any]:
@@ -271,7 +275,11 @@ def damaged_tables(
 ) -> list[Damage]:
     """Control tables that are not as they were committed, or that have lost commits since `seen`.
 
-    With `read` by their contents, too.
+    With `read` by their contents, too. Among them the marker of the warehouse.
+
+    Raises:
+        NewerLayoutError: A newer release wrote something.
+        WarehouseError: The warehouse cannot be read.
     """
 
     def look(name: str) -> list[TableProblem]:
@@ -289,10 +297,27 @@ def damaged_tables(
         return found
 
     return [
-        _of_table(problem, by_reading=read)
-        for _, problems in _of_each_table(look)
-        for problem in problems
+        *_of_marker(warehouse),
+        *(
+            _of_table(problem, by_reading=read)
+            for _, problems in _of_each_table(look)
+            for problem in problems
+        ),
     ]
+
+
+def _of_marker(warehouse: Warehouse) -> Iterable[Damage]:
+    with storage_failures(warehouse.root):
+        problem = marker_problem(warehouse.root)
+    if problem:
+        yield Damage(
+            DamageKind.WAREHOUSE,
+            MARKER,
+            f"the marker of the warehouse: {problem}",
+            MARKER_REMEDY,
+            # Releases before markers made none.
+            severity=Severity.ERROR if (warehouse.root / MARKER).exists() else Severity.WARN,
+        )
 
 
 def _of_each_table(look: Callable[[str], Any]) -> Iterable[tuple[str, Any]]:
