@@ -21,6 +21,9 @@ from kstreams_assets.store import (
 )
 
 LAYOUT_VERSION = 1
+"""Of what Spark writes, and of the marker."""
+CONTROL_LAYOUT_VERSION = 2
+"""Of control tables: names of files hold their digests, and commits are a chain."""
 LAYOUT_PROPERTY = "kstreams_assets.layout"
 
 CONTROL_TABLES = (
@@ -55,25 +58,33 @@ def open_to_others(folder: StorePath) -> str | None:
 class NewerLayoutError(KStreamsAssetsError):
     """A table was written by a newer release than this one."""
 
-    def __init__(self, *, table: str, found: str) -> None:
+    def __init__(self, *, table: str, found: str, known: int) -> None:
         super().__init__(
-            f"The table {table} has layout version {found}; this release knows up to"
-            f" {LAYOUT_VERSION}.",
+            f"The table {table} has layout version {found}; this release knows up to {known}.",
             remedy="Install the release that wrote the table, or a newer one; nothing was changed.",
         )
         self.table = table
         self.found = found
 
 
-def check_layout(table: str, properties: dict[str, str | None] | dict[str, str]) -> None:
+def check_layout(
+    table: str,
+    properties: dict[str, str | None] | dict[str, str],
+    known: int = LAYOUT_VERSION,
+) -> None:
     """Refuse a table whose layout is newer than this release.
 
     Raises:
         NewerLayoutError: The version is higher, or is not a number.
     """
-    found = properties.get(LAYOUT_PROPERTY) or str(LAYOUT_VERSION)
-    if not found.isdigit() or int(found) > LAYOUT_VERSION:
-        raise NewerLayoutError(table=table, found=found)
+    found = properties.get(LAYOUT_PROPERTY) or "1"
+    if not found.isdigit() or int(found) > known:
+        raise NewerLayoutError(table=table, found=found, known=known)
+
+
+def is_linked(properties: dict[str, str | None] | dict[str, str]) -> bool:
+    """Whether each commit of a table is linked to the one before it (`warehouse/chain.py`)."""
+    return int(properties.get(LAYOUT_PROPERTY) or "1") >= CONTROL_LAYOUT_VERSION
 
 
 @dataclass(frozen=True, slots=True)

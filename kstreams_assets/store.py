@@ -779,6 +779,22 @@ def put_text(path: StorePath, text: str) -> None:
     written.replace(path)
 
 
+def put_file(path: StorePath, content: bytes) -> None:
+    """Put a new file there, below folders that are made if need be: nobody reads half of it."""
+    if isinstance(path, ObjectPath):
+        if len(content) <= _PIECE:
+            path.write_bytes(content)
+        else:
+            file = NewObject(path)
+            file.write(content)
+            file.finish()
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    written = path.with_name(f"{path.name}.tmp")
+    written.write_bytes(content)
+    written.replace(path)
+
+
 def remove_tree(path: StorePath) -> None:
     """Delete all that lies below a place, as far as it can be deleted."""
     if isinstance(path, Path):

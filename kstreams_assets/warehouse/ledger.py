@@ -57,7 +57,6 @@ from kstreams_assets.warehouse.table import (
     Writer,
     log_state,
     one_of,
-    sql_string,
     table_version,
     windows_and_topics,
 )
@@ -800,11 +799,11 @@ class Ledger:
         self, window: Window, entries: Sequence[LedgerEntry], writer: LockHandle | None = None
     ) -> None:
         """Drop the increments of a window but for these, in one commit."""
-        application = sql_string(self._application_id)
         self._open.replace(
             entries,
-            where=f"application_id = {application} AND window_start_ms >= {window.start_ms}"
-            f" AND window_end_ms <= {window.end_ms}",
+            application_id=self._application_id,
+            where=(pc.field("window_start_ms") >= window.start_ms)
+            & (pc.field("window_end_ms") <= window.end_ms),
             writer=self._writer(writer),
         )
 
@@ -871,13 +870,14 @@ class Ledger:
             for span in backup.spans or (_no_span(backup),)
         ]
         pairs = windows_and_topics(WindowTopic(b.window.key, b.topic) for b in backups)
-        application = sql_string(self._application_id)
         # The range lets the writer skip files, which a long list of windows does not.
         starts_ms = [backup.window.start_ms for backup in backups]
         table.replace(
             rows,
-            where=f"application_id = {application} AND window_start_ms >= {min(starts_ms)}"
-            f" AND window_start_ms <= {max(starts_ms)} AND ({pairs})",
+            application_id=self._application_id,
+            where=(pc.field("window_start_ms") >= min(starts_ms))
+            & (pc.field("window_start_ms") <= max(starts_ms))
+            & pairs,
             writer=self._writer(writer),
         )
 
@@ -1088,12 +1088,13 @@ class TopicFactsTable:
         if not rows:
             return
         pairs = windows_and_topics(WindowTopic(b.window.key, b.topic) for b in backups)
-        application = sql_string(self._application_id)
         ends_ms = [backup.window.end_ms for backup in backups]
         self._table.replace(
             rows,
-            where=f"application_id = {application} AND window_end_ms >= {min(ends_ms)}"
-            f" AND window_end_ms <= {max(ends_ms)} AND ({pairs})",
+            application_id=self._application_id,
+            where=(pc.field("window_end_ms") >= min(ends_ms))
+            & (pc.field("window_end_ms") <= max(ends_ms))
+            & pairs,
         )
 
     def delete_retention_ms(self, topics: Collection[str]) -> Mapping[str, int]:

@@ -87,7 +87,7 @@ def open_records(path: StorePath, *, to_write: bool = False) -> DeltaTable | Non
         NewerLayoutError: A newer release wrote it.
         WarehouseError: It cannot be read.
     """
-    return open_delta(path, f"records/{path.name}", to_write=to_write)
+    return open_delta(path, f"records/{path.name}", to_write=to_write, layout=LAYOUT_VERSION)
 
 
 _ACTIONS = pa.schema(

@@ -12,6 +12,7 @@ from kstreams_assets.drill.report import StoredDrill
 from kstreams_assets.governance.findings import StoredVerdict
 from kstreams_assets.ktables.snapshot import Snapshot
 from kstreams_assets.layout import (
+    CONTROL_LAYOUT_VERSION,
     CONTROL_TABLES,
     LAYOUT_PROPERTY,
     LAYOUT_VERSION,
@@ -48,8 +49,9 @@ def table_lines() -> Iterator[str]:
     """Every table below the warehouse with its columns."""
     warehouse = Warehouse(Path("/warehouse"))
     yield "All tables are Delta tables below the folder `warehouse`. Each carries its layout"
-    yield f"version (now {LAYOUT_VERSION}) in the table property `{LAYOUT_PROPERTY}`; a newer"
-    yield "layout is refused. Do not write to them."
+    yield f"version in the table property `{LAYOUT_PROPERTY}` (now {LAYOUT_VERSION} in `records` and"
+    yield f"`ktables`, {CONTROL_LAYOUT_VERSION} in the others); a newer layout is refused. Do not write"
+    yield "to them."
     tables = _tables(warehouse)
     _require_all({path.name for path, _, _ in tables})
     for path, text, columns in tables:
