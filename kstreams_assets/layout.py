@@ -4,7 +4,7 @@ import hashlib
 import json
 import shutil
 import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,6 +39,7 @@ CONTROL_TABLES = (
     "governance_findings",
     "completeness_results",
     "drills",
+    "verifications",
 )
 """The small tables, which all applications of a warehouse share."""
 
@@ -224,6 +225,50 @@ def first_changed(files: Sequence[tuple[StorePath, WrittenFile]]) -> StorePath |
 
     with ThreadPoolExecutor(_THREADS) as pool:
         return next((path for path in pool.map(changed, files) if path), None)
+
+
+CHANGED: Final = "does not match the SHA-256 that was noted when it was written"
+_PIECE: Final = 1024**2
+
+
+def content_problem(path: StorePath, digest: str, wait: Callable[[int], None] | None = None) -> str:
+    """What keeps a file from being the one that was written, byte for byte; else empty.
+
+    `wait` is called with a number of bytes before they are used: to read slowly.
+    """
+    try:
+        there = file_digest(path) if wait is None else _slow_digest(path, wait)
+    except FileNotFoundError:
+        return f"file {path.name} is missing"
+    except OSError as error:
+        return f"file {path.name} cannot be read ({error.strerror or error})"
+    return "" if there == digest else f"file {path.name} {CHANGED}"
+
+
+def changed_files(files: Sequence[tuple[StorePath, WrittenFile]]) -> dict[StorePath, str]:
+    """The files that are not the ones that were written, byte for byte, and what is wrong."""
+
+    def problem(file: tuple[StorePath, WrittenFile]) -> str:
+        path, written = file
+        return content_problem(path, written.digest)
+
+    with ThreadPoolExecutor(_THREADS) as pool:
+        problems = pool.map(problem, files)
+        return {path: found for (path, _), found in zip(files, problems, strict=True) if found}
+
+
+def _slow_digest(path: StorePath, wait: Callable[[int], None]) -> str:
+    digest = hashlib.sha256()
+    for piece in path.pieces() if isinstance(path, ObjectPath) else _pieces(path):
+        wait(len(piece))
+        digest.update(piece)
+    return digest.hexdigest()
+
+
+def _pieces(path: Path) -> Iterator[bytes]:
+    with path.open("rb") as file:
+        while piece := file.read(_PIECE):
+            yield piece
 
 
 def file_problem(path: StorePath, size: int | None) -> str:

@@ -46,6 +46,7 @@ COMMANDS: Final = {
     "recovery-points": "Take, list and show cuts of an application.",
     "restore": "Restore an application to another cluster, and hand it over.",
     "state": "What a store held of one key, from its snapshots.",
+    "verify": "Whether all that a warehouse holds is as it was written; names what is damaged.",
     "windows": "Closed windows, newest first: which are backed up, due or damaged.",
 }
 """Each is of the module of its name, which is imported when the command runs: help is quick."""

@@ -717,6 +717,13 @@ class Ledger:
         """These columns of every span of these topics, those of increments if asked for."""
         return self._spans(columns, _chosen(None, topics), increments=increments)
 
+    def all_span_rows(self, columns: Sequence[str]) -> pa.Table:
+        """These columns of every span of every topic, those of increments of open windows too.
+
+        Read while nobody commits, if that can be had.
+        """
+        return self._at_rest(lambda: self._spans(columns, _chosen(None, None), increments=True))
+
     def _spans(self, columns: Sequence[str], where: ds.Expression, *, increments: bool) -> pa.Table:
         if not increments:
             return self._table.read(

@@ -366,6 +366,15 @@ def log_state(path: StorePath) -> LogState:
     return tuple(sorted((name, size, changed) for name, (size, changed) in files.items()))
 
 
+def newest_commit(path: StorePath) -> float | None:
+    """When a table's log changed last, epoch seconds; None while nobody has written it.
+
+    Raises:
+        WarehouseError: The log cannot be looked at.
+    """
+    return max((changed / 1e9 for _, _, changed in log_state(path)), default=None)
+
+
 @contextmanager
 def storage_failures(path: StorePath) -> Iterator[None]:
     """Failures in the block as WarehouseError; `path` is the folder or table that is used."""
@@ -462,6 +471,30 @@ def is_warehouse(root: StorePath) -> bool:
     return MARKER in found or not found.isdisjoint(_FOLDERS)
 
 
+MARKER_REMEDY: Final = (
+    "Bring it back from a copy of the warehouse; or delete it: the next backup makes it anew."
+)
+
+
+def marker_problem(root: StorePath) -> str:
+    """What is wrong with the marker of a warehouse; empty where it is as it was written.
+
+    Raises:
+        NewerLayoutError: A newer release wrote it.
+        OSError: It cannot be read.
+    """
+    try:
+        said = json.loads((root / MARKER).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return "it is missing"
+    except ValueError:  # neither UTF-8 nor JSON
+        said = None
+    if not isinstance(said, dict) or LAYOUT_PROPERTY not in said or "created_at" not in said:
+        return "it does not say what it was written with"
+    check_layout("warehouse", said)
+    return ""
+
+
 def make_warehouse(root: StorePath, *, fstab: Path = _FSTAB) -> None:
     """Make the folder with its marker, unless it is there; a new one is logged as a warning.
 
@@ -476,7 +509,9 @@ def make_warehouse(root: StorePath, *, fstab: Path = _FSTAB) -> None:
     with storage_failures(root):
         require_conditions(root)
         if marker.exists():
-            check_layout("warehouse", json.loads(marker.read_text(encoding="utf-8")))
+            problem = marker_problem(root)
+            if problem:
+                raise WarehouseError(path=marker, reason=problem, remedy=MARKER_REMEDY)
             return
         is_new = not is_warehouse(root)
         if is_new and isinstance(root, Path):
