@@ -12,10 +12,12 @@ from kstreams_assets.app_file.blocks import LEAST_RATE
 from kstreams_assets.cli import exit_codes
 from kstreams_assets.cli.options import apps_options
 from kstreams_assets.cli.output import print_json, print_table
-from kstreams_assets.cli.spark_run import new_run_id, spark_run
+from kstreams_assets.cli.spark_run import SparkRun, new_run_id, spark_run
 from kstreams_assets.errors import ConfigurationError, KStreamsAssetsError
 from kstreams_assets.settings import ApplicationSettings
+from kstreams_assets.store import StorePath, place_at
 from kstreams_assets.texts import bytes_text, duration, iso_time
+from kstreams_assets.upkeep.repair import Repair, repair
 from kstreams_assets.upkeep.verify import Verification
 from kstreams_assets.upkeep.verify import verify as look
 
@@ -39,6 +41,17 @@ from kstreams_assets.upkeep.verify import verify as look
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
     help="Compare signatures of the control tables with this key (Ed25519, PEM).",
 )
+@click.option(
+    "--repair",
+    "repairs",
+    is_flag=True,
+    help="Put back what is damaged, from a second copy (--from) or from Kafka, and look again.",
+)
+@click.option(
+    "--from",
+    "copy",
+    help="With --repair: the second copy, a folder or s3://...; replaces the YAML's copy.to.",
+)
 @click.option("--on-engine", is_flag=True, help="Read files as tasks of the engine.")
 @click.option(
     "--no-record", is_flag=True, help="Store nothing in the warehouse (a copy mounted read-only)."
@@ -50,6 +63,8 @@ def verify(
     sample: float | None,
     bytes_per_s: int | None,
     public_key: Path | None,
+    repairs: bool,
+    copy: str | None,
     on_engine: bool,
     no_record: bool,
     as_json: bool,
@@ -58,31 +73,52 @@ def verify(
 
     Tables, their chains of commits, the ledger, the names and sizes of all files, whether windows
     follow each other; with --full also what is in the files. What is damaged is named, with the
-    recovery points that it takes away and what to do. Exits 1 when something is, 2 when it could
-    not be looked at.
+    recovery points that it takes away and what to do. With --repair each damaged file is taken from
+    a second copy, or its window read again from Kafka; what was damaged is kept in the folder
+    _damaged. Exits 1 when something is damaged (still, with --repair), 2 when it could not be
+    looked at.
     """
     if not full and (sample is not None or on_engine or bytes_per_s is not None):
         raise ConfigurationError(
             "--sample, --bytes-per-second and --on-engine go with --full.",
             remedy="Add --full, or leave them out: a quick look reads no file.",
         )
+    if copy is not None and not repairs:
+        raise ConfigurationError("--from goes with --repair.", remedy="Add it, or leave both out.")
     documents: list[dict[str, Any]] = []
     codes = {0}
     with contextlib.ExitStack() as stack:
-        run = stack.enter_context(spark_run()) if on_engine else None
+        run = stack.enter_context(spark_run()) if on_engine or repairs else None
         for settings in all_settings:
-            try:
-                found = look(
+
+            def found_now(
+                settings: ApplicationSettings = settings, run: SparkRun | None = run
+            ) -> Verification:
+                return look(
                     settings,
                     full=full,
                     sample=sample or 1.0,
                     bytes_per_s=bytes_per_s,
                     public_key=public_key,
-                    spark=None if run is None else run.spark,
+                    spark=None if run is None or not on_engine else run.spark,
                     record=not no_record,
                     run_id=new_run_id() if run is None else run.id,
                     log=_log,
                 )
+
+            made: Sequence[Repair] = ()
+            try:
+                found = found_now()
+                if repairs and run is not None and found.damages:
+                    made = repair(
+                        settings,
+                        found.damages,
+                        copy=_copy_of(settings, copy),
+                        spark=run.spark,
+                        run_id=run.id,
+                        log=_log,
+                    )
+                    found = found_now()
             except KStreamsAssetsError as error:
                 if len(all_settings) == 1:
                     raise
@@ -90,13 +126,20 @@ def verify(
                 codes.add(exit_codes.ERROR)
                 continue
             codes.add(0 if found.sound else exit_codes.CHECK_FAILED)
-            documents.append(_document(found))
+            document = _document(found)
+            if repairs:
+                document["repairs"] = [one.document() for one in made]
+            documents.append(document)
             if not as_json:
                 _print(found)
     if as_json:
         print_json({"applications": documents})
     if codes != {0}:
         sys.exit(max(codes))
+
+
+def _copy_of(settings: ApplicationSettings, said: str | None) -> StorePath | None:
+    return settings.copy.to if said is None else place_at(said)
 
 
 def _log(line: str) -> None:
