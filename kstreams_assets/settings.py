@@ -13,6 +13,7 @@ from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.kafka.registry import RegistryConnection
 from kstreams_assets.kafka.throttle import Throttle, throttle
 from kstreams_assets.layout import Warehouse
+from kstreams_assets.store import StorePath
 
 _EVERY = {"minute": "* * * * *", "hour": "0 * * * *", "day": "0 0 * * *"}
 
@@ -188,6 +189,18 @@ class DrillSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class CopySettings:
+    """Where the second copy of the warehouse is, and when it is brought up to date.
+
+    `every` is a cron expression, None: only when somebody asks for it. `bytes_per_s` limits it.
+    """
+
+    to: StorePath | None = None
+    every: str | None = None
+    bytes_per_s: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class ApplicationSettings:
     """One application: what it is, where it runs, what of it is backed up, when and where to."""
 
@@ -214,6 +227,7 @@ class ApplicationSettings:
     """Stores that are recomputed from their inputs and compared."""
     governance: Governance = field(default_factory=Governance)
     drill: DrillSettings = field(default_factory=DrillSettings)
+    copy: CopySettings = CopySettings()
     registry: RegistryConnection | None = None
     """The schema registry of the application's Avro and Protobuf records."""
     sensors_running: bool = False

@@ -43,6 +43,7 @@ from kstreams_assets.errors import ConfigurationError
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.settings import (
     BackupSettings,
+    CopySettings,
     DrillSettings,
     KeepLine,
     KeepSettings,
@@ -51,6 +52,7 @@ from kstreams_assets.settings import (
     VerifyExtent,
     WindowSchedule,
 )
+from kstreams_assets.store import ObjectStoreSettings, place_at
 
 
 class Block(BaseModel):
@@ -693,6 +695,48 @@ class SensorStatus(StrEnum):
 
     STOPPED = "stopped"
     RUNNING = "running"
+
+
+class CopyModel(Block):
+    """A second copy of the warehouse, best in another account."""
+
+    to: str | None = Field(
+        default=None,
+        description="A folder, or s3://bucket/prefix.",
+        examples=["s3://backup-copies/shop"],
+    )
+    every: str | None = Field(
+        default=None,
+        description="When it is brought up to date by a schedule, as cron, in UTC.",
+        examples=["15 * * * *"],
+    )
+    bytes_per_second: int | None = Field(
+        default=None, description="No more is copied per second.", examples=[20_000_000]
+    )
+    object_store: ObjectStoreSettings | None = Field(
+        default=None,
+        description="How the store of the copy is reached, with another profile for instance;"
+        " null: as that of the warehouse.",
+    )
+
+    def settings(self, of_warehouse: ObjectStoreSettings) -> CopySettings:
+        """The settings; raises ConfigurationError for what cannot be meant."""
+        if self.every is not None and not is_cron(self.every):
+            raise ConfigurationError(
+                f"copy.every: {self.every!r} is no cron expression.",
+                remedy="Write five fields, such as '15 * * * *'.",
+            )
+        if self.every is not None and self.to is None:
+            raise ConfigurationError(
+                "copy.every: it is not said where to.", remedy="Say copy.to as well."
+            )
+        _check_limits("copy", self.bytes_per_second, None, None)
+        store = of_warehouse if self.object_store is None else self.object_store
+        return CopySettings(
+            to=None if self.to is None else place_at(self.to, store),
+            every=self.every,
+            bytes_per_s=self.bytes_per_second,
+        )
 
 
 class WindowsModel(Block):

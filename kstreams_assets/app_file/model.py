@@ -12,6 +12,7 @@ from kstreams_assets.app.topology import parse_topology
 from kstreams_assets.app_file.blocks import (
     BackupModel,
     Block,
+    CopyModel,
     DrillModel,
     GovernanceModel,
     KeepModel,
@@ -57,6 +58,11 @@ class ApplicationModel(Block):
         default=ObjectStoreSettings(),
         description="How the object store of the warehouse is reached.",
     )
+    notes_in: str | None = Field(
+        default=None,
+        description="Another place for what restores and drills note; the warehouse is only read"
+        " then, as a copy of one must be.",
+    )
     windows: WindowsModel = Field(description="How time is cut into windows.")
     topology: str | None = Field(
         default=None,
@@ -79,6 +85,9 @@ class ApplicationModel(Block):
         default=None, description="What is declared of the application, compared with the cluster."
     )
     drill: DrillModel = Field(default=DrillModel(), description="How restore drills go.")
+    copy_: CopyModel = Field(
+        default=CopyModel(), alias="copy", description="Where a second copy of the warehouse is."
+    )
     schema_registry: Annotated[RegistryConnection | None, in_block("schema_registry")] = Field(
         default=None,
         description="Where the schemas of Avro and Protobuf are (Confluent's REST interface).",
@@ -127,7 +136,7 @@ class ApplicationModel(Block):
                 application, mode=self.mode, include=self.include, exclude=self.exclude
             ),
             connection=self.connection,
-            warehouse=Warehouse.at(self.warehouse, self.object_store),
+            warehouse=Warehouse.at(self.warehouse, self.object_store, notes_in=self.notes_in),
             windows=self.windows.schedule(),
             backup=self.backup.settings(),
             recovery_points=self.recovery_points.settings(),
@@ -138,6 +147,7 @@ class ApplicationModel(Block):
             topic_formats=topic_formats(self.topics, application),
             governance=governance_settings(self.governance, application),
             drill=self.drill.settings(folder),
+            copy=self.copy_.settings(self.object_store),
             registry=self.schema_registry,
             sensors_running=self.sensors is SensorStatus.RUNNING,
             owners=tuple(self.owners),

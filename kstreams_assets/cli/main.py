@@ -32,6 +32,7 @@ class _Masked(logging.Formatter):
 COMMANDS: Final = {
     "backup": "Back up all due windows, or the given ones.",
     "completeness": "Evaluate the rules by which the business knows that nothing is lost.",
+    "copy": "Keep a second copy of a warehouse, in another folder or account.",
     "discover": "Find the topics of an application on a live cluster, with their roles.",
     "drill": "Restore into a throwaway cluster, start the application there, measure and judge.",
     "engine": "Start, look at and stop the warm Spark of this host, which every command shares.",
@@ -46,6 +47,7 @@ COMMANDS: Final = {
     "recovery-points": "Take, list, show and pin cuts of an application.",
     "restore": "Restore an application to another cluster, and hand it over.",
     "state": "What a store held of one key, from its snapshots.",
+    "verify": "Whether all that a warehouse holds is as it was written; names what is damaged.",
     "windows": "Closed windows, newest first: which are backed up, due or damaged.",
 }
 """Each is of the module of its name, which is imported when the command runs: help is quick."""

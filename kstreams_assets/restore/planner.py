@@ -12,6 +12,7 @@ from kstreams_assets.checks import Finding
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.offsets import OffsetRange, TopicPartitionId
+from kstreams_assets.restore import soundness
 from kstreams_assets.restore.plan import PartitionPlan, RestorePlan, TopicPlan
 from kstreams_assets.restore.preconditions import Facts, refusals
 from kstreams_assets.restore.request import ChangelogSource, RestoreRequest
@@ -403,7 +404,17 @@ class _Planner:
             writers=writers_of(self._there),
         )
         against += refused_topics(self._cluster, found.target, topics)
+        against += self._unsound(topics, point)
         return make_plan(found, topics, refusals=against)
+
+    def _unsound(self, topics: Sequence[TopicPlan], point: RecoveryPoint | None) -> list[Finding]:
+        """What of the warehouse is not as it was written, as far as that shows without reading."""
+        warehouse = self._settings.warehouse
+        verified = soundness.stored_verdict(warehouse, self._application_id)
+        return [
+            *soundness.of_tables(warehouse, verified),
+            *soundness.of_plan(warehouse, verified, topics, point.id if point else None),
+        ]
 
     def _with_holdings(self, found: Facts, point: RecoveryPoint) -> Facts:
         selection = select(

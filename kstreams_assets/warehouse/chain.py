@@ -24,6 +24,7 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
+from kstreams_assets.copy_mark import copied_from
 from kstreams_assets.errors import ConfigurationError, StoredDataError
 from kstreams_assets.layout import file_problem
 from kstreams_assets.store import ObjectPath, StorePath, below, file_digest, readable
@@ -423,6 +424,9 @@ class _Look:
             if checkpoints or any(self._path.rglob("*.parquet")):
                 self._add(_LOG, "has no entry, although the table has files")
             return self._found
+        if copied_from(self._path) is not None:
+            # What expired between two runs of a copy was never copied, and what was stays.
+            versions = _without_gap(versions)
         entries = self._entries(versions)
         self._gaps(versions, checkpoints)
         self._links(entries)
@@ -533,6 +537,12 @@ class _Look:
         sizes = actions["size_bytes"].to_pylist()
         for path, problem in _size_problems(self._path, paths, sizes):
             self._add(path, problem)
+
+
+def _without_gap(versions: Sequence[int]) -> list[int]:
+    """The last of these versions, as far back as none is missing."""
+    missing = set(range(versions[0], versions[-1])) - set(versions)
+    return [version for version in versions if version > max(missing, default=-1)]
 
 
 def _linked(entries: Mapping[int, _Entry], version: int) -> Link | None:

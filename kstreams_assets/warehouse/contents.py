@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from kstreams_assets.app.model import StreamsApplication, TopicRole
 from kstreams_assets.errors import StoredDataError
-from kstreams_assets.layout import Warehouse, WrittenFile
+from kstreams_assets.layout import Warehouse, WrittenFile, changed_files
 from kstreams_assets.offsets import OffsetRange, RangeSet, TopicPartitionId
 from kstreams_assets.settings import ApplicationSettings
 from kstreams_assets.store import StorePath, readable
@@ -127,6 +127,7 @@ class Contents:
         self._look_s = look_s
         self._spans: tuple[StoredSpan, ...] | None = None
         self._chains = self._read_chains()
+        self._unchanged: set[StorePath] = set()
 
     @classmethod
     def of(cls, settings: ApplicationSettings, *, look_s: float = LOOK_S) -> "Contents":
@@ -201,6 +202,32 @@ class Contents:
                 remedy=damage.remedy,
             )
         return tuple(self.stored_files(wanted))
+
+    def require_unchanged(self, wanted: Iterable[WantedPartition]) -> None:
+        """Before a record is used: the files that may hold wanted ones are those that were written.
+
+        Each is read once in the life of this object, several at a time. Of files of earlier
+        releases nothing was noted.
+
+        Raises:
+            StoredDataError: One is not as its backup noted it; window, topic, partition are named.
+        """
+        whose = {
+            stored.file.path: (one.cut.id, stored)
+            for one in wanted
+            for stored in self.stored_files(one)
+            if stored.file.written is not None and stored.file.path not in self._unchanged
+        }
+        noted = [(path, s.file.written) for path, (_, s) in whose.items() if s.file.written]
+        for path, problem in changed_files(noted).items():
+            partition, stored = whose[path]
+            raise StoredDataError(
+                subject=f"The backup of {partition}, window {stored.window},",
+                problem=problem,
+                remedy="Bring the file back from a second copy, or back the window up again"
+                f" (kstreams-assets backup --window {stored.window}) while Kafka has it.",
+            )
+        self._unchanged.update(whose)
 
     def missing(self, wanted: WantedPartition) -> RangeSet:
         """Wanted offsets that neither a backup nor the saved records answer for."""

@@ -742,6 +742,13 @@ class Ledger:
         """These columns of every span of these topics, those of increments if asked for."""
         return self._spans(columns, _chosen(None, topics), increments=increments)
 
+    def all_span_rows(self, columns: Sequence[str]) -> pa.Table:
+        """These columns of every span of every topic, those of increments of open windows too.
+
+        Read while nobody commits, if that can be had.
+        """
+        return self._at_rest(lambda: self._spans(columns, _chosen(None, None), increments=True))
+
     def _spans(self, columns: Sequence[str], where: ds.Expression, *, increments: bool) -> pa.Table:
         if not increments:
             return self._table.read(
@@ -791,6 +798,24 @@ class Ledger:
 
     def _state(self) -> tuple[LogState, ...]:
         return tuple(map(log_state, (self._table.path, self._open.path, self._records)))
+
+    def noted_files(self) -> pa.Table:
+        """Every file that a row names, increments of closed windows included.
+
+        Columns `window, topic, partition, path` (as in Delta's log)`, size, digest`. Files of
+        earlier releases are not among them.
+        """
+        columns = ["window", "topic", "partition", "written"]
+        rows = pa.concat_tables(
+            table.read(application_id=self._application_id, columns=columns)
+            for table in (self._open, self._table)
+        )
+        written = rows["written"].combine_chunks()
+        files, of_row = written.flatten(), written.value_parent_indices()
+        named = {name: rows[name].combine_chunks().take(of_row) for name in columns[:3]}
+        return pa.table(
+            {**named, **{name: files.field(name) for name in ("path", "size", "digest")}}
+        )
 
     def increments_of(
         self, window: Window, topics: Collection[str] | None = None

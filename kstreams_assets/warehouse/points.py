@@ -3,7 +3,7 @@
 import hashlib
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Annotated, Any, NamedTuple
@@ -222,6 +222,15 @@ class PointInstant:
         return self.effective_at_ms != self.taken_at_ms
 
 
+class PointVersions(NamedTuple):
+    """The number of a point, and the versions of tables that it was taken at; None: not known."""
+
+    id: str
+    sequence: int | None
+    ledger_version: int | None
+    saved_version: int | None
+
+
 _INSTANT = [
     "id",
     "taken_at_ms",
@@ -320,6 +329,13 @@ class RecoveryPointTable:
             if len(sound) >= count or len(points) < wanted:
                 return sound[:count]
             wanted *= 2
+
+    def versions(self, application_id: str) -> list["PointVersions"]:
+        """What each point notes of other tables, without its positions."""
+        names = list(PointVersions._fields)
+        rows = self._table.read(application_id=application_id, columns=names)
+        columns = [rows[name].to_pylist() for name in names]
+        return [PointVersions(*row) for row in zip(*columns, strict=True)]
 
     def newest_sealed(self, application_id: str) -> RecoveryPoint | None:
         """The newest point that is sealed, None without one."""
@@ -469,6 +485,7 @@ SCHEMA = rows_of(SavedRecord).schema
 NONE_SAVED = SCHEMA.empty_table()
 _HEADERS = SCHEMA.field("headers").type
 _DIGEST_BYTES = 16
+_AT_ONCE = 65_536
 _KEY = ["topic", "partition", "topic_id", "offset"]
 
 
@@ -554,6 +571,18 @@ class SavedRecordsTable:
         found = chosen(rows, cuts)
         _require_unchanged(found)
         return found
+
+    def changed(self, application_id: str) -> Iterator[tuple[TopicPartitionId, str, int, str]]:
+        """Rows that do not match their digest: partition, topic id, offset, saving point; all are
+        read, one file after the other."""
+        for file in self._table.files(application_id):
+            point_id = pc.field("recovery_point_id")
+            rows = self._table.read(
+                application_id=application_id,
+                where=(point_id >= file.low) & (point_id <= file.high),
+            )
+            for batch in rows.to_batches(max_chunksize=_AT_ONCE):
+                yield from _changed(pa.Table.from_batches([batch]))
 
     def files(self, application_id: str) -> list[StoredFile]:
         """The files of an application by the ids of the points whose records they hold."""
@@ -677,21 +706,25 @@ def _digest(partition: TopicPartitionId, record: RawRecord) -> bytes:
 
 def _require_unchanged(rows: pa.Table) -> None:
     """Rows of earlier releases have no digest: nothing is known of them."""
-    names = ("topic", "partition", *RawRecord._fields, "recovery_point_id", "digest")
+    for source, _, offset, point_id in _changed(rows):
+        raise StoredDataError(
+            subject=f"Offset {offset} of {source}, saved with recovery point {point_id},",
+            problem="it does not match the digest that was noted when it was saved",
+            remedy="Bring the table recovery_point_records back from a copy of the warehouse,"
+            " or restore a recovery point that does not need it.",
+        )
+
+
+def _changed(rows: pa.Table) -> Iterator[tuple[TopicPartitionId, str, int, str]]:
+    names = ("topic", "partition", "topic_id", *RawRecord._fields, "recovery_point_id", "digest")
     columns = [rows.column(name).to_pylist() for name in names]
-    for topic, number, *fields, headers, point_id, digest in zip(*columns, strict=True):
+    for topic, number, life, *fields, headers, point_id, digest in zip(*columns, strict=True):
         offset, timestamp_ms, timestamp_type, key, value = fields
         pairs = tuple((header["key"], header["value"]) for header in headers or ())
         record = RawRecord(offset, timestamp_ms, timestamp_type, key, value, pairs)
         source = TopicPartitionId(topic, number)
         if digest is not None and digest != _digest(source, record):
-            raise StoredDataError(
-                subject=f"Offset {record.offset} of {source}, saved with recovery point"
-                f" {point_id},",
-                problem="it does not match the digest that was noted when it was saved",
-                remedy="Bring the table recovery_point_records back from a copy of the warehouse,"
-                " or restore a recovery point that does not need it.",
-            )
+            yield source, life, offset, point_id
 
 
 def _header_column(headers: Sequence[Sequence[tuple[str, bytes | None]]]) -> pa.Array:

@@ -20,7 +20,7 @@ from deltalake import DeltaTable
 
 from kstreams_assets.layout import LAYOUT_PROPERTY, LAYOUT_VERSION, WrittenFile, file_problem
 from kstreams_assets.offsets import OffsetRange, RangeSet, TopicPartitionId
-from kstreams_assets.store import StorePath, readable
+from kstreams_assets.store import StorePath, readable, sizes_in
 from kstreams_assets.warehouse.committer import NewFile, require_written
 from kstreams_assets.warehouse.spans import SpanContent
 from kstreams_assets.warehouse.table import create_delta, one_of, open_delta, storage_failures
@@ -264,6 +264,8 @@ COLUMNS = [
 
 _SPAN = ["window", "topic", "partition"]
 _FILES_AT_ONCE: Final = 500
+_FEW_FILES: Final = 20
+"""So many files are looked at one by one; of more their folders are listed."""
 _NO_FILES: Final = pa.table({"row": pa.array([], pa.int64()), "path": [], "size": []})
 
 _Life = tuple[str, int, str]
@@ -391,6 +393,9 @@ class Comparison:
         left = self._files.num_rows
         if left == 0 or seconds <= 0:
             return
+        if seconds == math.inf and left > _FEW_FILES:
+            self._look_at_all()
+            return
         deadline = time.monotonic() + seconds
         while left > 0 and time.monotonic() < deadline:
             lot = self._files.slice(self._next, min(_FILES_AT_ONCE, left))
@@ -398,6 +403,28 @@ class Comparison:
                 self._look(file)
             left -= lot.num_rows
             self._next = (self._next + lot.num_rows) % self._files.num_rows
+
+    def _look_at_all(self) -> None:
+        """By listing the folders; what does not look right there is looked at by itself."""
+        folders: dict[str, str] = {}
+        places: list[tuple[str, str]] = []
+        for path in self._files["path"].to_pylist():
+            folder, _, name = path.rpartition("/")
+            known = folders.get(folder)
+            if known is None:
+                known = folders[folder] = unquote(folder)
+            places.append((known, unquote(name) if "%" in name else name))
+        there = sizes_in(self._path, folders.values())
+        nothing: dict[str, int] = {}
+        sizes = self._files["size"].to_pylist()
+        suspects = [
+            number
+            for number, ((folder, name), size) in enumerate(zip(places, sizes, strict=True))
+            if there.get(folder, nothing).get(name, -1) != size
+        ]
+        self.bad.clear()
+        for file in self._files.take(pa.array(suspects, pa.int64())).to_pylist():
+            self._look(file)
 
     def _look(self, file: Mapping[str, Any]) -> None:
         problem = file_problem(self._path / unquote(file["path"]), file["size"])

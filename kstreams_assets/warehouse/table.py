@@ -33,6 +33,14 @@ from deltalake import (
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction, RemoveAction
 
+from kstreams_assets.copy_mark import (
+    MARK,
+    copy_mark,
+    refuse_copy,
+    root_of,
+    state_for,
+    table_name,
+)
 from kstreams_assets.errors import WarehouseError
 from kstreams_assets.layout import (
     CONTROL_LAYOUT_VERSION,
@@ -222,13 +230,20 @@ def open_delta(
         StoredDataError: It does not have the files of its newest commit (control tables).
         WarehouseError: It cannot be read, or has data files but no log.
     """
+    chosen = state_for(path)
+    version = None if chosen is None else chosen.versions.get(table_name(path))
+    if chosen is not None:
+        if to_write:
+            refuse_copy(root_of(path))
+        if version is None:
+            return None
     state = log_state(path)
     with storage_failures(path):
         key = (path, tuple((storage_options(path) or {}).items()))
         seen = _opened.get(key)
         if seen is not None and seen[0] == state and not to_write:
             return seen[1]
-        table = _newest(path, name, layout) if state else None
+        table = _opened_at(path, name, layout, version) if state else None
         # A table's log is written before its first file of data.
         if table is None and any(path.rglob("*.parquet")):
             raise WarehouseError(
@@ -244,11 +259,11 @@ def open_delta(
     return table
 
 
-def _newest(path: StorePath, name: str, layout: int) -> DeltaTable | None:
-    """The table, if its files are those of its newest commit."""
+def _opened_at(path: StorePath, name: str, layout: int, version: int | None) -> DeltaTable | None:
+    """The newest version of a table, or this one, if its files are those of its last commit."""
     for _ in range(_LOOKS):
         try:
-            table = delta_table(path)
+            table = delta_table(path, version)
         except TableNotFoundError:
             return None
         configuration = table.metadata().configuration
@@ -269,9 +284,9 @@ _opened: dict[tuple[StorePath, tuple[tuple[str, str], ...]], tuple["LogState", D
 """Tables as this process has opened them last, with the log as it was just before."""
 
 
-def delta_table(path: StorePath) -> DeltaTable:
-    """The newest version of the table at a path; raises what deltalake raises."""
-    return DeltaTable(str(path), storage_options=storage_options(path))
+def delta_table(path: StorePath, version: int | None = None) -> DeltaTable:
+    """The newest version of the table at a path, or this one; raises what deltalake raises."""
+    return DeltaTable(str(path), version=version, storage_options=storage_options(path))
 
 
 def create_delta(
@@ -333,17 +348,31 @@ LogState = tuple[tuple[str, int, int], ...]
 def log_state(path: StorePath) -> LogState:
     """What changes with each commit to a table, and with damage to its log.
 
-    Cheaper than to open the table; empty while nobody has written it.
+    Cheaper than to open the table; empty while nobody has written it. Of a copy, what its readers
+    see: all of it changes at once.
 
     Raises:
         WarehouseError: The log cannot be looked at.
     """
+    chosen = state_for(path)
+    if chosen is not None:
+        version = chosen.versions.get(table_name(path))
+        return () if version is None else ((MARK, version, chosen.finished_at_ms),)
     with storage_failures(path):
         try:
             files = below(path / "_delta_log")
         except FileNotFoundError:
             return ()
     return tuple(sorted((name, size, changed) for name, (size, changed) in files.items()))
+
+
+def newest_commit(path: StorePath) -> float | None:
+    """When a table's log changed last, epoch seconds; None while nobody has written it.
+
+    Raises:
+        WarehouseError: The log cannot be looked at.
+    """
+    return max((changed / 1e9 for _, _, changed in log_state(path)), default=None)
 
 
 @contextmanager
@@ -442,6 +471,30 @@ def is_warehouse(root: StorePath) -> bool:
     return MARKER in found or not found.isdisjoint(_FOLDERS)
 
 
+MARKER_REMEDY: Final = (
+    "Bring it back from a copy of the warehouse; or delete it: the next backup makes it anew."
+)
+
+
+def marker_problem(root: StorePath) -> str:
+    """What is wrong with the marker of a warehouse; empty where it is as it was written.
+
+    Raises:
+        NewerLayoutError: A newer release wrote it.
+        OSError: It cannot be read.
+    """
+    try:
+        said = json.loads((root / MARKER).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return "it is missing"
+    except ValueError:  # neither UTF-8 nor JSON
+        said = None
+    if not isinstance(said, dict) or LAYOUT_PROPERTY not in said or "created_at" not in said:
+        return "it does not say what it was written with"
+    check_layout("warehouse", said)
+    return ""
+
+
 def make_warehouse(root: StorePath, *, fstab: Path = _FSTAB) -> None:
     """Make the folder with its marker, unless it is there; a new one is logged as a warning.
 
@@ -452,10 +505,13 @@ def make_warehouse(root: StorePath, *, fstab: Path = _FSTAB) -> None:
     """
     keep_private()
     marker = root / MARKER
+    refuse_copy(root)
     with storage_failures(root):
         require_conditions(root)
         if marker.exists():
-            check_layout("warehouse", json.loads(marker.read_text(encoding="utf-8")))
+            problem = marker_problem(root)
+            if problem:
+                raise WarehouseError(path=marker, reason=problem, remedy=MARKER_REMEDY)
             return
         is_new = not is_warehouse(root)
         if is_new and isinstance(root, Path):
@@ -489,6 +545,15 @@ def absence(warehouse: Warehouse, application_id: str) -> WarehouseError | None:
             " mounted."
             if isinstance(warehouse.root, Path)
             else "Check bucket and prefix (warehouse in the YAML, --warehouse).",
+        )
+    mark = copy_mark(warehouse.root)
+    if mark is not None and application_id not in (mark.applications or (application_id,)):
+        return WarehouseError(
+            path=warehouse.root,
+            reason=f"it is a copy of {mark.source} that holds"
+            f" {', '.join(mark.applications or ())}, and not {application_id}",
+            remedy="Use another copy, or add the application (kstreams-assets copy"
+            f" --application {application_id}).",
         )
     if warehouse.records(application_id).exists() and not warehouse.control("windows").exists():
         return WarehouseError(

@@ -162,9 +162,9 @@ class TestOpening:
         opened: list[Path] = []
         real = tables.delta_table
 
-        def counted(path: Path) -> DeltaTable:
+        def counted(path: Path, version: int | None = None) -> DeltaTable:
             opened.append(path)
-            return real(path)
+            return real(path, version)
 
         monkeypatch.setattr(tables, "delta_table", counted)
         table = Table(tmp_path / "t", Thing, "number")
