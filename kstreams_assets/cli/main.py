@@ -39,6 +39,7 @@ COMMANDS: Final = {
     "expire": "Drop recovery points by policy, and of the backups what no kept point needs.",
     "follow": "Take recovery points and back up what came before them, every few seconds.",
     "governance": "Compare what is declared of an application with its cluster.",
+    "info": "What a warehouse holds of every application: points, windows, bytes, last checks.",
     "init": "Make a folder that Dagster can load; nothing that is there already is changed.",
     "jars": "Fetch the jars of Spark (backups, restores) and of a local Kafka (drills).",
     "ktables": "Make and list snapshots of state stores: Delta tables, one for each window.",

@@ -873,6 +873,10 @@ class Ledger:
         keys = zip(*(sizes[name] for name in _KEYS), strict=True)
         return dict(zip(keys, sizes["stored_bytes_sum"], strict=True))
 
+    def every_row(self, columns: Sequence[str]) -> pa.Table:
+        """These columns of every span of the application, increments too."""
+        return self._spans(columns, _chosen(None, None), increments=True)
+
     def as_spans(self, entries: Sequence[LedgerEntry]) -> list[StoredSpan]:
         """What rows say, as `stored_spans` would give it once they were recorded."""
         return spans_of(_ROWS.write(entries))
@@ -1234,6 +1238,14 @@ class TopicFactsTable:
                 least[topic] = min(of_file[topic], least.get(topic, of_file[topic]))
         return least
 
+    def roles(self) -> Mapping[str, str]:
+        """The roles of each topic, joined with `+`, as noted last."""
+        names = ["topic", "role"]
+        found: dict[str, str] = {}
+        for of_file in self._table.fold(self._application_id, names, _roles):
+            found |= of_file
+        return found
+
     def before(self, instant_ms: int) -> Mapping[str, TopicFacts]:
         """Of each topic, what was noted at the last window that ended at or before an instant."""
         where = pc.field("window_end_ms") <= instant_ms
@@ -1255,6 +1267,11 @@ class TopicFactsTable:
     def rows(self, topics: Iterable[str]) -> pa.Table:
         """All that was noted of these topics; columns of `NotedTopic`."""
         return self._table.read(application_id=self._application_id, where=one_of("topic", topics))
+
+
+def _roles(rows: pa.Table) -> Mapping[str, str]:
+    distinct = rows.group_by(["topic", "role"]).aggregate([])
+    return dict(zip(distinct["topic"].to_pylist(), distinct["role"].to_pylist(), strict=True))
 
 
 def _least_delete_retention_ms(rows: pa.Table) -> Mapping[str, int]:

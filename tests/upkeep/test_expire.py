@@ -13,8 +13,10 @@ from typing import Any
 import pytest
 
 from kstreams_assets.errors import StoredDataError
+from kstreams_assets.metrics.info import ApplicationInfo, warehouse_info
 from kstreams_assets.settings import ApplicationSettings, KeepLine, KeepSettings
 from kstreams_assets.upkeep.expire import Change, expire, plan_expire
+from kstreams_assets.upkeep.verify import verify
 from kstreams_assets.warehouse.contents import Contents
 from kstreams_assets.warehouse.judge import Restores
 from kstreams_assets.warehouse.points import PinsTable, RecoveryPointTable
@@ -199,3 +201,27 @@ def test_a_kill_at_any_moment_takes_nothing(
     assert there <= app.ledger.keys()
     uninterrupted = plan_expire(app.settings)
     assert (uninterrupted.going, uninterrupted.changes) == ({}, ())
+
+
+def test_an_expired_warehouse_is_sound(tmp_path: Path) -> None:
+    app = simulated(tmp_path, seed=5, windows=30)
+    app.run(app.windows)
+    before = info_of(app)
+    expire(app.settings, run_id="one")
+    after = info_of(app)
+    found = verify(app.settings, full=True)
+    assert [damage.finding.text for damage in found.damages] == []
+    assert (before.expires or 0) > 0
+    assert (after.expires, after.due) == (0, 0)
+    assert after.points == before.points - (before.expires or 0)
+    assert after.put_together > 0
+    assert after.bytes < before.bytes
+    assert after.newest_exact is not None
+    assert before.newest_exact is not None
+    assert after.newest_exact.id == before.newest_exact.id
+
+
+def info_of(app: SimulatedApp) -> ApplicationInfo:
+    """What `info` says of it."""
+    (found,) = warehouse_info(app.settings.warehouse, [app.settings]).applications
+    return found
