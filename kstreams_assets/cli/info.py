@@ -108,8 +108,6 @@ def _newest(found: ApplicationInfo, now_ms: int) -> str:
 def _points(found: ApplicationInfo) -> str:
     oldest = found.oldest_point
     since = "" if oldest is None else f" since {iso_time(oldest.taken_at_ms)}"
-        "" if found.oldest_point is None else f" since {iso_time(found.oldest_point.taken_at_ms)}"
-    )
     pinned = f", {found.pinned} pinned" if found.pinned else ""
     restores = (
         f", {found.unfinished_restores} restores are not finished"

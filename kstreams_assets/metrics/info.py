@@ -228,9 +228,7 @@ def _expires(
         now_ms=now_ms,
         timezone=settings.windows.timezone,
         backed_up_to_ms=info.backed_up_to_ms or 0,
-        pinned={
-            pin.recovery_point_id for pin in PinsTable(settings.warehouse).of(info.application_id)
-        },
+        pinned={pin.recovery_point_id for pin in pins},
         restored=RestoresTable(settings.warehouse).pinned(info.application_id),
     )
     return len(instants) - len(kept)
