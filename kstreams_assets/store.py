@@ -812,8 +812,12 @@ def below(path: StorePath) -> Mapping[str, tuple[int, int]]:
     """
     if isinstance(path, ObjectPath):
         return {one.name: (stat.st_size, stat.st_mtime_ns) for one, stat in path.below()}
-    stats = [(file.name, file.stat()) for file in os.scandir(path)]
-    return {name: (stat.st_size, stat.st_mtime_ns) for name, stat in stats}
+    found: dict[str, tuple[int, int]] = {}
+    for file in os.scandir(path):
+        with suppress(FileNotFoundError):  # It went a moment ago, as unfinished commits do.
+            stat = file.stat()
+            found[file.name] = (stat.st_size, stat.st_mtime_ns)
+    return found
 
 
 _SINGLY: Final = 16

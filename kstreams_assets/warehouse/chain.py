@@ -402,7 +402,7 @@ def table_problems(
         found = [problem for problem in found if problem in again]
         if before == state == _names(path):
             break
-    if read and not any(problem.file == _LOG for problem in found):
+    if read and _versions(state, _ENTRY) and not any(p.file == _LOG for p in found):
         known = {problem.file for problem in found}
         found += [p for p in _read_problems(path, name, throttle) if p.file not in known]
     return found
@@ -623,9 +623,8 @@ def _actions(table: DeltaTable) -> pa.Table:
 
 
 def _checkpoint_paths(file: StorePath) -> list[str]:
-    table = pq.read_table(readable(file), columns=["add.path"])
-    adds = table["add"].combine_chunks()
-    return [unquote(path) for path in adds.field("path").to_pylist() if path is not None]
+    table = pq.ParquetFile(readable(file)).read(columns=["add.path"])
+    return [unquote(add["path"]) for add in table["add"].to_pylist() if add and add["path"]]
 
 
 def _entry_name(version: int) -> str:

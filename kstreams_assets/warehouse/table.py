@@ -604,6 +604,7 @@ _FETCHES: Final = 8
 _FORMAT: Final = ds.ParquetFileFormat(
     default_fragment_scan_options=ds.ParquetFragmentScanOptions(pre_buffer=True)
 )
+_RETENTION_NS = _RETENTION_HOURS * 3600 * 10**9
 _KEEP_LOG: Final = PostCommitHookProperties(cleanup_expired_logs=False)
 """Expired entries of a log are dropped by `Table.tidy`, oldest first."""
 _FULL_BYTES = 2 * 1024**2
@@ -1249,7 +1250,7 @@ class Table(Generic[R]):
         table.create_checkpoint()
         log = self.path / "_delta_log"
         entries = below(log)
-        expired_ns = time.time_ns() - _RETENTION_HOURS * 3600 * 10**9
+        expired_ns = time.time_ns() - _RETENTION_NS
         for name in expired_entries(entries, before=table.version()):
             if entries[name][1] < expired_ns:
                 (log / name).unlink(missing_ok=True)

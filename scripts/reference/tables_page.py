@@ -49,9 +49,9 @@ def table_lines() -> Iterator[str]:
     """Every table below the warehouse with its columns."""
     warehouse = Warehouse(Path("/warehouse"))
     yield "All tables are Delta tables below the folder `warehouse`. Each carries its layout"
-    yield f"version in the table property `{LAYOUT_PROPERTY}` (now {LAYOUT_VERSION} in `records` and"
-    yield f"`ktables`, {CONTROL_LAYOUT_VERSION} in the others); a newer layout is refused. Do not write"
-    yield "to them."
+    yield f"version in the table property `{LAYOUT_PROPERTY}` (now {LAYOUT_VERSION} in `records`"
+    yield f"and `ktables`, {CONTROL_LAYOUT_VERSION} in the others); a newer layout is refused. Do"
+    yield "not write to them."
     tables = _tables(warehouse)
     _require_all({path.name for path, _, _ in tables})
     for path, text, columns in tables:

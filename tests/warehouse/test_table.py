@@ -440,13 +440,13 @@ class TestPutTogether:
         commits: list[int] = []
 
         class Interrupted(Table[Thing]):
-            def _commit(self, *args: Any) -> None:
+            def _commit(self, table: DeltaTable, *args: Any, **options: Any) -> None:
                 commits.append(len(args))
                 if len(commits) == 2:  # the first is the row, the second puts files together
                     other = Table(self.path, Thing, "number", small_files=99)
                     where = pc.field("number") == 1
                     unlocked(other.replace, rows("a", 1, 1), application_id="a", where=where)
-                super()._commit(*args)
+                super()._commit(table, *args, **options)
 
         Interrupted(small.path, Thing, "number", small_files=4).append(rows("a", 4))
         assert len(commits) == 3
