@@ -20,6 +20,7 @@ from kstreams_assets.app_file.blocks import (
     SensorStatus,
     StoreModel,
     TopicModel,
+    VerifyModel,
     WindowsModel,
     declarations,
     governance_settings,
@@ -78,6 +79,9 @@ class ApplicationModel(Block):
         default=None, description="What is declared of the application, compared with the cluster."
     )
     drill: DrillModel = Field(default=DrillModel(), description="How restore drills go.")
+    verify: VerifyModel = Field(
+        default=VerifyModel(), description="When the warehouse is looked through for damage."
+    )
     schema_registry: Annotated[RegistryConnection | None, in_block("schema_registry")] = Field(
         default=None,
         description="Where the schemas of Avro and Protobuf are (Confluent's REST interface).",
@@ -133,6 +137,7 @@ class ApplicationModel(Block):
             topic_formats=topic_formats(self.topics, application),
             governance=governance_settings(self.governance, application),
             drill=self.drill.settings(folder),
+            verify=self.verify.settings(),
             registry=self.schema_registry,
             sensors_running=self.sensors is SensorStatus.RUNNING,
             owners=tuple(self.owners),

@@ -1,4 +1,4 @@
-"""Whatever is done to a warehouse, `verify` names it, `ready` says no, no restore begins with it."""
+"""Whatever is done to a warehouse: `verify` names it, `ready` says no, no restore begins."""
 
 import shutil
 import time
@@ -7,8 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
-from kstreams_assets.drill.readiness import readiness
+from kstreams_assets.drill.readiness import Readiness, readiness
 from kstreams_assets.errors import KStreamsAssetsError
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
@@ -160,11 +161,12 @@ def test_a_fault(
         assert refused_before is not None, "without a verification"
     if fault.topic is not None and fault.needed:
         for refusal in (refused, refused_before):
-            assert app.names[fault.topic] in str(refusal) and fault.window in str(refusal)
+            assert app.names[fault.topic] in str(refusal)
+            assert str(fault.window) in str(refusal)
 
 
-def _texts(ready: object) -> list[str]:
-    return [str(one) for one in ready.against]  # type: ignore[attr-defined]
+def _texts(ready: Readiness) -> list[str]:
+    return [str(one) for one in ready.against]
 
 
 def _refused(
@@ -192,7 +194,7 @@ class _BegunError(Exception):
 
 class _Begun:
     @property
-    def spark_session(self) -> object:
+    def spark_session(self) -> SparkSession:
         raise _BegunError
 
     def check(self) -> None:
