@@ -130,7 +130,7 @@ def _edge(before: StoredSpan, after: StoredSpan, gone: set[tuple[Any, Any]]) -> 
     life = before.partition
     adjacent = before.last_window.end_ms >= after.window.start_ms
     place = {"topic": life.topic, "partition": life.partition, "topic_id": before.topic_id}
-    if after.start < before.end:
+    if after.start < before.end and before.window != after.window:  # else it comes twice
         yield Damage(
             DamageKind.LEDGER,
             "windows",
