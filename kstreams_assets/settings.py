@@ -201,6 +201,20 @@ class CopySettings:
 
 
 @dataclass(frozen=True, slots=True)
+class VerifySettings:
+    """When the warehouse is verified, as cron schedules (UTC); None: by hand only.
+
+    `sample` is the share of the files that a look of `every` reads, 0 for a quick look. A look of
+    `full_every` reads them all. `bytes_per_s` bounds how fast files are read.
+    """
+
+    every: str | None = None
+    full_every: str | None = None
+    sample: float = 0.0
+    bytes_per_s: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class ApplicationSettings:
     """One application: what it is, where it runs, what of it is backed up, when and where to."""
 
@@ -228,6 +242,7 @@ class ApplicationSettings:
     governance: Governance = field(default_factory=Governance)
     drill: DrillSettings = field(default_factory=DrillSettings)
     copy: CopySettings = CopySettings()
+    verify: VerifySettings = VerifySettings()
     registry: RegistryConnection | None = None
     """The schema registry of the application's Avro and Protobuf records."""
     sensors_running: bool = False

@@ -50,6 +50,7 @@ from kstreams_assets.settings import (
     RecoveryPointSettings,
     RestoreSettings,
     VerifyExtent,
+    VerifySettings,
     WindowSchedule,
 )
 from kstreams_assets.store import ObjectStoreSettings, place_at
@@ -681,6 +682,51 @@ class DrillModel(Block):
             return None
         directory = Path(self.working_directory).expanduser()
         return str(directory if folder is None else (folder / directory).resolve())
+
+
+class VerifyModel(Block):
+    """When it is looked whether all that the warehouse holds is as it was written."""
+
+    every: str | None = Field(
+        default=None,
+        description="Cron schedule (UTC) of quick looks, or with `sample` of those that read a"
+        " share of the files.",
+        examples=["0 4 * * *"],
+    )
+    full_every: str | None = Field(
+        default=None,
+        description="Cron schedule (UTC) of looks that read every file.",
+        examples=["0 5 * * 0"],
+    )
+    sample: float = Field(
+        default=0.0,
+        description="Share of the files that a look of `every` reads, those not read for longest;"
+        " 0 for a quick look.",
+        examples=[0.1],
+    )
+    bytes_per_second: int | None = Field(
+        default=None, description="Read files no faster than this; without it, as fast as it goes."
+    )
+
+    def settings(self) -> VerifySettings:
+        """The settings of verifications. Raises ConfigurationError."""
+        for name, cron in (("every", self.every), ("full_every", self.full_every)):
+            if cron is not None and not is_cron(cron):
+                raise ConfigurationError(
+                    f"verify.{name} is {cron!r}.",
+                    remedy="Give a cron schedule of five fields, as 0 4 * * *.",
+                )
+        if not 0 <= self.sample <= 1:
+            raise ConfigurationError(
+                f"verify.sample is {self.sample:g}.", remedy="Give a share from 0 to 1."
+            )
+        limit = self.bytes_per_second
+        if limit is not None and limit < LEAST_RATE:
+            raise ConfigurationError(
+                f"verify.bytes_per_second is {limit}.",
+                remedy=f"Give at least {LEAST_RATE}, or leave it out.",
+            )
+        return VerifySettings(self.every, self.full_every, self.sample, limit)
 
 
 _MIB: Final = 1024**2

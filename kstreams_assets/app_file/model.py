@@ -22,6 +22,7 @@ from kstreams_assets.app_file.blocks import (
     SensorStatus,
     StoreModel,
     TopicModel,
+    VerifyModel,
     WindowsModel,
     declarations,
     governance_settings,
@@ -88,6 +89,9 @@ class ApplicationModel(Block):
     copy_: CopyModel = Field(
         default=CopyModel(), alias="copy", description="Where a second copy of the warehouse is."
     )
+    verify: VerifyModel = Field(
+        default=VerifyModel(), description="When the warehouse is looked through for damage."
+    )
     schema_registry: Annotated[RegistryConnection | None, in_block("schema_registry")] = Field(
         default=None,
         description="Where the schemas of Avro and Protobuf are (Confluent's REST interface).",
@@ -148,6 +152,7 @@ class ApplicationModel(Block):
             governance=governance_settings(self.governance, application),
             drill=self.drill.settings(folder),
             copy=self.copy_.settings(self.object_store),
+            verify=self.verify.settings(),
             registry=self.schema_registry,
             sensors_running=self.sensors is SensorStatus.RUNNING,
             owners=tuple(self.owners),

@@ -87,7 +87,7 @@ def verify(
     spark: Spark | None = None,
     record: bool = True,
     run_id: str = "",
-    settle_s: float = SETTLE_S,
+    settle_s: float | None = None,
     log: Callable[[str], None] = _log.info,
 ) -> Verification:
     """Look at everything that the warehouse holds of an application; writes one row of a table.
@@ -102,15 +102,16 @@ def verify(
         spark: Read files as tasks of this session; None: in threads of this process.
         record: Store what was found. A warehouse that cannot be written is not written either.
         run_id: Is stored with it.
-        settle_s: What is found is looked at again for so long (seconds): a backup at work is
-            between two commits for a moment.
+        settle_s: What is found is looked at again for so long (seconds, 10 when left out): a backup
+            at work is between two commits for a moment.
         log: Takes lines on the progress.
 
     Raises:
         WarehouseError: There is no warehouse or it cannot be read.
         NewerLayoutError: A newer release wrote it.
     """
-    look = _Look(settings, full, sample, bytes_per_s, public_key, spark, settle_s, log)
+    pause = SETTLE_S if settle_s is None else settle_s
+    look = _Look(settings, full, sample, bytes_per_s, public_key, spark, pause, log)
     made = look.made()
     if not record:
         return made
@@ -207,9 +208,10 @@ class _Look:
         read = [one for one in self._first_read() if one.identity not in told]
         found += self._settled(read, lambda seen: self._read(seen, everything=False))
         settings = self._settings
-        told = list({one.identity: one for one in found}.values())[:_MOST]
+        first = {one.identity: one for one in reversed(found)}
+        told = [one for one in found if first[one.identity] is one][:_MOST]
         told = with_remedies(settings, points_taken_away(settings, told))
-        more = len({one.identity for one in found}) - len(told)
+        more = len(first) - len(told)
         if more > 0:
             self._log(f"{more:,} more damages are not told one by one.")
         now_ms = self._began_at_ms
