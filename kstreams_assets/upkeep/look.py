@@ -18,6 +18,7 @@ from kstreams_assets.layout import NewerLayoutError
 from kstreams_assets.settings import ApplicationSettings
 from kstreams_assets.store import subfolders
 from kstreams_assets.upkeep.contents import MAKE_AGAIN, unsound_points
+from kstreams_assets.upkeep.expire import leftovers
 from kstreams_assets.warehouse.chain import Head
 from kstreams_assets.warehouse.ledger import (
     INCREMENT,
@@ -178,6 +179,10 @@ def _unknown_files(settings: ApplicationSettings, rows: pa.Table) -> Iterator[Da
     lacking = files.join(spans, ["window", "topic", "partition"], join_type="left anti")
     if lacking.num_rows == 0:
         return
+    left = leftovers(
+        Ledger(settings.warehouse, settings.application_id),
+        settings.warehouse.records(settings.application_id),
+    )
     with_rows = {*zip(rows["window"].to_pylist(), rows["topic"].to_pylist(), strict=True)}
     ends: dict[str, int] = {}
     for topic, number, end in zip(
@@ -189,6 +194,17 @@ def _unknown_files(settings: ApplicationSettings, rows: pa.Table) -> Iterator[Da
         [("first", "min"), ("last", "max"), ("first", "count")]
     )
     for row in grouped.to_pylist():
+        if (row["window"], row["topic"]) in left:
+            yield _of_row(
+                {**row, "topic_id": None},
+                f"the records table has {row['first_count']} file(s) of it that kstreams-assets"
+                " expire has replaced, or was about to when it was stopped",
+                "Nothing needs them; the next expire removes them.",
+                start=row["first_min"],
+                end=row["last_max"] + 1,
+                severity=Severity.WARN,
+            )
+            continue
         window = row["window"].partition(INCREMENT)[0]
         later = ends.get(f"{row['topic']}-{row['partition']}", 0) > row["last_max"]
         certain = later or (row["window"], row["topic"]) in with_rows
