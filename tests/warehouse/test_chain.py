@@ -704,3 +704,10 @@ def test_no_false_alarm(tmp_path: Path) -> None:
     assert table_problems(path, "things", read=True) == []
     assert seen is not None
     assert seen.version > 150
+
+
+def test_rows_without_a_value_are_found_among_others(stage: Stage) -> None:
+    table = replace(stage.table, path=stage.path.parent / "nulls")
+    table.append([Thing("a", "x", 5), Thing("a", "y", None)])
+    found = table.read(application_id="a", where=pc.field("number").is_null())
+    assert found["name"].to_pylist() == ["y"]
