@@ -957,8 +957,12 @@ class Table(Generic[R]):
         """What a file of a store holds: it is asked for once, to be looked at and to be read."""
         content = (self.path / file.path).read_bytes()
         require_content(self.name, file.path, content)
+        # Memory of Arrow's: a thread of its pool that lets go of an object of Python while the
+        # interpreter ends aborts the process (pyarrow 26: one process in four).
+        copy = pa.BufferOutputStream()
+        copy.write(content)
         return file.format.make_fragment(
-            pa.BufferReader(content), partition_expression=file.partition_expression
+            copy.getvalue(), partition_expression=file.partition_expression
         )
 
     def _parted(self, table: DeltaTable, application_id: str, where: pc.Expression) -> "_Parted":
