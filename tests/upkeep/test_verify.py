@@ -38,6 +38,7 @@ from kstreams_assets.warehouse.verifications import (
     VerificationKind,
     VerificationsTable,
 )
+from spark_resources.resource import SparkSessionResource
 from tests.backup.samples import APPLICATION_ID, window
 from tests.backup.test_damage import LOG, WINDOWS
 from tests.backup.test_damage import settings as backed_up
@@ -185,6 +186,26 @@ class TestLooks:
         with pytest.raises(WarehouseError):
             _verify(nowhere)
         assert not (tmp_path / "nowhere").exists()
+
+
+@pytest.mark.spark
+def test_on_the_engine(settings: ApplicationSettings, spark: SparkSessionResource) -> None:
+    """Tasks of Spark read the files: the result is the same."""
+    assert _verify(settings, full=True, spark=spark).files == WINDOWS
+    _flip(settings, 1)
+    on_engine, here = (_verify(settings, full=True, spark=s, record=False) for s in (spark, None))
+    assert on_engine.damages == here.damages
+    assert [one.window for one in here.damages] == [window(1).key]
+
+
+def test_a_throttle(settings: ApplicationSettings) -> None:
+    size = sum(path.stat().st_size for path in _data(settings))
+    began = time.monotonic()
+    found = _verify(settings, full=True, bytes_per_s=size // 2)
+    # Of the time before it began a second may be made up for.
+    assert time.monotonic() - began > 0.8
+    assert found.sound
+    assert found.bytes == size
 
 
 def test_without_a_record(settings: ApplicationSettings) -> None:
