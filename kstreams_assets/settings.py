@@ -161,7 +161,7 @@ class DrillSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class CopySettings:
+class SecondCopySettings:
     """Where the second copy of the warehouse is, and when it is brought up to date.
 
     `every` is a cron expression, None: only when somebody asks for it. `bytes_per_s` limits it.
@@ -169,6 +169,20 @@ class CopySettings:
 
     to: StorePath | None = None
     every: str | None = None
+    bytes_per_s: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class VerifySettings:
+    """When the warehouse is verified, as cron schedules (UTC); None: by hand only.
+
+    `sample` is the share of the files that a look of `every` reads, 0 for a quick look. A look of
+    `full_every` reads them all. `bytes_per_s` bounds how fast files are read.
+    """
+
+    every: str | None = None
+    full_every: str | None = None
+    sample: float = 0.0
     bytes_per_s: int | None = None
 
 
@@ -197,7 +211,8 @@ class ApplicationSettings:
     """Stores that are recomputed from their inputs and compared."""
     governance: Governance = field(default_factory=Governance)
     drill: DrillSettings = field(default_factory=DrillSettings)
-    copy: CopySettings = CopySettings()
+    second_copy: SecondCopySettings = SecondCopySettings()
+    verify: VerifySettings = VerifySettings()
     registry: RegistryConnection | None = None
     """The schema registry of the application's Avro and Protobuf records."""
     sensors_running: bool = False

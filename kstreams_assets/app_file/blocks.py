@@ -43,11 +43,12 @@ from kstreams_assets.errors import ConfigurationError
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.settings import (
     BackupSettings,
-    CopySettings,
     DrillSettings,
     RecoveryPointSettings,
     RestoreSettings,
+    SecondCopySettings,
     VerifyExtent,
+    VerifySettings,
     WindowSchedule,
 )
 from kstreams_assets.store import ObjectStoreSettings, place_at
@@ -681,6 +682,51 @@ class DrillModel(Block):
         return str(directory if folder is None else (folder / directory).resolve())
 
 
+class VerifyModel(Block):
+    """When it is looked whether all that the warehouse holds is as it was written."""
+
+    every: str | None = Field(
+        default=None,
+        description="Cron schedule (UTC) of quick looks, or with `sample` of those that read a"
+        " share of the files.",
+        examples=["0 4 * * *"],
+    )
+    full_every: str | None = Field(
+        default=None,
+        description="Cron schedule (UTC) of looks that read every file.",
+        examples=["0 5 * * 0"],
+    )
+    sample: float = Field(
+        default=0.0,
+        description="Share of the files that a look of `every` reads, those not read for longest;"
+        " 0 for a quick look.",
+        examples=[0.1],
+    )
+    bytes_per_second: int | None = Field(
+        default=None, description="Read files no faster than this; without it, as fast as it goes."
+    )
+
+    def settings(self) -> VerifySettings:
+        """The settings of verifications. Raises ConfigurationError."""
+        for name, cron in (("every", self.every), ("full_every", self.full_every)):
+            if cron is not None and not is_cron(cron):
+                raise ConfigurationError(
+                    f"verify.{name} is {cron!r}.",
+                    remedy="Give a cron schedule of five fields, as 0 4 * * *.",
+                )
+        if not 0 <= self.sample <= 1:
+            raise ConfigurationError(
+                f"verify.sample is {self.sample:g}.", remedy="Give a share from 0 to 1."
+            )
+        limit = self.bytes_per_second
+        if limit is not None and limit < LEAST_RATE:
+            raise ConfigurationError(
+                f"verify.bytes_per_second is {limit}.",
+                remedy=f"Give at least {LEAST_RATE}, or leave it out.",
+            )
+        return VerifySettings(self.every, self.full_every, self.sample, limit)
+
+
 _MIB: Final = 1024**2
 _HOUR_S: Final = 3_600
 _POINTS: Final = RecoveryPointSettings()
@@ -695,7 +741,7 @@ class SensorStatus(StrEnum):
     RUNNING = "running"
 
 
-class CopyModel(Block):
+class SecondCopyModel(Block):
     """A second copy of the warehouse, best in another account."""
 
     to: str | None = Field(
@@ -717,20 +763,20 @@ class CopyModel(Block):
         " null: as that of the warehouse.",
     )
 
-    def settings(self, of_warehouse: ObjectStoreSettings) -> CopySettings:
+    def settings(self, of_warehouse: ObjectStoreSettings) -> SecondCopySettings:
         """The settings; raises ConfigurationError for what cannot be meant."""
         if self.every is not None and not is_cron(self.every):
             raise ConfigurationError(
-                f"copy.every: {self.every!r} is no cron expression.",
+                f"second_copy.every: {self.every!r} is no cron expression.",
                 remedy="Write five fields, such as '15 * * * *'.",
             )
         if self.every is not None and self.to is None:
             raise ConfigurationError(
-                "copy.every: it is not said where to.", remedy="Say copy.to as well."
+                "second_copy.every: it is not said where to.", remedy="Say second_copy.to as well."
             )
-        _check_limits("copy", self.bytes_per_second, None, None)
+        _check_limits("second_copy", self.bytes_per_second, None, None)
         store = of_warehouse if self.object_store is None else self.object_store
-        return CopySettings(
+        return SecondCopySettings(
             to=None if self.to is None else place_at(self.to, store),
             every=self.every,
             bytes_per_s=self.bytes_per_second,

@@ -50,7 +50,7 @@ from kstreams_assets.upkeep.verify import verify as look
 @click.option(
     "--from",
     "copy",
-    help="With --repair: the second copy, a folder or s3://...; replaces the YAML's copy.to.",
+    help="With --repair: the second copy, a folder or s3://...; replaces the YAML's second_copy.to.",
 )
 @click.option("--on-engine", is_flag=True, help="Read files as tasks of the engine.")
 @click.option(
@@ -69,14 +69,14 @@ def verify(
     no_record: bool,
     as_json: bool,
 ) -> None:
-    """Look whether all that the warehouse holds is as it was written; needs no broker.
+    """Whether all that a warehouse holds is as it was written; names what is damaged.
 
-    Tables, their chains of commits, the ledger, the names and sizes of all files, whether windows
-    follow each other; with --full also what is in the files. What is damaged is named, with the
-    recovery points that it takes away and what to do. With --repair each damaged file is taken from
-    a second copy, or its window read again from Kafka; what was damaged is kept in the folder
-    _damaged. Exits 1 when something is damaged (still, with --repair), 2 when it could not be
-    looked at.
+    Needs no broker. Looks at tables, their chains of commits, the ledger, names and sizes of all
+    files, and whether windows follow each other; with --full also at what is in the files. What is
+    damaged is named with the recovery points that it takes away and what to do. With --repair each
+    damaged file is taken from a second copy, or its window read again from Kafka; what was damaged
+    is kept in the folder _damaged. Exits 1 when something is damaged (still, with --repair), 2 when
+    it could not be looked at.
     """
     if not full and (sample is not None or on_engine or bytes_per_s is not None):
         raise ConfigurationError(
@@ -139,7 +139,7 @@ def verify(
 
 
 def _copy_of(settings: ApplicationSettings, said: str | None) -> StorePath | None:
-    return settings.copy.to if said is None else place_at(said)
+    return settings.second_copy.to if said is None else place_at(said)
 
 
 def _log(line: str) -> None:

@@ -2,10 +2,10 @@
 
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Final
+from typing import Final, TypeVar
 
 from kstreams_assets.backup.requests import WindowStatus, window_statuses
 from kstreams_assets.checks import Finding, Severity
@@ -44,6 +44,8 @@ from kstreams_assets.warehouse.verifications import Damage, Verified, damaged_ta
 DRILL_IS_OLD_S: Final = 30 * 86_400.0
 VERIFICATION_IS_OLD_S: Final = 7 * 86_400.0
 
+T = TypeVar("T")
+
 _DAY_S: Final = 86_400.0
 _FEW: Final = 5
 _RED: Final = frozenset({Outcome.VIOLATED, Outcome.FAILED})
@@ -57,7 +59,8 @@ class Facts:
     under way; oldest first. `damaged` are spans whose files are missing or do not match the
     ledger, `damaged_snapshots` are KTable snapshots with files that are missing or have another
     size, `damaged_tables` are control tables that are not as they were committed. `verified` is
-    what verifications have found, None when that cannot be read. `results` are the newest
+    what verifications have found, None when that cannot be read. `unreadable` says why some of all
+    this could not be read; it stands as if nothing were there then. `results` are the newest
     evaluations of each rule at each place, None when no rule is declared. `findings` are None when
     governance was never looked at.
     `warehouse_mode` is the mode of the warehouse's folder when others than its owner may enter it.
@@ -72,6 +75,7 @@ class Facts:
     damaged_snapshots: tuple[str, ...] = ()
     damaged_tables: tuple[Damage, ...] = ()
     verified: Verified | None = None
+    unreadable: tuple[str, ...] = ()
     results: tuple[RuleResult, ...] | None = None
     findings: tuple[Finding, ...] | None = None
     drill: StoredDrill | None = None
@@ -156,6 +160,8 @@ def _of_verification(facts: Facts) -> Iterator[Finding]:
     """Tables as they are now, and what the last verifications have found and nobody has mended."""
     for damage in facts.damaged_tables[:_FEW]:
         yield replace(damage.finding, subject=f"table {damage.subject}")
+    for problem in facts.unreadable if not facts.damaged_tables else ():
+        yield Finding("warehouse", problem)
     verified = facts.verified
     if verified is None:
         return
@@ -375,25 +381,55 @@ def readiness(
 
 def facts_of(evidence: Evidence, now_ms: int) -> Facts:
     """What the warehouse says, as readiness is judged by it."""
-    settings, windows = evidence.settings, evidence.windows
+    settings, unreadable = evidence.settings, dict[str, None]()
+
+    def read(part: Callable[[], T], otherwise: T) -> T:
+        """What of it can be read: a damaged table is told, and the rest is judged all the same."""
+        try:
+            return part()
+        except (StoredDataError, WarehouseError) as error:
+            unreadable[str(error)] = None
+            return otherwise
+
+    def recency() -> Recency:
+        return recovery_point_is_recent(settings, restorable=evidence.restorable, now_ms=now_ms)
+
     declared = settings.completeness or settings.recomputed
-    return Facts(
+    rules = read(lambda: evidence.rules, []) if declared else []
+    facts = Facts(
         now_ms=now_ms,
-        recency=recovery_point_is_recent(settings, restorable=evidence.restorable, now_ms=now_ms),
-        due=tuple(status.window.key for status in windows[:-1] if status.is_due),
-        damaged=tuple(evidence.damaged),
-        damaged_snapshots=tuple(
-            f"store {snapshot.store}, window {snapshot.window.key}: {problem}"
-            for snapshot, problem in evidence.damaged_snapshots
+        recency=read(recency, _NOT_KNOWN),
+        due=read(
+            lambda: tuple(status.window.key for status in evidence.windows[:-1] if status.is_due),
+            (),
         ),
-        damaged_tables=tuple(evidence.damaged_tables),
+        damaged=read(lambda: tuple(evidence.damaged), ()),
+        damaged_snapshots=read(
+            lambda: tuple(
+                f"store {snapshot.store}, window {snapshot.window.key}: {problem}"
+                for snapshot, problem in evidence.damaged_snapshots
+            ),
+            (),
+        ),
+        damaged_tables=read(lambda: tuple(evidence.damaged_tables), ()),
         verified=evidence.verified,
-        results=tuple(rule.newest for rule in evidence.rules) if declared else None,
-        findings=_findings(evidence.governance),
-        drill=evidence.drill,
+        results=tuple(rule.newest for rule in rules) if declared else None,
+        findings=read(lambda: _findings(evidence.governance), None),
+        drill=read(lambda: evidence.drill, None),
         drill_declared=bool(settings.drill.command),
         warehouse_mode=open_to_others(settings.warehouse.root),
     )
+    return replace(facts, unreadable=tuple(unreadable))
+
+
+_NOT_KNOWN: Final = Recency(
+    passed=False,
+    explanation="It cannot be told which recovery points can be restored: the warehouse cannot be"
+    " read.",
+    age_s=None,
+    objective_s=None,
+    restorable=Restorable(exact=None, covered=None),
+)
 
 
 def _findings(report: GovernanceReport | None) -> tuple[Finding, ...] | None:

@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from urllib.parse import unquote
 
 from kstreams_assets.app.model import StreamsApplication, TopicRole
 from kstreams_assets.app.store_format import format_of
@@ -33,7 +32,6 @@ from kstreams_assets.warehouse.committer import (
     sweep,
     uncommitted,
 )
-from kstreams_assets.warehouse.ledger import INCREMENT
 from kstreams_assets.warehouse.points import SavedRecordsTable
 from kstreams_assets.warehouse.records import open_records
 from kstreams_assets.warehouse.schemas import RegisteredSchema, schemas_of, try_to_save_schemas
@@ -173,20 +171,20 @@ class _Execution:
     def _require_records(self, plan: SnapshotPlan) -> None:
         """Before a record is used: the files are those that their backups wrote, byte for byte."""
         whose = {
-            file.path: (part.cut.partition, file.written)
+            file.path: (part.cut.id, file)
             for part in plan.partitions
             for file in part.files
             if file.written
         }
-        changed = changed_files([(path, written) for path, (_, written) in whose.items()])
-        for path, problem in changed.items():
-            window, topic = (unquote(part.partition("=")[2]) for part in path.parts[-3:-1])
-            window = window.partition(INCREMENT)[0]
+        noted = [(path, file.written) for path, (_, file) in whose.items() if file.written]
+        for path, problem in changed_files(noted).items():
+            partition, file = whose[path]
             raise StoredDataError(
-                subject=f"The backup of {topic}-{whose[path][0]}, window {window},",
+                subject=f"The backup of {partition}, window {file.window},",
                 problem=problem,
-                remedy="Bring the file back from a second copy, or back the window up"
-                " again if Kafka still has it; then make the snapshot again.",
+                remedy="Bring the file back from a second copy, or back the window up again"
+                f" (kstreams-assets backup --window {file.window}) if Kafka still has it; then make"
+                " the snapshot again.",
             )
 
     def _table(self, store: str) -> StorePath:

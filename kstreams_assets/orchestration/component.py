@@ -24,6 +24,10 @@ from kstreams_assets.orchestration.recovery_points import build_recovery_points_
 from kstreams_assets.orchestration.reports import build_reports_sensor
 from kstreams_assets.orchestration.restore import build_restore_assets
 from kstreams_assets.orchestration.topics import topic_specs
+from kstreams_assets.orchestration.verification import (
+    build_verification_asset,
+    build_verification_schedules,
+)
 from kstreams_assets.settings import ApplicationSettings
 
 _OF_A_VALUE: Final = frozenset(
@@ -50,8 +54,13 @@ def build_application_definitions(settings: ApplicationSettings) -> dg.Definitio
             *build_restore_assets(settings),
             *build_drill_assets(settings),
             build_governance_asset(settings),
+            build_verification_asset(settings),
         ],
-        schedules=[*build_governance_schedules(settings), *build_drill_schedules(settings)],
+        schedules=[
+            *build_governance_schedules(settings),
+            *build_drill_schedules(settings),
+            *build_verification_schedules(settings),
+        ],
         sensors=[
             build_recovery_point_sensor(settings),
             build_backup_sensor(settings),

@@ -98,6 +98,11 @@ def drill_key(application_id: str) -> dg.AssetKey:
     return dg.AssetKey([application_id, "drill"])
 
 
+def verification_key(application_id: str) -> dg.AssetKey:
+    """The looks at all that the warehouse holds of an application."""
+    return dg.AssetKey([application_id, "verification"])
+
+
 def group(application_id: str, part: str) -> str:
     """The group of an application's topics, backups and so on."""
     return f"{folded(application_id)}/{part}"

@@ -3,14 +3,12 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
-from urllib.parse import unquote
 
 from kstreams_assets.checks import Finding, Severity
 from kstreams_assets.errors import KStreamsAssetsError
 from kstreams_assets.layout import Warehouse, WrittenFile, changed_files
 from kstreams_assets.restore.plan import RestorePlan, TopicPlan
 from kstreams_assets.store import StorePath
-from kstreams_assets.warehouse.ledger import INCREMENT
 from kstreams_assets.warehouse.records import SpanFile
 from kstreams_assets.warehouse.verifications import (
     Damage,
@@ -110,7 +108,7 @@ def changed_in(plan: RestorePlan) -> list[str]:
     are left to the tasks. Snapshots are compared as they are staged.
     """
     files = [
-        _Noted(file.path, file.written, f"{partition.source}, window {_window(file.path)}")
+        _Noted(file.path, file.written, f"{partition.source}, window {file.window}")
         for topic in plan.topics
         if topic.snapshot is None
         for partition in topic.partitions
@@ -125,12 +123,6 @@ def changed_in(plan: RestorePlan) -> list[str]:
         for file in files
         if file.path in found
     ]
-
-
-def _window(path: StorePath) -> str:
-    """The key of a window, from the folder that a file of it lies in."""
-    part = next((part for part in path.parts if part.startswith("window=")), "window=?")
-    return unquote(part.partition("=")[2]).partition(INCREMENT)[0]
 
 
 def stored_verdict(warehouse: Warehouse, application_id: str) -> Verified:

@@ -64,16 +64,17 @@ def quick_damages(
     """
     found = damaged_tables(settings.warehouse, seen, public_key=public_key)
     known = {one.place.partition("/")[0] for one in found}
-    for part, place in _PARTS:
+    for part, needs, place in _PARTS:
         try:
             found += part(settings)
         except NewerLayoutError:
             raise
         except KStreamsAssetsError as error:
             # A part that needs a damaged table cannot be looked at: that was told already.
-            if place not in known:
+            if known.isdisjoint((*needs, place)):
+                where = f"{place}/{settings.application_id}" if place == "records" else place
                 found.append(
-                    Damage(DamageKind.TABLE, place, error.problem.rstrip("."), error.remedy)
+                    Damage(DamageKind.TABLE, where, error.problem.rstrip("."), error.remedy)
                 )
                 known.add(place)
     return found
@@ -349,14 +350,14 @@ def _snapshots(settings: ApplicationSettings) -> list[Damage]:
     return found
 
 
-_PARTS: Final[
-    Sequence[tuple[Callable[[ApplicationSettings], "Sequence[Damage] | Iterator[Damage]"], str]]
-] = (
-    (_files, "windows"),
-    (_rows, "windows"),
-    (_points, "recovery_points"),
-    (_snapshots, "ktable_snapshots"),
+_Part = Callable[[ApplicationSettings], Sequence[Damage] | Iterator[Damage]]
+_PARTS: Final[Sequence[tuple[_Part, Sequence[str], str]]] = (
+    (_files, ("windows", "increments"), "records"),
+    (_rows, ("windows", "increments"), "records"),
+    (_points, ("recovery_point_records", "windows", "increments"), "recovery_points"),
+    (_snapshots, (), "ktable_snapshots"),
 )
+"""What is looked at, the tables that it reads besides, and the one that it is about."""
 
 _ALL_POINTS: Final = frozenset({"recovery_points", "windows", "increments"})
 _NO_POINT: Final = frozenset({DamageKind.SNAPSHOT, DamageKind.OFFSET_MAP, DamageKind.POINT})

@@ -448,6 +448,7 @@ def _files_by_life(
 def _stored_file(
     path: StorePath, row: Mapping[str, Any], written: WrittenFile | None
 ) -> StoredFile:
+    window = row["window"].partition(INCREMENT)[0]
     return StoredFile(
         file=SpanFile(
             path=path / unquote(row["path"]),
@@ -455,8 +456,9 @@ def _stored_file(
             first_offset=row["first"],
             last_offset=row["last"],
             written=written,
+            window=window,
         ),
-        window=row["window"].partition(INCREMENT)[0],
+        window=window,
         bytes_per_record=row["bytes"] / max(row["records"], 1),
         may_be_odd=row["earliest"] is None or row["earliest"] <= 0,
     )

@@ -64,7 +64,8 @@ class SpanId:
 class SpanFile:
     """One file of a span; its records are in offset order, `[first_offset, last_offset]`.
 
-    `written` is the file as its backup noted it, None where it did not (earlier releases).
+    `written` is the file as its backup noted it, None where it did not (earlier releases). `window`
+    is the key of the window that it belongs to, empty where nobody needs it.
     """
 
     path: StorePath
@@ -72,6 +73,7 @@ class SpanFile:
     first_offset: int
     last_offset: int
     written: WrittenFile | None = None
+    window: str = ""
 
 
 def span_of(file: NewFile) -> SpanId:

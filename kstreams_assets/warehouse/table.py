@@ -489,7 +489,7 @@ def marker_problem(root: StorePath) -> str:
         return "it is missing"
     except ValueError:  # neither UTF-8 nor JSON
         said = None
-    if not isinstance(said, dict) or LAYOUT_PROPERTY not in said or "created_at" not in said:
+    if not isinstance(said, dict) or LAYOUT_PROPERTY not in said:
         return "it does not say what it was written with"
     check_layout("warehouse", said)
     return ""

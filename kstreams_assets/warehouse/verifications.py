@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Annotated, Any, Final
 
 from kstreams_assets.checks import Finding, Severity
-from kstreams_assets.errors import KStreamsAssetsError
 from kstreams_assets.layout import CONTROL_TABLES, Warehouse
 from kstreams_assets.texts import iso_time
 from kstreams_assets.warehouse.chain import Head, TableProblem, head, shortened, table_problems
@@ -254,7 +253,7 @@ def heads_of(warehouse: Warehouse) -> dict[str, Head]:
     def look(name: str) -> Head | None:
         try:
             return head(warehouse.control(name))
-        except KStreamsAssetsError:
+        except OSError:
             return None
 
     return {name: found for name, found in _of_each_table(look) if found is not None}
@@ -284,17 +283,11 @@ def damaged_tables(
 
     def look(name: str) -> list[TableProblem]:
         path = warehouse.control(name)
-        found = list(
-            table_problems(path, name, read=read, public_key=public_key, throttle=throttle)
-        )
         before = None if seen is None else seen.get(name)
-        if before is not None:
-            try:
-                lost = shortened(path, name, before)
-            except KStreamsAssetsError:
-                lost = None  # it cannot be read: the problem above
-            found += [] if lost is None else [lost]
-        return found
+        with storage_failures(path):
+            found = table_problems(path, name, read=read, public_key=public_key, throttle=throttle)
+            lost = None if before is None else shortened(path, name, before)
+        return found if lost is None else [*found, lost]
 
     return [
         *_of_marker(warehouse),

@@ -8,6 +8,7 @@ from kstreams_assets.governance.judge import CHECKS as GOVERNANCE_CHECKS
 from kstreams_assets.ktables.checks import KTABLE_CHECKS
 from kstreams_assets.orchestration.drill import DRILL_CHECKS
 from kstreams_assets.orchestration.restore import GROUP_OFFSETS_CHECKS, RESTORE_CHECKS
+from kstreams_assets.orchestration.verification import VERIFICATION_CHECKS
 from kstreams_assets.warehouse.coverage import POINT_CHECKS
 from kstreams_assets.warehouse.judge import Restores
 from kstreams_assets.warehouse.spans import LOSSES, UNKNOWN, GapCause
@@ -78,6 +79,7 @@ def check_lines() -> Iterator[str]:
         ("The group offsets of a restore have:", GROUP_OFFSETS_CHECKS),
         ("Governance has, with one evaluation each time it is looked at:", GOVERNANCE_CHECKS),
         ("Drills have:", DRILL_CHECKS),
+        ("Verifications of the warehouse have:", VERIFICATION_CHECKS),
     ):
         yield from ("", text, "")
         yield from named("check", "claim", checks)

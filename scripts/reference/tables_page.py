@@ -26,6 +26,7 @@ from kstreams_assets.warehouse.points import SavedRecord
 from kstreams_assets.warehouse.restores import MapRow, StoredRestore
 from kstreams_assets.warehouse.rows import rows_of
 from kstreams_assets.warehouse.schemas import StoredSchema
+from kstreams_assets.warehouse.verifications import StoredVerification
 from scripts.reference.markdown import table
 from spark_resources.data_files import RECORD_COLUMNS
 
@@ -143,6 +144,11 @@ def _tables(warehouse: Warehouse) -> list[tuple[StorePath, str, Columns]]:
             warehouse.control("drills"),
             "Restore drills, one row each.",
             _columns(StoredDrill),
+        ),
+        (
+            warehouse.control("verifications"),
+            "Looks at the whole warehouse (`verify`), one row each; kept for 400 days.",
+            _columns(StoredVerification),
         ),
     ]
 

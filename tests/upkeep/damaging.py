@@ -61,7 +61,7 @@ class Stored:
 @dataclass(frozen=True)
 class Fault:
     """`place` begins as told; `window`, `topic` (by its short name) and `partition` where they are
-    known. `needed`: a restore of the first point reads it."""
+    known. `needed`: a restore of the recovery point of this number reads it."""
 
     do: Callable[[Stored], object]
     place: str
@@ -69,6 +69,7 @@ class Fault:
     topic: str | None = None
     partition: int | None = None
     needed: bool = True
+    point: int = 0
 
 
 def _edited(edit: Callable[[pa.Table], pa.Table]) -> Callable[[Stored], object]:
@@ -209,7 +210,8 @@ def _checkpoint(stored: Stored) -> None:
     stored.table("windows").create_checkpoint()
     (file,) = (stored.root / "windows/_delta_log").glob("*.checkpoint.parquet")
     content = bytearray(file.read_bytes())
-    content[len(content) // 2] ^= 16
+    third = len(content) // 3
+    content[third : 2 * third] = bytes(third)
     file.write_bytes(bytes(content))
 
 
@@ -255,10 +257,10 @@ FAULTS: Final[Mapping[str, Fault]] = {
     "statistics in the footer": _of_file(_bytes(_flip_statistics, Stored.file)),
     "old version of a file put back": _of_file(_old_version),
     "last entry of the records' log removed": Fault(
-        _entry(lambda stored: stored.records, -1), "records/", "w0001", "orders", 0
+        _entry(lambda stored: stored.records, -1), "records/", "w0001", "orders", 0, point=1
     ),
     "first entry of the records' log removed": Fault(
-        _entry(lambda stored: stored.records, 0), "windows"
+        _entry(lambda stored: stored.records, 0), "records/"
     ),
     "window dropped from the records' log": _of_file(_window_dropped),
     "folder of a window's topic deleted": _of_file(_without_folder),

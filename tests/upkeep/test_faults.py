@@ -1,4 +1,4 @@
-"""Whatever is done to a warehouse, `verify` names it, `ready` says no, no restore begins with it."""
+"""Whatever is done to a warehouse: `verify` names it, `ready` says no, no restore begins."""
 
 import shutil
 import time
@@ -7,8 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
-from kstreams_assets.drill.readiness import readiness
+from kstreams_assets.drill.readiness import Readiness, readiness
 from kstreams_assets.errors import KStreamsAssetsError
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
@@ -16,7 +17,7 @@ from kstreams_assets.ktables.snapshot import SnapshotPartition
 from kstreams_assets.ktables.snapshots_table import SnapshotsTable, snapshot_written
 from kstreams_assets.layout import Warehouse
 from kstreams_assets.local.cluster import LocalCluster
-from kstreams_assets.offsets import OffsetRun, TopicPartitionId, runs_of
+from kstreams_assets.offsets import OffsetRun, TopicPartitionId
 from kstreams_assets.recovery import methods
 from kstreams_assets.restore.planner import plan_restore
 from kstreams_assets.restore.run import run_restore
@@ -98,8 +99,7 @@ def _add_snapshot(app: PlannedApplication) -> None:
 def _add_map(app: PlannedApplication) -> None:
     application_id, warehouse = app.bench.application_id, app.bench.warehouse
     orders = TopicPartitionId(app.names["orders"], 0)
-    runs = runs_of([OffsetRun(0, 0, 20)]) if False else (OffsetRun(0, 0, 20),)
-    produced = PartitionProduced(orders, orders, runs, 20, resumed=0, end=20)
+    produced = PartitionProduced(orders, orders, (OffsetRun(0, 0, 20),), 20, resumed=0, end=20)
     OffsetMapsTable(warehouse).record(application_id, "earlier", [produced])
     RestoresTable(warehouse).append(
         StoredRestore(
@@ -141,7 +141,7 @@ def test_a_fault(
     settings, stored = copied
     fault.do(stored)
     time.sleep(0.01)
-    refused_before = _refused(app, settings)
+    refused_before = _refused(app, settings, fault.point)
     found = _verified(settings)
     assert not found.sound
     told = [one for one in found.errors if one.place.startswith(fault.place)]
@@ -155,19 +155,25 @@ def test_a_fault(
     ready = readiness(settings)
     assert not ready.ready
     assert any(fault.place.rstrip("/") in text or told[0].problem in text for text in _texts(ready))
-    refused = _refused(app, settings)
-    assert refused is not None or not fault.needed
-    if fault.place == "records/":
+    refused = _refused(app, settings, fault.point)
+    if fault.needed:
+        assert refused is not None
         assert refused_before is not None, "without a verification"
+    if fault.topic is not None and fault.needed:
+        for refusal in (refused, refused_before):
+            assert app.names[fault.topic] in str(refusal)
+            assert str(fault.window) in str(refusal)
 
 
-def _texts(ready: object) -> list[str]:
-    return [str(one) for one in ready.against]  # type: ignore[attr-defined]
+def _texts(ready: Readiness) -> list[str]:
+    return [str(one) for one in ready.against]
 
 
-def _refused(app: PlannedApplication, settings: ApplicationSettings) -> KStreamsAssetsError | None:
-    """Why a restore of the first point does not begin; nothing is made on the target."""
-    request = app.request(point_id=app.points[0].id, accept=Restores.UNPROVEN)
+def _refused(
+    app: PlannedApplication, settings: ApplicationSettings, point: int = 0
+) -> KStreamsAssetsError | None:
+    """Why a restore of a point does not begin; nothing is made on the target."""
+    request = app.request(point_id=app.points[point].id, accept=Restores.UNPROVEN)
     refused: KStreamsAssetsError | None = None
     try:
         plan = plan_restore(settings, request, app.target)
@@ -188,7 +194,7 @@ class _BegunError(Exception):
 
 class _Begun:
     @property
-    def spark_session(self) -> object:
+    def spark_session(self) -> SparkSession:
         raise _BegunError
 
     def check(self) -> None:

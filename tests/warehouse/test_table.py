@@ -33,6 +33,7 @@ from kstreams_assets.warehouse.restores import OffsetMapsTable, RestoresTable
 from kstreams_assets.warehouse.rows import rows_of
 from kstreams_assets.warehouse.schemas import SchemasTable
 from kstreams_assets.warehouse.table import Table, one_of
+from kstreams_assets.warehouse.verifications import VerificationsTable
 from tests.warehouse.disk import on_disk
 
 NOWHERE = Warehouse(Path("/nowhere"))
@@ -150,6 +151,7 @@ TABLES = [
     FindingsTable(NOWHERE),
     ResultsTable(NOWHERE),
     DrillsTable(NOWHERE),
+    VerificationsTable(NOWHERE),
 ]
 
 
