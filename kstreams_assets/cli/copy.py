@@ -51,6 +51,13 @@ class _Places:
     " and other small tables are copied as a whole.",
 )
 @click.option(
+    "--point",
+    "points",
+    multiple=True,
+    help="Copy of records and snapshots only what this recovery point needs; may be given several"
+    " times.",
+)
+@click.option(
     "--bytes-per-second",
     type=click.IntRange(min=LEAST_RATE),
     help="Do not copy more than this per second; replaces the YAML's.",
@@ -77,6 +84,7 @@ def copy(
     to_endpoint: str | None,
     to_region: str | None,
     applications: Sequence[str],
+    points: Sequence[str],
     bytes_per_second: int | None,
     prunes: bool,
     promotes: bool,
@@ -104,6 +112,7 @@ def copy(
         places.source,
         places.to,
         applications=tuple(applications) or None,
+        points=tuple(points) or None,
         bytes_per_s=bytes_per_second or places.settings.bytes_per_s,
     )
     removed = prune(places.to) if prunes and result.finished_at_ms is not None else None

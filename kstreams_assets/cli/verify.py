@@ -50,7 +50,7 @@ from kstreams_assets.upkeep.verify import verify as look
 @click.option(
     "--from",
     "copy",
-    help="With --repair: the second copy, a folder or s3://...; replaces the YAML's second_copy.to.",
+    help="With --repair: the second copy, a folder or s3://...; replaces the YAML's.",
 )
 @click.option("--on-engine", is_flag=True, help="Read files as tasks of the engine.")
 @click.option(

@@ -14,7 +14,11 @@ import pytest
 from deltalake import DeltaTable
 
 from kstreams_assets.copy_mark import MARK, forget, read_mark
-from kstreams_assets.errors import ConfigurationError, WarehouseError
+from kstreams_assets.errors import (
+    ConfigurationError,
+    RecoveryPointNotFoundError,
+    WarehouseError,
+)
 from kstreams_assets.layout import CONTROL_TABLES, Warehouse
 from kstreams_assets.lease import warehouse_lock
 from kstreams_assets.store import ObjectPath, StorePath, file_digest, subfolders
@@ -548,3 +552,25 @@ class TestInAStore:
         with pytest.raises(WarehouseError, match="another run of kstreams-assets copy"):
             copy_warehouse(stock.warehouse, store)
         assert _seen(store, stock) == seen(stock.warehouse, stock.application)
+
+
+class TestPoints:
+    def test_only_what_a_point_needs(self, stock: Stock, to: Path) -> None:
+        copy_warehouse(stock.warehouse, to, points=["point-0001"])
+        assert [file.name[:4] for file in _data_files(to)] == ["0000", "0000", "0001", "0001"]
+        told = {one[0]: one[1] for one in json.loads(_seen(to, stock))[0]}
+        source = {one[0]: one[1] for one in json.loads(seen(stock.warehouse, stock.application))[0]}
+        assert told["point-0001"] == source["point-0001"]
+        assert told["point-0000"] == source["point-0000"]
+        assert told["point-0002"] != source["point-0002"]
+        with pytest.raises(ConfigurationError, match="holds only what recovery points point-0001"):
+            promote(to)
+        copy_warehouse(stock.warehouse, to, points=["point-0000"])
+        assert len(_data_files(to)) == 4
+        copy_warehouse(stock.warehouse, to)
+        assert _seen(to, stock) == seen(stock.warehouse, stock.application)
+        promote(to)
+
+    def test_there_is_no_such_point(self, stock: Stock, to: Path) -> None:
+        with pytest.raises(RecoveryPointNotFoundError, match="point-9"):
+            copy_warehouse(stock.warehouse, to, points=["point-9"])
