@@ -37,7 +37,8 @@ class CopyMark:
 
     `source` is the place of the warehouse, `made_at` when that was made. `newest` is what readers
     see, None while the first copy is incomplete; `earlier` are the states of the day before it,
-    newest first. `applications` are those whose records are copied, None for all; `lacking` are
+    newest first. `applications` are those whose records are copied, None for all;
+    `points` are the recovery points whose records are copied, None: all records; `lacking` are
     files (path below the warehouse) that the source could not give.
     """
 
@@ -47,6 +48,7 @@ class CopyMark:
     newest: CopyState | None = None
     earlier: tuple[CopyState, ...] = ()
     applications: tuple[str, ...] | None = None
+    points: tuple[str, ...] | None = None
     lacking: tuple[str, ...] = ()
     e_tag: str = field(default="", compare=False)
     """The version of the file itself, in an object store."""
@@ -79,7 +81,7 @@ def read_mark(root: StorePath) -> CopyMark | None:
             data = path.read_bytes()
         told = json.loads(data)
         newest = told["newest"]
-        names = told["applications"]
+        names, points = told["applications"], told["points"]
         return CopyMark(
             source=told["source"],
             made_at=told["made_at"],
@@ -87,6 +89,7 @@ def read_mark(root: StorePath) -> CopyMark | None:
             newest=None if newest is None else CopyState(**newest),
             earlier=tuple(CopyState(**one) for one in told["earlier"]),
             applications=None if names is None else tuple(names),
+            points=None if points is None else tuple(points),
             lacking=tuple(told["lacking"]),
             e_tag=e_tag,
         )

@@ -189,7 +189,7 @@ class DrillSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class CopySettings:
+class SecondCopySettings:
     """Where the second copy of the warehouse is, and when it is brought up to date.
 
     `every` is a cron expression, None: only when somebody asks for it. `bytes_per_s` limits it.
@@ -241,7 +241,7 @@ class ApplicationSettings:
     """Stores that are recomputed from their inputs and compared."""
     governance: Governance = field(default_factory=Governance)
     drill: DrillSettings = field(default_factory=DrillSettings)
-    copy: CopySettings = CopySettings()
+    second_copy: SecondCopySettings = SecondCopySettings()
     verify: VerifySettings = VerifySettings()
     registry: RegistryConnection | None = None
     """The schema registry of the application's Avro and Protobuf records."""

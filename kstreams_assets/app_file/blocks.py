@@ -43,12 +43,12 @@ from kstreams_assets.errors import ConfigurationError
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.settings import (
     BackupSettings,
-    CopySettings,
     DrillSettings,
     KeepLine,
     KeepSettings,
     RecoveryPointSettings,
     RestoreSettings,
+    SecondCopySettings,
     VerifyExtent,
     VerifySettings,
     WindowSchedule,
@@ -743,7 +743,7 @@ class SensorStatus(StrEnum):
     RUNNING = "running"
 
 
-class CopyModel(Block):
+class SecondCopyModel(Block):
     """A second copy of the warehouse, best in another account."""
 
     to: str | None = Field(
@@ -765,20 +765,20 @@ class CopyModel(Block):
         " null: as that of the warehouse.",
     )
 
-    def settings(self, of_warehouse: ObjectStoreSettings) -> CopySettings:
+    def settings(self, of_warehouse: ObjectStoreSettings) -> SecondCopySettings:
         """The settings; raises ConfigurationError for what cannot be meant."""
         if self.every is not None and not is_cron(self.every):
             raise ConfigurationError(
-                f"copy.every: {self.every!r} is no cron expression.",
+                f"second_copy.every: {self.every!r} is no cron expression.",
                 remedy="Write five fields, such as '15 * * * *'.",
             )
         if self.every is not None and self.to is None:
             raise ConfigurationError(
-                "copy.every: it is not said where to.", remedy="Say copy.to as well."
+                "second_copy.every: it is not said where to.", remedy="Say second_copy.to as well."
             )
-        _check_limits("copy", self.bytes_per_second, None, None)
+        _check_limits("second_copy", self.bytes_per_second, None, None)
         store = of_warehouse if self.object_store is None else self.object_store
-        return CopySettings(
+        return SecondCopySettings(
             to=None if self.to is None else place_at(self.to, store),
             every=self.every,
             bytes_per_s=self.bytes_per_second,

@@ -12,13 +12,13 @@ from kstreams_assets.app.topology import parse_topology
 from kstreams_assets.app_file.blocks import (
     BackupModel,
     Block,
-    CopyModel,
     DrillModel,
     GovernanceModel,
     KeepModel,
     RecoveryPointsModel,
     RestoreModel,
     RuleModel,
+    SecondCopyModel,
     SensorStatus,
     StoreModel,
     TopicModel,
@@ -86,8 +86,8 @@ class ApplicationModel(Block):
         default=None, description="What is declared of the application, compared with the cluster."
     )
     drill: DrillModel = Field(default=DrillModel(), description="How restore drills go.")
-    copy_: CopyModel = Field(
-        default=CopyModel(), alias="copy", description="Where a second copy of the warehouse is."
+    second_copy: SecondCopyModel = Field(
+        default=SecondCopyModel(), description="Where a second copy of the warehouse is."
     )
     verify: VerifyModel = Field(
         default=VerifyModel(), description="When the warehouse is looked through for damage."
@@ -151,7 +151,7 @@ class ApplicationModel(Block):
             topic_formats=topic_formats(self.topics, application),
             governance=governance_settings(self.governance, application),
             drill=self.drill.settings(folder),
-            copy=self.copy_.settings(self.object_store),
+            second_copy=self.second_copy.settings(self.object_store),
             verify=self.verify.settings(),
             registry=self.schema_registry,
             sensors_running=self.sensors is SensorStatus.RUNNING,

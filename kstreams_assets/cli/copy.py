@@ -14,7 +14,7 @@ from kstreams_assets.cli import exit_codes
 from kstreams_assets.cli.output import print_json
 from kstreams_assets.errors import ConfigurationError
 from kstreams_assets.layout import Warehouse
-from kstreams_assets.settings import CopySettings
+from kstreams_assets.settings import SecondCopySettings
 from kstreams_assets.store import ObjectStoreSettings, StorePath, place_at
 from kstreams_assets.texts import bytes_text, iso_time
 from kstreams_assets.upkeep.copy import CopyResult, copy_warehouse
@@ -27,7 +27,7 @@ class _Places:
 
     source: Warehouse | None
     to: StorePath
-    settings: CopySettings
+    settings: SecondCopySettings
 
 
 @click.command()
@@ -35,7 +35,7 @@ class _Places:
     "--app",
     "app_file",
     type=click.Path(path_type=Path),
-    help="The component's YAML (defs.yaml), which may say warehouse and copy.",
+    help="The component's YAML (defs.yaml), which may say warehouse and second_copy.",
 )
 @click.option("--application-id", help="Which document of the YAML, if it has several.")
 @click.option("--warehouse", help="Folder of the tables, or s3://...; replaces the YAML's.")
@@ -49,6 +49,13 @@ class _Places:
     multiple=True,
     help="Copy the records of this application alone; may be given several times. Points, ledger"
     " and other small tables are copied as a whole.",
+)
+@click.option(
+    "--point",
+    "points",
+    multiple=True,
+    help="Copy of records and snapshots only what this recovery point needs; may be given several"
+    " times.",
 )
 @click.option(
     "--bytes-per-second",
@@ -77,6 +84,7 @@ def copy(
     to_endpoint: str | None,
     to_region: str | None,
     applications: Sequence[str],
+    points: Sequence[str],
     bytes_per_second: int | None,
     prunes: bool,
     promotes: bool,
@@ -104,6 +112,7 @@ def copy(
         places.source,
         places.to,
         applications=tuple(applications) or None,
+        points=tuple(points) or None,
         bytes_per_s=bytes_per_second or places.settings.bytes_per_s,
     )
     removed = prune(places.to) if prunes and result.finished_at_ms is not None else None
@@ -121,17 +130,17 @@ def _places(
     to: str | None,
     given: dict[str, str],
 ) -> _Places:
-    source, settings = None, CopySettings()
+    source, settings = None, SecondCopySettings()
     if app_file is not None:
         loaded = load_settings(app_file, application_id=application_id, warehouse=warehouse)
-        source, settings = loaded.warehouse, loaded.copy
+        source, settings = loaded.warehouse, loaded.second_copy
     elif warehouse is not None:
         source = Warehouse.at(warehouse)
     if to is not None:
         return _Places(source, place_at(to, ObjectStoreSettings.model_validate(given)), settings)
     if settings.to is None:
         raise ConfigurationError(
-            "It is not said where the copy is.", remedy="Give --to, or copy.to in the YAML."
+            "It is not said where the copy is.", remedy="Give --to, or second_copy.to in the YAML."
         )
     return _Places(source, settings.to, settings)
 

@@ -50,7 +50,7 @@ from kstreams_assets.upkeep.verify import verify as look
 @click.option(
     "--from",
     "copy",
-    help="With --repair: the second copy, a folder or s3://...; replaces the YAML's copy.to.",
+    help="With --repair: the second copy, a folder or s3://...; replaces the YAML's.",
 )
 @click.option("--on-engine", is_flag=True, help="Read files as tasks of the engine.")
 @click.option(
@@ -139,7 +139,7 @@ def verify(
 
 
 def _copy_of(settings: ApplicationSettings, said: str | None) -> StorePath | None:
-    return settings.copy.to if said is None else place_at(said)
+    return settings.second_copy.to if said is None else place_at(said)
 
 
 def _log(line: str) -> None:

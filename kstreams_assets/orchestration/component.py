@@ -24,6 +24,10 @@ from kstreams_assets.orchestration.recovery_point_sensor import build_recovery_p
 from kstreams_assets.orchestration.recovery_points import build_recovery_points_asset
 from kstreams_assets.orchestration.reports import build_reports_sensor
 from kstreams_assets.orchestration.restore import build_restore_assets
+from kstreams_assets.orchestration.second_copy import (
+    build_second_copy_assets,
+    build_second_copy_schedules,
+)
 from kstreams_assets.orchestration.topics import topic_specs
 from kstreams_assets.orchestration.verification import (
     build_verification_asset,
@@ -57,12 +61,14 @@ def build_application_definitions(settings: ApplicationSettings) -> dg.Definitio
             build_governance_asset(settings),
             *build_expire_assets(settings),
             build_verification_asset(settings),
+            *build_second_copy_assets(settings),
         ],
         schedules=[
             *build_governance_schedules(settings),
             *build_drill_schedules(settings),
             *build_expire_schedules(settings),
             *build_verification_schedules(settings),
+            *build_second_copy_schedules(settings),
         ],
         sensors=[
             build_recovery_point_sensor(settings),

@@ -35,7 +35,11 @@ from kstreams_assets.copy_mark import (
     reading_at,
     table_name,
 )
-from kstreams_assets.errors import ConfigurationError, WarehouseError
+from kstreams_assets.errors import (
+    ConfigurationError,
+    RecoveryPointNotFoundError,
+    WarehouseError,
+)
 from kstreams_assets.kafka.throttle import Throttle, throttle
 from kstreams_assets.ktables.snapshots_table import SnapshotsTable
 from kstreams_assets.layout import CONTROL_TABLES, Warehouse
@@ -52,6 +56,8 @@ from kstreams_assets.store import (
 )
 from kstreams_assets.texts import bytes_text
 from kstreams_assets.warehouse.ledger import Ledger
+from kstreams_assets.warehouse.point import RecoveryPoint
+from kstreams_assets.warehouse.points import RecoveryPointTable
 from kstreams_assets.warehouse.table import (
     MARKER,
     is_warehouse,
@@ -80,6 +86,7 @@ _BETWEEN_COMMITS_S: Final = 5.0
 """A backup commits to the records first and to the ledger then: how long the ledger may not match
 before it counts as damaged."""
 _ROUNDS: Final = 4
+_LOCK_WAIT_S: Final = 30.0
 _DAY_MS: Final = 86_400_000
 _HOUR_MS: Final = 3_600_000
 _ORDER: Final = (
@@ -145,6 +152,7 @@ def copy_warehouse(
     to: StorePath,
     *,
     applications: Collection[str] | None = None,
+    points: Collection[str] | None = None,
     bytes_per_s: int | None = None,
     log: Callable[[str], None] = _log.info,
 ) -> CopyResult:
@@ -158,6 +166,9 @@ def copy_warehouse(
         to: Where the copy is, or an empty place.
         applications: Those whose records and snapshots are copied; None: all. Once an application
             is copied, it goes on being copied.
+        points: Recovery points (ids); of records and snapshots only what is needed to restore
+            one of them is copied, of their applications alone: all up to the point. Points of
+            earlier runs go on being copied; None: everything.
         bytes_per_s: No more is copied per second.
         log: Gets what is going on.
 
@@ -174,7 +185,9 @@ def copy_warehouse(
         require_conditions(to)
         to.mkdir(parents=True, exist_ok=True)
     with _alone(to):
-        mark = _begun(source, to, applications)
+        if points is not None:
+            applications = {point.application_id for point in _loaded(source, points)}
+        mark = _begun(source, to, applications, points)
         run = _Run(source, to, mark, throttle("copy", bytes_per_s, None, tasks=1), log)
         return run.copy(began)
 
@@ -204,10 +217,29 @@ def _alone(to: StorePath) -> Any:  # noqa: ANN401 (a context)
     if isinstance(to, ObjectPath):
         return nullcontext()
     lock = to / ".locks" / "copy.lock"
-    return warehouse_lock(lock, purpose="copy", wait_s=0, of_copy=True)
+    return warehouse_lock(lock, purpose="copy", wait_s=_LOCK_WAIT_S, of_copy=True)
 
 
-def _begun(source: Warehouse, to: StorePath, applications: Collection[str] | None) -> CopyMark:
+def _loaded(source: Warehouse, ids: Collection[str]) -> list[RecoveryPoint]:
+    """The points with these ids, of whatever application."""
+    table = RecoveryPointTable(source)
+    with storage_failures(source.root):
+        applications = [path.name for path in subfolders(source.root / "records")]
+    found = [point for app in applications for point in table.load(app, ids)]
+    missing = {*ids} - {point.id for point in found}
+    if missing:
+        raise RecoveryPointNotFoundError(
+            point_id=sorted(missing)[0], application_id=", ".join(applications)
+        )
+    return found
+
+
+def _begun(
+    source: Warehouse,
+    to: StorePath,
+    applications: Collection[str] | None,
+    points: Collection[str] | None,
+) -> CopyMark:
     """The mark of the copy, which is put there before anything else."""
     mark, made_at = read_mark(to), _made_at(source.root)
     if mark is None:
@@ -217,7 +249,13 @@ def _begun(source: Warehouse, to: StorePath, applications: Collection[str] | Non
                 remedy="Give an empty place. (A copy that was promoted stays a warehouse.)",
             )
         chosen = None if applications is None else tuple(sorted(applications))
-        mark = CopyMark(str(source.root), made_at, time.time_ns() // 1_000_000, applications=chosen)
+        mark = CopyMark(
+            str(source.root),
+            made_at,
+            time.time_ns() // 1_000_000,
+            applications=chosen,
+            points=None if points is None else tuple(sorted(points)),
+        )
         with storage_failures(to):
             put_mark(to, mark)
         return _read_again(to)
@@ -230,7 +268,10 @@ def _begun(source: Warehouse, to: StorePath, applications: Collection[str] | Non
     chosen = mark.applications
     if chosen is not None:
         chosen = None if applications is None else tuple(sorted({*chosen, *applications}))
-    return replace(mark, source=str(source.root), applications=chosen)
+    wanted = mark.points
+    if wanted is not None:
+        wanted = None if points is None else tuple(sorted({*wanted, *points}))
+    return replace(mark, source=str(source.root), applications=chosen, points=wanted)
 
 
 def _read_again(to: StorePath) -> CopyMark:
@@ -262,6 +303,8 @@ class _Noted:
     window: str | None = None
     topic: str | None = None
     partition: int | None = None
+    topic_id: str | None = None
+    start: int = 0
 
 
 @dataclass(slots=True)
@@ -286,6 +329,8 @@ class _Plan:
     tables: list[_TablePlan]
     noted: Mapping[str, Mapping[str, _Noted]]
     staged: Path
+    left_out: Mapping[str, frozenset[str]]
+    """By table, files that none of the points needs that are copied."""
 
     @property
     def versions(self) -> dict[str, int]:
@@ -358,6 +403,7 @@ class _Run:
                     time.sleep(0.2)
                     continue
                 noted = self._noted(versions)
+                left_out = self._left_out(noted)
             try:
                 tables = [
                     self._table_plan(path, table, staged / str(attempt))
@@ -365,7 +411,7 @@ class _Run:
                 ]
             except FileNotFoundError:
                 continue  # the source has tidied the log up
-            return _Plan(tables, noted, staged / str(attempt))
+            return _Plan(tables, noted, staged / str(attempt), left_out)
         raise WarehouseError(
             path=self._source.root,
             reason="its logs change faster than they can be read",
@@ -424,6 +470,38 @@ class _Run:
                     about = (snapshot.window.key, snapshot.topic)
                     of_table[unquote(file.path)] = _Noted(file.digest, file.size, *about)
         return noted
+
+    def _left_out(self, noted: Mapping[str, Mapping[str, _Noted]]) -> dict[str, frozenset[str]]:
+        """What no point needs: spans that begin behind its cuts, snapshots but the newest of it."""
+        if self._mark.points is None:
+            return {}
+        needed: dict[str, set[str]] = {}
+        for point in _loaded(self._source, self._mark.points):
+            ends: dict[tuple[str | None, int | None, str | None], int] = {
+                (cut.topic, cut.partition, cut.topic_id): cut.end for cut in point.partitions
+            }
+            of_records = f"records/{point.application_id}"
+            needed.setdefault(of_records, set()).update(
+                file
+                for file, about in noted.get(of_records, {}).items()
+                if about.start < ends.get((about.topic, about.partition, about.topic_id), 0)
+            )
+            newest = {
+                snapshot.store: snapshot
+                for snapshot in sorted(
+                    SnapshotsTable(self._source).of(point.application_id),
+                    key=lambda snapshot: snapshot.taken_at_ms,
+                )
+                if snapshot.taken_at_ms <= point.effective_at_ms
+            }
+            for store, snapshot in newest.items():
+                files = (unquote(file.path) for file in snapshot.written)
+                table = f"ktables/{point.application_id}/{store}"
+                needed.setdefault(table, set()).update(files)
+        return {
+            table: frozenset(files.keys() - needed.get(table, set()))
+            for table, files in noted.items()
+        }
 
     def _table_plan(self, path: StorePath, table: Any, staged: Path) -> _TablePlan:  # noqa: ANN401
         """Raises FileNotFoundError when the log was tidied up meanwhile."""
@@ -487,6 +565,8 @@ class _Run:
             with storage_failures(self._to):
                 here = _sizes(self._to / table.name)
             for path, size in table.files:
+                if unquote(path) in plan.left_out.get(table.name, ()):
+                    continue
                 found = here.get(unquote(path))
                 if found == size:
                     self._there += 1
@@ -635,8 +715,10 @@ def _place(name: str) -> tuple[int, str]:
 def _of_ledger(rows: pa.Table) -> dict[str, _Noted]:
     columns = (rows[name].to_pylist() for name in rows.column_names)
     return {
-        unquote(path): _Noted(digest, size, window, topic, partition)
-        for window, topic, partition, path, size, digest in zip(*columns, strict=True)
+        unquote(path): _Noted(digest, size, window, topic, partition, topic_id, start or 0)
+        for window, topic, partition, topic_id, start, path, size, digest in zip(
+            *columns, strict=True
+        )
     }
 
 

@@ -142,8 +142,12 @@ class _Repairs:
         noted = noted_files(self._settings)
         windows: dict[tuple[str, str], list[Damage]] = {}
         snapshots: dict[tuple[str, str], list[Damage]] = {}
+        known: set[tuple[object, ...]] = set()
         for damage in damages:
             if damage.kind in (DamageKind.FILE, DamageKind.SNAPSHOT):
+                if _span(damage) in known:
+                    continue  # a missing file is found by its name, and by whoever reads it
+                known.add(_span(damage))
                 if self._from_copy(damage, noted):
                     continue
                 if damage.kind is DamageKind.FILE:
@@ -268,13 +272,13 @@ class _Repairs:
             self._not_repaired(damages, f"{nowhere}, and {told}")
             return
         files = [f for f in noted_files(self._settings) if _is_any_of(f.damage, damages)]
-        kept = {}
+        kept: dict[str, str | None] = {}
         with storage_failures(self._root):
             for file in files:
                 problem = content_problem(file.path, file.digest)
-                if problem:
-                    told = f"Kafka (window {window} of {topic} is read again)"
-                    kept[file.damage.place] = self._kept(file.path, problem, told, None)
+                told = f"Kafka (window {window} of {topic} is read again)"
+                aside = self._kept(file.path, problem, told, None) if problem else None
+                kept[file.damage.place] = aside
         try:
             back_up(
                 self._settings,
@@ -287,26 +291,33 @@ class _Repairs:
         except KStreamsAssetsError as error:
             self._not_repaired(damages, f"{nowhere}, and {error.problem}")
             return
-        left = {
-            (span.topic, span.partition): span.problem
-            for span in Ledger(self._settings.warehouse, self._settings.application_id).damaged(
-                [topic], windows=[window]
-            )
-        }
+        # A topic's part that Kafka cannot give any more is kept as it was, without an error.
+        left = self._left(window, topic)
         for damage in damages:
-            problem = left.get((topic, damage.partition or 0))
+            problem = left.get(damage.partition)
             if problem is not None:
-                self._not_repaired([damage], f"it was read again from Kafka, but {problem}")
+                self._not_repaired(
+                    [damage], f"{nowhere}, and Kafka does not have all of it any more: {problem}"
+                )
                 continue
-            aside = next(
-                (
-                    kept[f.damage.place]
-                    for f in files
-                    if f.damage.place in kept and _is_of(f.damage, damage)
-                ),
-                None,
-            )
-            self._note(Repair(damage, f"Kafka (window {window} was read again)", kept=aside))
+            aside = [kept[f.damage.place] for f in files if _is_of(f.damage, damage)]
+            told = f"Kafka (window {window} was read again)"
+            self._note(Repair(damage, told, kept=next((k for k in aside if k), None)))
+
+    def _left(self, window: str, topic: str) -> dict[int | None, str]:
+        """What is wrong with a topic's part of a window now, by partition."""
+        settings = self._settings
+        ledger = Ledger(settings.warehouse, settings.application_id)
+        left: dict[int | None, str] = {
+            span.partition: span.problem for span in ledger.damaged([topic], windows=[window])
+        }
+        for file in noted_files(settings):
+            about = file.damage
+            if (about.kind, about.window, about.topic) == (DamageKind.FILE, window, topic):
+                problem = content_problem(file.path, file.digest)
+                if problem:
+                    left.setdefault(about.partition, problem)
+        return left
 
     def _not_repaired(self, damages: Sequence[Damage], problem: str) -> None:
         self._note(*(Repair(d, None, problem=problem, remedy=d.remedy) for d in damages))
@@ -409,6 +420,12 @@ def _is_of(file: Damage, damage: Damage) -> bool:
         damage.partition,
         damage.start,
     )
+
+
+def _span(damage: Damage) -> tuple[object, ...]:
+    """What is repaired as a whole."""
+    place = damage.partition, damage.start
+    return (damage.kind, damage.window, damage.topic, damage.store, *place)
 
 
 def _is_any_of(file: Damage, damages: Sequence[Damage]) -> bool:

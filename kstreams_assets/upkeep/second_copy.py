@@ -66,6 +66,11 @@ def promote(place: StorePath) -> CopyState:
     """
     mark = _marked(place)
     state, lacking = mark.state, {*mark.lacking}
+    if mark.points is not None:
+        raise ConfigurationError(
+            f"{place} holds only what recovery points {', '.join(mark.points)} need.",
+            remedy="Restore from it (--notes-in FOLDER); it cannot become a warehouse.",
+        )
     lock = place / ".locks" / "copy.lock"
     with warehouse_lock(lock, purpose="promote", wait_s=0, of_copy=True), storage_failures(place):
         for table, version in state.versions.items():

@@ -802,17 +802,17 @@ class Ledger:
     def noted_files(self) -> pa.Table:
         """Every file that a row names, increments of closed windows included.
 
-        Columns `window, topic, partition, path` (as in Delta's log)`, size, digest`. Files of
-        earlier releases are not among them.
+        Columns `window, topic, partition, topic_id, start, path` (as in Delta's log)`, size,
+        digest`. Files of earlier releases are not among them.
         """
-        columns = ["window", "topic", "partition", "written"]
+        columns = ["window", "topic", "partition", "topic_id", "start", "written"]
         rows = pa.concat_tables(
             table.read(application_id=self._application_id, columns=columns)
             for table in (self._open, self._table)
         )
         written = rows["written"].combine_chunks()
         files, of_row = written.flatten(), written.value_parent_indices()
-        named = {name: rows[name].combine_chunks().take(of_row) for name in columns[:3]}
+        named = {name: rows[name].combine_chunks().take(of_row) for name in columns[:-1]}
         return pa.table(
             {**named, **{name: files.field(name) for name in ("path", "size", "digest")}}
         )

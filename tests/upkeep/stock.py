@@ -96,7 +96,7 @@ class Stock:
         ).drop_columns(["window", "topic"])
         name = f"{index:04d}-{partition}.parquet"
         written = NewObject(folder / name)
-        pq.write_table(rows, written)
+        pq.write_table(rows, written, use_dictionary=False, compression="none")
         digest = written.finish()
         stats = {
             "numRecords": RECORDS_PER_SPAN,

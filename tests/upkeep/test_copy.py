@@ -13,11 +13,16 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from kstreams_assets.copy_mark import MARK, read_mark
-from kstreams_assets.errors import ConfigurationError, WarehouseError
+from kstreams_assets.copy_mark import MARK, forget, read_mark
+from kstreams_assets.errors import (
+    ConfigurationError,
+    RecoveryPointNotFoundError,
+    WarehouseError,
+)
 from kstreams_assets.layout import CONTROL_TABLES, Warehouse
 from kstreams_assets.lease import warehouse_lock
-from kstreams_assets.store import StorePath, subfolders
+from kstreams_assets.store import ObjectPath, StorePath, file_digest, subfolders
+from kstreams_assets.upkeep import copy as copying
 from kstreams_assets.upkeep.copy import LackingFile, copy_warehouse
 from kstreams_assets.upkeep.second_copy import age_ms, promote, prune
 from kstreams_assets.warehouse.chain import TableProblem, table_problems
@@ -25,7 +30,10 @@ from kstreams_assets.warehouse.ledger import Ledger
 from kstreams_assets.warehouse.restores import RestoresTable
 from kstreams_assets.warehouse.table import absence, is_warehouse
 from tests.store.place import warehouse_at
+from tests.store.seaweed import SeaweedFS, seaweed, store
 from tests.upkeep.stock import Stock, seen
+
+__all__ = ["seaweed", "store"]
 
 ROOT = Path(__file__).parents[2]
 DAY_MS = 86_400_000
@@ -150,8 +158,6 @@ class TestMoments:
         before = _seen(to, stock)
         stock.grow([3])
         stock.back_up(1, value=b"new")
-        from kstreams_assets.upkeep import copy as copying
-
         looks: list[str] = []
         real = copying.copy_file
 
@@ -240,8 +246,6 @@ class TestMoments:
         self, stock: Stock, to: StorePath, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """As by a vacuum of the source: the window was written again long ago."""
-        from kstreams_assets.upkeep import copy as copying
-
         real = copying.copy_file
         old = _data_files(stock.warehouse.root)  # type: ignore[arg-type]
         done: list[object] = []
@@ -464,3 +468,109 @@ def _make_older(to: Path, hours: int) -> None:
     for path in to.rglob("*"):
         if path.is_file():
             os.utime(path, (at, at))
+
+
+@pytest.mark.store
+class TestInAStore:
+    """A copy in an object store, from folders and back."""
+
+    def test_there_and_back(self, stock: Stock, store: ObjectPath, tmp_path: Path) -> None:
+        first = copy_warehouse(stock.warehouse, store)
+        assert first.lacking == ()
+        assert _seen(store, stock) == seen(stock.warehouse, stock.application)
+        assert copy_warehouse(stock.warehouse, store).files == 0
+        stock.grow([3])
+        stock.back_up(1, value=b"new")
+        assert 0 < copy_warehouse(stock.warehouse, store).files < first.files
+        forget(store)
+        assert _seen(store, stock) == seen(stock.warehouse, stock.application)
+        back = tmp_path / "back"
+        assert copy_warehouse(Warehouse(store), back).lacking == ()
+        assert _seen(back, stock) == seen(stock.warehouse, stock.application)
+        other = store / "other"
+        with pytest.raises(ConfigurationError, match="one lies in the other"):
+            copy_warehouse(Warehouse(store), other)
+        beside = store.parent / "beside"
+        assert copy_warehouse(Warehouse(store), beside).lacking == ()
+        assert _seen(beside, stock) == seen(stock.warehouse, stock.application)
+        promote(beside)
+        promoted = Stock(beside)
+        promoted.grow([4])
+        assert len(json.loads(seen(promoted.warehouse, stock.application))[0]) == 5
+
+    def test_read_with_credentials_that_only_read(
+        self,
+        stock: Stock,
+        store: ObjectPath,
+        seaweed: SeaweedFS,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        copy_warehouse(stock.warehouse, store)
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", seaweed.reader[0])
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", seaweed.reader[1])
+        forget(store)
+        reading = Warehouse.at(store, notes_in=str(tmp_path / "notes"))
+        assert seen(reading, stock.application) == seen(stock.warehouse, stock.application)
+        with warehouse_lock(reading.lock_file("restore"), purpose="restore", wait_s=0):
+            assert RestoresTable(reading).all("shop") == []
+        with pytest.raises(WarehouseError, match="denies"):
+            copy_warehouse(stock.warehouse, store.parent / "elsewhere")
+
+    def test_large_files_piece_by_piece(self, store: ObjectPath, tmp_path: Path) -> None:
+        stock = Stock(tmp_path / "large", partitions=1)
+        stock.back_up(0, value=os.urandom(200_000))
+        (file,) = _data_files(tmp_path / "large")
+        assert file.stat().st_size > 2 * 8 * 1024**2
+        _flip(file)
+        (lacking,) = copy_warehouse(stock.warehouse, store).lacking
+        name = str(file.relative_to(tmp_path / "large"))
+        assert lacking.file in name
+        assert not (store / name).exists()
+        _flip(file)
+        assert copy_warehouse(stock.warehouse, store).lacking == ()
+        assert file_digest(store / name) == file_digest(file)
+
+    def test_two_runs_at_once(
+        self, stock: Stock, store: ObjectPath, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Whoever comes second says so, and does not put an older state in place of a newer."""
+        copy_warehouse(stock.warehouse, store)
+        stock.grow([3])
+        real = copying.copy_file
+        done: list[object] = []
+
+        def overtaken(*args: object, **options: object) -> None:
+            real(*args, **options)  # type: ignore[arg-type]
+            if not done:
+                done.append(1)
+                stock.grow([4])
+                copy_warehouse(stock.warehouse, store)
+
+        monkeypatch.setattr(copying, "copy_file", overtaken)
+        monkeypatch.setattr(copying, "_STORE_THREADS", 1)
+        with pytest.raises(WarehouseError, match="another run of kstreams-assets copy"):
+            copy_warehouse(stock.warehouse, store)
+        assert _seen(store, stock) == seen(stock.warehouse, stock.application)
+
+
+class TestPoints:
+    def test_only_what_a_point_needs(self, stock: Stock, to: Path) -> None:
+        copy_warehouse(stock.warehouse, to, points=["point-0001"])
+        assert [file.name[:4] for file in _data_files(to)] == ["0000", "0000", "0001", "0001"]
+        told = {one[0]: one[1] for one in json.loads(_seen(to, stock))[0]}
+        source = {one[0]: one[1] for one in json.loads(seen(stock.warehouse, stock.application))[0]}
+        assert told["point-0001"] == source["point-0001"]
+        assert told["point-0000"] == source["point-0000"]
+        assert told["point-0002"] != source["point-0002"]
+        with pytest.raises(ConfigurationError, match="holds only what recovery points point-0001"):
+            promote(to)
+        copy_warehouse(stock.warehouse, to, points=["point-0000"])
+        assert len(_data_files(to)) == 4
+        copy_warehouse(stock.warehouse, to)
+        assert _seen(to, stock) == seen(stock.warehouse, stock.application)
+        promote(to)
+
+    def test_there_is_no_such_point(self, stock: Stock, to: Path) -> None:
+        with pytest.raises(RecoveryPointNotFoundError, match="point-9"):
+            copy_warehouse(stock.warehouse, to, points=["point-9"])
