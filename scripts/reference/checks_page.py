@@ -29,8 +29,8 @@ _GAPS = {
     GapCause.UNEXPLAINED: "Kafka shows committed records that the backup does not hold.",
     GapCause.NOT_EXAMINED: "The log could not be looked at after the records were read (see"
     " `backup.scan_stall_seconds`); the next run looks again, and reads no record twice.",
-    GapCause.FOLDED: "Earlier values of keys in a changelog, which `kstreams-assets expire` left out"
-    " when it put windows together that lie before a kept recovery point.",
+    GapCause.FOLDED: "Earlier values of keys in a changelog, which `kstreams-assets expire` left"
+    " out when it put windows together that lie before a kept recovery point.",
     GapCause.EXPIRED: "No kept recovery point needs them: `kstreams-assets expire` dropped them.",
 }
 

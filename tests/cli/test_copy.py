@@ -60,7 +60,7 @@ def test_what_is_damaged_is_named(program: Program, stock: Stock, tmp_path: Path
     bad = min(records.glob("*/*.parquet"), key=lambda file: file.name)
     bad.write_bytes(bad.read_bytes()[:-1] + b"?")
     to = tmp_path / "copy"
-    done = program("copy", "--warehouse", stock.warehouse.root, "--to", to)
+    done = program("copy", "--warehouse", str(stock.warehouse.root), "--to", to)
     assert done.exit_code == 1
     assert "LACKING window w0000, t-0: file records/shop/" in done.err
 
@@ -68,11 +68,11 @@ def test_what_is_damaged_is_named(program: Program, stock: Stock, tmp_path: Path
 def test_promoted(program: Program, stock: Stock, tmp_path: Path) -> None:
     to = tmp_path / "copy"
     assert program("copy", "--promote", "--to", to).exit_code == 2
-    assert program("copy", "--warehouse", stock.warehouse.root, "--to", to).exit_code == 0
+    assert program("copy", "--warehouse", str(stock.warehouse.root), "--to", to).exit_code == 0
     done = program("copy", "--promote", "--to", to)
     assert done.exit_code == 0
     assert f"{to} is a warehouse now" in done.out
-    refused = program("copy", "--warehouse", stock.warehouse.root, "--to", to)
+    refused = program("copy", "--warehouse", str(stock.warehouse.root), "--to", to)
     assert refused.exit_code == 2
     assert "is a warehouse of its own" in refused.err
 
