@@ -48,8 +48,12 @@ _PROPERTIES: Final = {
     "delta.checkpointInterval": "20",
     "delta.logRetentionDuration": "interval 1 hours",
     "delta.deletedFileRetentionDuration": f"interval {_REPLACED_HOURS} hours",
+    "delta.dataSkippingStatsColumns": "partition,offset,timestamp_ms",
+    "delta.checkpoint.writeStatsAsStruct": "true",
+    "delta.checkpoint.writeStatsAsJson": "false",
 }
-"""A follower commits every few seconds: a long log would make each look at the table slow."""
+"""A follower commits every few seconds: a long log would make each look at the table slow. So would
+checkpoints with what is known of each file as JSON, of which there are hundreds of thousands."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -361,10 +365,7 @@ class Comparison:
         self.bad: dict[str, tuple[int, str]] = {}
         """By path, the span's row and what is wrong with the file."""
         if rows.num_rows:
-            numbered = rows.select(COLUMNS).append_column("row", pa.array(np.arange(rows.num_rows)))
-            self._problems, self._files = _counts(numbered, actions), _stored(numbered, actions)
-            for row, problem in _names(numbered, self._files):
-                self._problems.setdefault(row, problem)
+            self._problems, self._files = _compared(rows, actions)
         if earlier is not None and self._files.num_rows:
             bad = self._files.filter(one_of("path", earlier.bad))
             for file in bad.to_pylist():
@@ -412,12 +413,70 @@ class Comparison:
         return DamagedSpans(s for s in found if topics is None or s.topic in topics)
 
 
-def _counts(rows: pa.Table, actions: pa.Table) -> dict[int, str]:
+def _compared(rows: pa.Table, actions: pa.Table) -> tuple[dict[int, str], pa.Table]:
+    """What is wrong with spans, by number of their row, and columns `row, path, size` of each file.
+
+    The size is that which its backup noted, else the log's. Files come by path, the highest first.
+    """
+    # Windows, topics and paths are long and come by the million: they are compared by numbers.
+    span, span_of_file = _numbered_spans(rows, actions)
+    noted, paths = _noted(rows)
+    files = pa.table(
+        {
+            "span": span_of_file,
+            "path": actions["path"],
+            "file": pc.call_function("index_in", [actions["path"]], pc.SetLookupOptions(paths)),
+            "size_bytes": actions["size_bytes"],
+        }
+    )
+    numbered = pa.table({"span": span, "row": pa.array(np.arange(rows.num_rows))})
+    stored = files.join(numbered, "span", join_type="inner")
+    problems = _counts(
+        numbered.append_column("records", rows["records"])
+        .append_column("first_offset", rows["first_offset"])
+        .append_column("last_offset", rows["last_offset"]),
+        actions.select(["file_records", "first", "last"]).append_column("span", span_of_file),
+    )
+    for row, problem in _names(noted, paths, stored):
+        problems.setdefault(row, problem)
+    sized = stored.join(noted.select(["file", "size"]), "file", join_type="left outer")
+    size = pc.coalesce(sized["size"], sized["size_bytes"])  # pyright: ignore[reportAttributeAccessIssue]
+    looked_at = pa.table({"row": sized["row"], "path": sized["path"], "size": size})
+    return problems, looked_at.sort_by([("path", "descending")])
+
+
+def _numbered_spans(rows: pa.Table, actions: pa.Table) -> tuple[pa.Array, pa.Array]:
+    """A number for the span of each row, and for the span of each file; null where no row has it.
+
+    A span is a window, topic and partition.
+    """
+    width = pc.max(rows["partition"]).as_py() + 1
+    mine = theirs = pa.scalar(0, pa.int64())
+    for name in ("window", "topic"):
+        distinct = rows[name].unique()
+        known = pc.SetLookupOptions(distinct)
+        mine, theirs = (
+            pc.add(
+                pc.multiply(code, len(distinct)),
+                pc.call_function("index_in", [table[name]], known).cast(pa.int64()),
+            )
+            for code, table in ((mine, rows), (theirs, actions))
+        )
+    there = pc.if_else(
+        pc.less(actions["partition"], width), actions["partition"], pa.scalar(None, pa.int32())
+    )
+    return tuple(
+        pc.add(pc.multiply(code, width), partition.cast(pa.int64())).combine_chunks()
+        for code, partition in ((mine, rows["partition"]), (theirs, there))
+    )
+
+
+def _counts(rows: pa.Table, files: pa.Table) -> dict[int, str]:
     """Spans with other records than the ledger says, by number of their row."""
-    there = actions.group_by(_SPAN).aggregate(
+    there = files.group_by("span").aggregate(
         [("file_records", "sum"), ("first", "min"), ("last", "max")]
     )
-    joined = rows.drop_columns(["written"]).join(there, _SPAN, join_type="left outer")
+    joined = rows.join(there, "span", join_type="left outer")
     count = pc.field("file_records_sum")
     # A comparison with a null is null, and counts as no difference.
     differs = (
@@ -441,41 +500,34 @@ def _records(count: int, first: int | None, last: int | None) -> str:
     return f"{count:,} records" + ("" if first is None else f" ({first} to {last})")
 
 
-def _stored(rows: pa.Table, actions: pa.Table) -> pa.Table:
-    """Columns `row, path, size` of every file; the size as its backup noted it, else the log's."""
-    noted = _noted(rows).select(["path", "size"])
-    stored = actions.select([*_SPAN, "path", "size_bytes"]).join(
-        rows.select([*_SPAN, "row"]), _SPAN, join_type="inner"
-    )
-    sized = stored.join(noted, "path", join_type="left outer")
-    size = pc.coalesce(sized["size"], sized["size_bytes"])  # pyright: ignore[reportAttributeAccessIssue]
-    files = pa.table({"row": sized["row"], "path": sized["path"], "size": size})
-    return files.sort_by([("path", "descending")])
+def _noted(rows: pa.Table) -> tuple[pa.Table, pa.Array]:
+    """Columns `row, file, size` of the files that were written, as far as they were noted.
 
-
-def _noted(rows: pa.Table) -> pa.Table:
-    """Columns `row, path, size` of the files that were written, as far as they were noted."""
+    `file` is the number of its path among the paths that come with them.
+    """
     written = rows["written"].combine_chunks()
     files = written.flatten()
-    return pa.table(
+    encoded = files.field("path").dictionary_encode()
+    noted = pa.table(
         {
-            "row": rows["row"].combine_chunks().take(written.value_parent_indices()),
-            "path": files.field("path"),
+            "row": written.value_parent_indices().cast(pa.int64()),
+            "file": encoded.indices,
             "size": files.field("size"),
         }
     )
+    return noted, encoded.dictionary
 
 
-def _names(rows: pa.Table, stored: pa.Table) -> list[tuple[int, str]]:
+def _names(noted: pa.Table, paths: pa.Array, stored: pa.Table) -> list[tuple[int, str]]:
     """Other files than were written, with the number of their span's row."""
-    noted = _noted(rows)
-    lacking = noted.join(stored.select(["path"]), "path", join_type="left anti")
-    foreign = stored.filter(pc.field("row").isin(noted["row"].unique())).join(
-        noted.select(["path"]), "path", join_type="left anti"
-    )
+    found = np.zeros(len(paths), np.bool_)
+    found[stored["file"].drop_null().to_numpy()] = True
+    lacking = noted.filter(pa.array(~found[noted["file"].to_numpy()]))
+    foreign = stored.filter(pc.field("file").is_null())
+    foreign = foreign.filter(pc.field("row").isin(noted["row"].unique()))
     problems = [
-        (row["row"], f"its file {_name(row['path'])} is not in the records table any more")
-        for row in lacking.to_pylist()
+        (row, f"its file {_name(paths[file].as_py())} is not in the records table any more")
+        for row, file in zip(*(lacking[n].to_pylist() for n in ("row", "file")), strict=True)
     ]
     problems += [
         (row["row"], f"its file {_name(row['path'])} was not written by its backup")

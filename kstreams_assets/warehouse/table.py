@@ -582,7 +582,8 @@ class Table(Generic[R]):
     `grows_along` is a column without nulls whose values rise from one append to the next (a time,
     an id that sorts by time), so that files hold ranges of it and can be put together range by
     range. `statistics` are the columns by which readers skip files, `grows_along` among them.
-    `bulky` tables have rows by the million, hence larger row groups.
+    `bulky` tables have rows by the million, hence larger row groups and files; `narrow` ones, whose
+    readers want most rows and few columns, have larger row groups alone.
 
     A reader opens every file of an application, so what writers add bit by bit is put together as
     it grows: when `small_files` files of an application can be spared, its small neighbours become
@@ -596,6 +597,7 @@ class Table(Generic[R]):
     grows_along: str
     statistics: tuple[str, ...] = ()
     bulky: bool = False
+    narrow: bool = False
     small_files: int = 32
     kept: int | None = None
 
@@ -948,7 +950,7 @@ class Table(Generic[R]):
                 schema_mode="merge",
                 predicate=predicate,
                 commit_properties=properties,
-                writer_properties=_LARGE_ROW_GROUP if self.bulky else _ROW_GROUP,
+                writer_properties=_LARGE_ROW_GROUP if self.bulky or self.narrow else _ROW_GROUP,
             )
 
     def epoch_of(self, writer: Writer) -> int:
