@@ -7,12 +7,15 @@ themselves only columns that are needed where the log does not say enough. No JV
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from itertools import pairwise, repeat
+from pathlib import Path
+from typing import overload
 from urllib.parse import unquote
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from kstreams_assets.app.model import StreamsApplication, TopicRole
@@ -48,6 +51,7 @@ from kstreams_assets.warehouse.records import (
     SpanDamage,
     SpanFile,
     file_actions,
+    files_of_rows,
     payload_bytes,
 )
 from kstreams_assets.warehouse.spans import TopicFacts, Window
@@ -74,7 +78,7 @@ class Holding:
     do not match the ledger: then nothing else is counted.
     """
 
-    files: tuple[SpanFile, ...] = ()
+    files: Sequence[SpanFile] = ()
     records: int = 0
     bytes: int = 0
     saved_records: int = 0
@@ -205,12 +209,12 @@ class Contents:
         """As `files`, without a look at damage."""
         if not wanted.ranges:
             return []
-        low, high = wanted.ranges[0].start, wanted.ranges[-1].end
-        return [
-            found
-            for found in self._files.get(wanted.cut.life, ())
-            if found.file.first_offset < high and found.file.last_offset >= low
-        ]
+        files = self.log(wanted)
+        return [files.stored(index) for index in files.near(wanted.ranges).tolist()]
+
+    def log(self, wanted: WantedPartition) -> "PartitionFiles":
+        """All files of a partition in the life of its topic that a cut saw."""
+        return self._files.get(wanted.cut.life, _NO_FILES)
 
     def saved(
         self, point: RecoveryPoint, wanted: Iterable[WantedPartition]
@@ -268,7 +272,7 @@ class Contents:
         return facts.delete_retention_ms(self._topics)
 
     @cached_property
-    def _files(self) -> "Mapping[PartitionLife, list[StoredFile]]":
+    def _files(self) -> "Mapping[PartitionLife, PartitionFiles]":
         path = self._warehouse.records(self._application.application_id)
         columns = [*_SPAN, "topic_id", "records", "bytes", "written"]
         spans = self._ledger.span_rows(self._topics, columns=columns, increments=True)
@@ -349,90 +353,214 @@ class StoredFile:
         return self.bytes_per_record * self.file.records
 
 
+class PartitionFiles:
+    """The files of one partition in one life of its topic, in order of offsets, by the column.
+
+    There may be one for each of ten thousand windows: objects are made of those that are asked for.
+    """
+
+    def __init__(self, root: StorePath, windows: pa.Array, rows: pa.Table) -> None:
+        self._root, self._windows = root, windows
+        self._rows = rows
+        self.first: _Offsets = rows["first"].to_numpy()
+        self.last: _Offsets = rows["last"].to_numpy()
+        self.records: _Offsets = rows["file_records"].to_numpy()
+        self.bytes_per_record = rows["bytes"].to_numpy() / np.maximum(
+            rows["span_records"].to_numpy(), 1
+        )
+        self.may_be_odd = pc.fill_null(pc.less_equal(rows["earliest"], 0), True).to_numpy()
+
+    def near(self, ranges: Sequence[OffsetRange]) -> _Offsets:
+        """Numbers of the files that may hold offsets of these ranges, which are in order."""
+        if not ranges:
+            return _NONE
+        return np.flatnonzero((self.first < ranges[-1].end) & (self.last >= ranges[0].start))
+
+    def span_file(self, number: int) -> SpanFile:
+        """A file by its number."""
+        row = self._rows.slice(number, 1).to_pylist()[0]
+        return _span_file(self._root, *(row[name] for name in _OF_FILE))
+
+    def span_files(self, numbers: _Offsets) -> Iterator[SpanFile]:
+        """Files by their numbers."""
+        rows = self._rows.select(_OF_FILE).take(pa.array(numbers))
+        columns = (column.to_pylist() for column in rows.columns)
+        return map(_span_file, repeat(self._root), *columns)
+
+    def stored(self, number: int) -> StoredFile:
+        """The same, with what the ledger notes of it."""
+        return StoredFile(
+            file=self.span_file(number),
+            window=self._windows[self._rows["window"][number].as_py()].as_py(),
+            bytes_per_record=float(self.bytes_per_record[number]),
+            may_be_odd=bool(self.may_be_odd[number]),
+        )
+
+    def window_keys(self, numbers: _Offsets) -> frozenset[str]:
+        """Keys of the windows that files are of."""
+        codes = np.unique(self._rows["window"].to_numpy()[numbers])
+        return frozenset(self._windows.take(pa.array(codes)).to_pylist())
+
+
+_OF_FILE = ["path", "file_records", "first", "last", "size", "records", "digest"]
+
+
+def _span_file(
+    root: StorePath,
+    path: str,
+    count: int,
+    first: int,
+    last: int,
+    size: int | None,
+    records: int,
+    digest: str,
+) -> SpanFile:
+    written = None if size is None else WrittenFile(path, size, records, digest)
+    return SpanFile(root / unquote(path), count, first, last, written)
+
+
+class FileList(Sequence[SpanFile]):
+    """Some files of a partition, which are made when they are looked at.
+
+    Equal to any sequence of the same files.
+    """
+
+    __slots__ = ("_files", "_numbers")
+
+    def __init__(self, files: PartitionFiles, numbers: _Offsets) -> None:
+        self._files, self._numbers = files, numbers
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    @overload
+    def __getitem__(self, index: int) -> SpanFile: ...
+    @overload
+    def __getitem__(self, index: slice) -> "FileList": ...
+    def __getitem__(self, index: int | slice) -> "SpanFile | FileList":
+        if isinstance(index, slice):
+            return FileList(self._files, self._numbers[index])
+        return self._files.span_file(int(self._numbers[index]))
+
+    def __iter__(self) -> Iterator[SpanFile]:
+        return self._files.span_files(self._numbers)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Sequence):
+            return NotImplemented
+        return len(self) == len(other) and all(a == b for a, b in zip(self, other, strict=True))
+
+    def __hash__(self) -> int:
+        return hash(tuple(self))
+
+    def __repr__(self) -> str:
+        return f"FileList({len(self)})"
+
+
 def _counted(contents: Contents, wanted: WantedPartition, saved: pa.Table) -> _Counted:
     damaged = contents.damaged(wanted)
     if damaged or not wanted.ranges:
         return _Counted(Holding(damaged=damaged), saved.slice(0, 0))
     saved = _inside(saved, wanted.ranges)
     offsets = saved["offset"].to_numpy()
-    found = [_Count(file, wanted.ranges, offsets) for file in contents.stored_files(wanted)]
-    used = [count for count in found if count.records]
-    twice = np.concatenate([_NONE, *(count.saved_too for count in used)])
-    saved = saved.filter(pa.array(~np.isin(offsets, twice)))
+    files = contents.log(wanted)
+    numbers = files.near(wanted.ranges)
+    first, last = files.first[numbers], files.last[numbers]
+    low, high = (np.searchsorted(offsets, edges) for edges in (first, last + 1))
+    whole = RangeSet(wanted.ranges).cover(first, last + 1)
+    opened = np.flatnonzero(~whole | (low < high) | files.may_be_odd[numbers])
+    records = files.records[numbers].copy()
+    odd, twice = 0, [_NONE]
+    for index in opened.tolist():
+        count = _Count(files.stored(int(numbers[index])), wanted.ranges, offsets)
+        records[index] = count.records
+        if count.records:
+            odd += count.odd_timestamps
+            twice.append(count.saved_too)
+    used = records > 0
+    saved = saved.filter(pa.array(~np.isin(offsets, np.concatenate(twice))))
+    payload = float((files.bytes_per_record[numbers] * records).sum())
     return _Counted(
         Holding(
-            files=tuple(count.stored.file for count in used),
-            records=sum(count.records for count in used) + saved.num_rows,
-            bytes=round(sum(c.stored.bytes_per_record * c.records for c in used))
-            + int(payload_bytes(saved).sum()),
+            files=FileList(files, numbers[used]),
+            records=int(records.sum()) + saved.num_rows,
+            bytes=round(payload) + int(payload_bytes(saved).sum()),
             saved_records=saved.num_rows,
-            odd_timestamps=sum(count.odd_timestamps for count in used) + _odd(saved),
+            odd_timestamps=odd + _odd(saved),
             lost=contents.missing(wanted).size,
-            windows=frozenset(count.stored.window for count in used),
+            windows=files.window_keys(numbers[used]),
         ),
         saved,
     )
 
 
 class _Count:
-    """Records of one file inside the ranges; the file is opened only where it must be."""
+    """Records of one file inside the ranges."""
 
     def __init__(
         self, stored: StoredFile, ranges: Sequence[OffsetRange], saved_offsets: _Offsets
     ) -> None:
-        self.stored, file = stored, stored.file
-        whole = RangeSet(ranges).covers(file.first_offset, file.last_offset + 1)
+        file = stored.file
         first, last = np.searchsorted(saved_offsets, [file.first_offset, file.last_offset + 1])
         near = saved_offsets[first:last]
-        self.records, self.odd_timestamps, self.saved_too = file.records, 0, _NONE
-        if whole and not len(near) and not stored.may_be_odd:
-            return
         columns = ["offset", "timestamp_ms"] if stored.may_be_odd else ["offset"]
         with storage_failures(file.path):
             parquet = pq.ParquetFile(readable(file.path), page_checksum_verification=True)
             rows = _inside(parquet.read(columns=columns), ranges)
         self.records = rows.num_rows
         self.saved_too = near[np.isin(near, rows["offset"].to_numpy())]
-        if stored.may_be_odd:
-            self.odd_timestamps = _odd(rows)
+        self.odd_timestamps = _odd(rows) if stored.may_be_odd else 0
 
 
 def _files_by_life(
     path: StorePath, spans: pa.Table, files: pa.Table
-) -> dict[PartitionLife, list[StoredFile]]:
-    """Files in order of offsets. Those of windows that are not in the ledger do not count."""
+) -> dict[PartitionLife, PartitionFiles]:
+    """Files of each partition. Those of windows that are not in the ledger do not count."""
     if files.num_rows == 0 or spans.num_rows == 0:
         return {}
-    written = {
-        file["path"]: WrittenFile(**file)
-        for file in spans["written"].combine_chunks().flatten().to_pylist()
-    }
-    known = spans.drop_columns(["written"])
-    files = files.join(known, _SPAN, join_type="inner").sort_by(
-        [("topic", "ascending"), ("partition", "ascending"), ("first", "ascending")]
+    found = files_of_rows(spans, files)
+    if found.num_rows == 0:
+        return {}
+    spans = spans.drop_columns("written").combine_chunks()
+    windows = spans["window"].combine_chunks().dictionary_encode()
+    row = found["row"].to_numpy()
+    lives = _encoded(spans["topic"]), spans["partition"].to_numpy(), _encoded(spans["topic_id"])
+    life = np.zeros(spans.num_rows, np.int64)
+    for code in lives:
+        life = life * (int(code.max()) + 1) + code
+    life = life[row]
+    order = np.lexsort((found["first"].to_numpy(), life))
+    row, at = row[order], pa.array(order)
+    table = pa.table(
+        {
+            "window": windows.indices.take(pa.array(row)),
+            **{n: found[n].take(at) for n in (*_OF_FILE, "earliest")},
+            "span_records": spans["records"].take(pa.array(row)),
+            "bytes": spans["bytes"].take(pa.array(row)),
+        }
     )
-    by_life: dict[PartitionLife, list[StoredFile]] = {}
-    for row in files.to_pylist():
-        life = (row["topic"], row["partition"], row["topic_id"])
-        by_life.setdefault(life, []).append(_stored_file(path, row, written.get(row["path"])))
+    parents = pa.array([key.partition(INCREMENT)[0] for key in windows.dictionary.to_pylist()])
+    edges = [0, *(np.flatnonzero(np.diff(life[order])) + 1).tolist(), len(order)]
+    by_life = {}
+    for begin, end in pairwise(edges):
+        one = (spans[name][int(row[begin])].as_py() for name in ("topic", "partition", "topic_id"))
+        by_life[tuple(one)] = PartitionFiles(path, parents, table.slice(begin, end - begin))
     return by_life
 
 
-def _stored_file(
-    path: StorePath, row: Mapping[str, Any], written: WrittenFile | None
-) -> StoredFile:
-    return StoredFile(
-        file=SpanFile(
-            path=path / unquote(row["path"]),
-            records=row["file_records"],
-            first_offset=row["first"],
-            last_offset=row["last"],
-            written=written,
-        ),
-        window=row["window"].partition(INCREMENT)[0],
-        bytes_per_record=row["bytes"] / max(row["records"], 1),
-        may_be_odd=row["earliest"] is None or row["earliest"] <= 0,
-    )
+def _encoded(column: pa.ChunkedArray) -> _Offsets:
+    return column.combine_chunks().dictionary_encode().indices.to_numpy().astype(np.int64)
+
+
+_NO_FILES = PartitionFiles(
+    Path(),
+    pa.array([], pa.string()),
+    pa.schema(
+        [("window", pa.int32()), ("path", pa.string()), ("digest", pa.string())]
+        + [(name, pa.int64()) for name in ("file_records", "first", "last", "size", "records")]
+        + [(name, pa.int64()) for name in ("earliest", "span_records", "bytes")]
+    ).empty_table(),
+)
 
 
 def _inside(rows: pa.Table, ranges: Sequence[OffsetRange]) -> pa.Table:

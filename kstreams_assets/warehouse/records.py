@@ -262,8 +262,11 @@ COLUMNS = [
 
 _SPAN = ["window", "topic", "partition"]
 _FILES_AT_ONCE: Final = 500
-_NO_FILES: Final = pa.table({"row": pa.array([], pa.int64()), "path": [], "size": []})
+_NO_FILES: Final = pa.schema(
+    [("row", pa.int64()), ("path", pa.string()), ("size", pa.int64())]
+).empty_table()
 
+_Numbers = npt.NDArray[np.int64]
 _Life = tuple[str, int, str]
 """Topic, partition, topic id."""
 
@@ -420,63 +423,123 @@ def _compared(rows: pa.Table, actions: pa.Table) -> tuple[dict[int, str], pa.Tab
     """
     # Windows, topics and paths are long and come by the million: they are compared by numbers.
     span, span_of_file = _numbered_spans(rows, actions)
-    noted, paths = _noted(rows)
-    files = pa.table(
-        {
-            "span": span_of_file,
-            "path": actions["path"],
-            "file": pc.call_function("index_in", [actions["path"]], pc.SetLookupOptions(paths)),
-            "size_bytes": actions["size_bytes"],
-        }
-    )
-    numbered = pa.table({"span": span, "row": pa.array(np.arange(rows.num_rows))})
-    stored = files.join(numbered, "span", join_type="inner")
-    problems = _counts(
-        numbered.append_column("records", rows["records"])
-        .append_column("first_offset", rows["first_offset"])
-        .append_column("last_offset", rows["last_offset"]),
-        actions.select(["file_records", "first", "last"]).append_column("span", span_of_file),
-    )
-    for row, problem in _names(noted, paths, stored):
+    row_of_file = _positions(span_of_file, span)
+    known = row_of_file >= 0
+    if not known.all():
+        actions = actions.filter(pa.array(known))
+        row_of_file, span_of_file = row_of_file[known], span_of_file[known]
+    first = _positions(span, span_of_file)
+    problems = _counts(rows, span, first, actions, span_of_file, row_of_file)
+    noted = _noted(rows)
+    file = _same_files(noted["path"], first[noted["row"].to_numpy()], actions["path"])
+    for row, problem in _names(noted, file, actions["path"], row_of_file):
         problems.setdefault(row, problem)
-    sized = stored.join(noted.select(["file", "size"]), "file", join_type="left outer")
-    size = pc.coalesce(sized["size"], sized["size_bytes"])  # pyright: ignore[reportAttributeAccessIssue]
-    looked_at = pa.table({"row": sized["row"], "path": sized["path"], "size": size})
-    return problems, looked_at.sort_by([("path", "descending")])
+    there = file >= 0
+    unnoted = np.ones(len(row_of_file), np.bool_)
+    unnoted[file[there]] = False
+    log = actions.filter(pa.array(unnoted))
+    unnoted_files = pa.table(
+        [pa.array(row_of_file[unnoted]), log["path"], log["size_bytes"]], names=_NO_FILES.column_names
+    )
+    files = pa.concat_tables([noted if there.all() else noted.filter(pa.array(there)), unnoted_files])
+    return problems, files.sort_by([("path", "descending")])
 
 
-def _numbered_spans(rows: pa.Table, actions: pa.Table) -> tuple[pa.Array, pa.Array]:
-    """A number for the span of each row, and for the span of each file; null where no row has it.
+def files_of_rows(rows: pa.Table, actions: pa.Table) -> pa.Table:
+    """The files of the spans that rows of the ledger are of, one row each.
+
+    Columns of `actions` (see `file_actions`), `row` (the position of the span's row) and `size,
+    records, digest` as its backup noted them; null where it did not.
+    """
+    span, span_of_file = _numbered_spans(rows, actions)
+    row_of_file = _positions(span_of_file, span)
+    known = row_of_file >= 0
+    if not known.all():
+        actions = actions.filter(pa.array(known))
+        row_of_file, span_of_file = row_of_file[known], span_of_file[known]
+    noted = _noted(rows, "path", "size", "records", "digest")
+    first = _positions(span, span_of_file)[noted["row"].to_numpy()]
+    file = _same_files(noted["path"], first, actions["path"])
+    position = np.full(actions.num_rows, -1, np.int64)
+    position[file[file >= 0]] = np.flatnonzero(file >= 0)
+    at = pa.array(position, mask=position < 0)
+    found = actions.append_column("row", pa.array(row_of_file))
+    for name in ("size", "records", "digest"):
+        found = found.append_column(name, noted[name].take(at))
+    return found
+
+
+def _numbered_spans(rows: pa.Table, actions: pa.Table) -> tuple[_Numbers, _Numbers]:
+    """A number for the span of each row, and for the span of each file; -1 where no row has it.
 
     A span is a window, topic and partition.
     """
     width = pc.max(rows["partition"]).as_py() + 1
-    mine = theirs = pa.scalar(0, pa.int64())
+    partitions = actions["partition"].to_numpy().astype(np.int64)
+    mine, theirs = np.zeros(rows.num_rows, np.int64), np.zeros(actions.num_rows, np.int64)
+    known = partitions < width
     for name in ("window", "topic"):
         distinct = rows[name].unique()
-        known = pc.SetLookupOptions(distinct)
-        mine, theirs = (
-            pc.add(
-                pc.multiply(code, len(distinct)),
-                pc.call_function("index_in", [table[name]], known).cast(pa.int64()),
-            )
-            for code, table in ((mine, rows), (theirs, actions))
+        code, code_of_file = (
+            _numbers(pc.index_in(table[name], distinct), -1) for table in (rows, actions)
         )
-    there = pc.if_else(
-        pc.less(actions["partition"], width), actions["partition"], pa.scalar(None, pa.int32())
-    )
-    return tuple(
-        pc.add(pc.multiply(code, width), partition.cast(pa.int64())).combine_chunks()
-        for code, partition in ((mine, rows["partition"]), (theirs, there))
-    )
+        mine, theirs = mine * len(distinct) + code, theirs * len(distinct) + code_of_file
+        known &= code_of_file >= 0
+    mine = mine * width + rows["partition"].to_numpy()
+    return mine, np.where(known, theirs * width + partitions, -1)
 
 
-def _counts(rows: pa.Table, files: pa.Table) -> dict[int, str]:
-    """Spans with other records than the ledger says, by number of their row."""
-    there = files.group_by("span").aggregate(
-        [("file_records", "sum"), ("first", "min"), ("last", "max")]
-    )
-    joined = rows.join(there, "span", join_type="left outer")
+def _positions(wanted: _Numbers, values: _Numbers) -> _Numbers:
+    """Where each wanted number first stands among the values, -1 where it does not."""
+    return _numbers(pc.index_in(pa.array(wanted), pa.array(values)), -1)
+
+
+def _same_files(
+    noted: pa.ChunkedArray, first: _Numbers, there: pa.ChunkedArray
+) -> _Numbers:
+    """Of each path that was noted, the position among those that are there; -1 where it is not.
+
+    `first` is that of the first file of its span, or -1.
+    """
+    if len(there) == 0:
+        return first
+    # Most spans have one file: then there is no need to look for its path among all others.
+    guess = there.take(pa.array(np.maximum(first, 0)))
+    is_same = pc.fill_null(pc.equal(noted, guess), False).to_numpy() & (first >= 0)
+    others = np.flatnonzero(~is_same)
+    found = first.copy()
+    if len(others):
+        left = noted.take(pa.array(others))
+        found[others] = _numbers(pc.index_in(left, there), -1)
+    return found
+
+
+def _counts(
+    rows: pa.Table,
+    span: _Numbers,
+    first: _Numbers,
+    actions: pa.Table,
+    span_of_file: _Numbers,
+    row_of_file: _Numbers,
+) -> dict[int, str]:
+    """Spans with other records than the ledger says, by number of their row.
+
+    `first` is the position of the first file of each row's span, or -1.
+    """
+    there = actions.select(["file_records", "first", "last"])
+    if (first[row_of_file] != np.arange(len(row_of_file))).any():
+        there = (
+            there.append_column("span", pa.array(span_of_file))
+            .group_by("span")
+            .aggregate([("file_records", "sum"), ("first", "min"), ("last", "max")])
+        )
+        first = _positions(span, there["span"].to_numpy())
+        there = there.drop_columns("span")
+    at = pa.array(first, mask=first < 0)
+    joined = there.take(at).rename_columns(["file_records_sum", "first_min", "last_max"])
+    for name in ("records", "first_offset", "last_offset"):
+        joined = joined.append_column(name, rows[name])
+    joined = joined.append_column("row", pa.array(np.arange(rows.num_rows)))
     count = pc.field("file_records_sum")
     # A comparison with a null is null, and counts as no difference.
     differs = (
@@ -500,40 +563,36 @@ def _records(count: int, first: int | None, last: int | None) -> str:
     return f"{count:,} records" + ("" if first is None else f" ({first} to {last})")
 
 
-def _noted(rows: pa.Table) -> tuple[pa.Table, pa.Array]:
-    """Columns `row, file, size` of the files that were written, as far as they were noted.
+def _noted(rows: pa.Table, *names: str) -> pa.Table:
+    """Of the files that were written, as far as they were noted: `row`, and these columns."""
+    names = names or ("path", "size")
+    kinds = {field.name: field.type for field in rows.schema.field("written").type.value_type}
+    schema = pa.schema([("row", pa.int64()), *((name, kinds[name]) for name in names)])
+    parts, begin = [schema.empty_table()], 0
+    for written in rows["written"].chunks:
+        files = written.flatten()
+        row = written.value_parent_indices().to_numpy().astype(np.int64) + begin
+        columns = [pa.array(row), *(files.field(name) for name in names)]
+        parts.append(pa.Table.from_arrays(columns, schema=schema))
+        begin += len(written)
+    return pa.concat_tables(parts)
 
-    `file` is the number of its path among the paths that come with them.
+
+def _names(
+    noted: pa.Table, file: _Numbers, paths: pa.ChunkedArray, row_of_file: _Numbers
+) -> Iterator[tuple[int, str]]:
+    """Other files than were written, with the number of their span's row.
+
+    `file` says of each that was noted which of those that are there it is.
     """
-    written = rows["written"].combine_chunks()
-    files = written.flatten()
-    encoded = files.field("path").dictionary_encode()
-    noted = pa.table(
-        {
-            "row": written.value_parent_indices().cast(pa.int64()),
-            "file": encoded.indices,
-            "size": files.field("size"),
-        }
-    )
-    return noted, encoded.dictionary
-
-
-def _names(noted: pa.Table, paths: pa.Array, stored: pa.Table) -> list[tuple[int, str]]:
-    """Other files than were written, with the number of their span's row."""
-    found = np.zeros(len(paths), np.bool_)
-    found[stored["file"].drop_null().to_numpy()] = True
-    lacking = noted.filter(pa.array(~found[noted["file"].to_numpy()]))
-    foreign = stored.filter(pc.field("file").is_null())
-    foreign = foreign.filter(pc.field("row").isin(noted["row"].unique()))
-    problems = [
-        (row, f"its file {_name(paths[file].as_py())} is not in the records table any more")
-        for row, file in zip(*(lacking[n].to_pylist() for n in ("row", "file")), strict=True)
-    ]
-    problems += [
-        (row["row"], f"its file {_name(row['path'])} was not written by its backup")
-        for row in foreign.to_pylist()
-    ]
-    return problems
+    for row in noted.filter(pa.array(file < 0)).to_pylist():
+        yield row["row"], f"its file {_name(row['path'])} is not in the records table any more"
+    foreign = np.ones(len(row_of_file), np.bool_)
+    foreign[file[file >= 0]] = False
+    foreign &= np.isin(row_of_file, noted["row"].to_numpy())
+    for index in np.flatnonzero(foreign).tolist():
+        problem = f"its file {_name(paths[index].as_py())} was not written by its backup"
+        yield int(row_of_file[index]), problem
 
 
 def _name(path: str) -> str:
