@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -37,9 +37,10 @@ from kstreams_assets.warehouse.point import (
     new_point_id,
 )
 from kstreams_assets.warehouse.points import RecoveryPointTable, SavedRecordsTable, SavedTail
-from kstreams_assets.warehouse.records import PARTITIONED_BY, RECORDS, ensure_records
+from kstreams_assets.warehouse.records import PARTITIONED_BY, ensure_records
 from kstreams_assets.warehouse.rows import rows_of
-from kstreams_assets.warehouse.spans import GapCause, TopicFacts, Window
+from kstreams_assets.warehouse.spans import GapCause, Window
+from kstreams_assets.warehouse.table import Table
 from spark_resources.data_files import FILE
 
 APPLICATION: Final = "simulated"
@@ -127,7 +128,7 @@ class Simulation:
             rows = pa.concat_tables(waiting)
             is_last = lot.stop == self.shape.windows
             if rows.num_rows >= _LEDGER_ROWS or is_last:
-                _put(ledger, rows, "window_start_ms")
+                _put(ledger, rows)
                 waiting = []
         table = ensure_records(records)
         table.create_checkpoint()
@@ -215,9 +216,13 @@ class Simulation:
             "run_id": pa.array([f"run-{number:06d}" for number in files.windows]),
             "recorded_at_ms": pa.array(starts_ms + _HOUR_MS + 60_000),
             "ledger_version": pa.array(windows),
-            "written": pa.ListArray.from_arrays(pa.array(np.arange(count + 1), pa.int32()), written),
+            "written": pa.ListArray.from_arrays(
+                pa.array(np.arange(count + 1), pa.int32()), written
+            ),
         }
-        return pa.table([columns[name].cast(schema.field(name).type) for name in schema.names], schema)
+        return pa.table(
+            [columns[name].cast(schema.field(name).type) for name in schema.names], schema
+        )
 
     def closing_id(self, number: int) -> str:
         """The id of the point that ends a window."""
@@ -249,8 +254,10 @@ class Simulation:
             "replication_factor": pa.array(np.full(count * size, 3), pa.int32()),
             "configs": pa.array([configs] * (count * size), schema.field("configs").type),
         }
-        rows = pa.table([columns[name].cast(schema.field(name).type) for name in schema.names], schema)
-        _put(TopicFactsTable(self.warehouse, APPLICATION)._table, rows, "window_end_ms")  # noqa: SLF001
+        rows = pa.table(
+            [columns[name].cast(schema.field(name).type) for name in schema.names], schema
+        )
+        _put(TopicFactsTable(self.warehouse, APPLICATION)._table, rows)  # noqa: SLF001
 
     # points
 
@@ -356,7 +363,9 @@ class _Files:
         tails = random.bytes(6 * count).hex()
         digests = random.bytes(32 * count).hex()
         sizes = random.integers(5_000, 9_000, count).tolist()
-        found = cls([], [], [], [], [], [], {n: simulation.window(n).key for n in lot}, simulation.first_ms)
+        found = cls(
+            [], [], [], [], [], [], {n: simulation.window(n).key for n in lot}, simulation.first_ms
+        )
         index = 0
         for number in lot:
             window = simulation.window(number)
@@ -367,7 +376,9 @@ class _Files:
             is_real = number >= shape.windows - _FEW
             for code, (name, role) in enumerate(TOPICS.items()):
                 for partition in range(shape.partitions):
-                    path = f"{folder}/{name}-{partition}-{tails[12 * index : 12 * index + 12]}.parquet"
+                    path = (
+                        f"{folder}/{name}-{partition}-{tails[12 * index : 12 * index + 12]}.parquet"
+                    )
                     size, digest = sizes[index], digests[64 * index : 64 * index + 64]
                     if is_real:
                         content = _content(number, partition, role, window.start_ms)
@@ -442,7 +453,7 @@ def _content(number: int, partition: int, role: TopicRole, start_ms: int) -> byt
     return sink.getvalue()
 
 
-def _put(table: "Table[Any]", rows: pa.Table, along: str) -> None:  # noqa: F821
+def _put(table: Table[Any], rows: pa.Table) -> None:
     """Add rows as one file with the row groups of files that were put together."""
-    low, high = (int(pa.compute.call_function(f"min_max", [rows[along]])[x].as_py()) for x in ("min", "max"))
-    table.rewrite(APPLICATION, low, high, lambda _: rows)
+    values = rows[table.grows_along].to_numpy()
+    table.rewrite(APPLICATION, int(values.min()), int(values.max()), lambda _: rows)

@@ -4,6 +4,9 @@ Ledger and Delta's log are read once, whatever the number of windows and points;
 themselves only columns that are needed where the log does not say enough. No JVM, no broker.
 """
 
+import math
+import os
+import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -20,10 +23,10 @@ import pyarrow.parquet as pq
 
 from kstreams_assets.app.model import StreamsApplication, TopicRole
 from kstreams_assets.errors import StoredDataError
-from kstreams_assets.layout import Warehouse, WrittenFile
+from kstreams_assets.layout import Warehouse, WrittenFile, file_problem
 from kstreams_assets.offsets import OffsetRange, RangeSet, TopicPartitionId
 from kstreams_assets.settings import ApplicationSettings
-from kstreams_assets.store import StorePath, readable
+from kstreams_assets.store import ObjectPath, StorePath, readable
 from kstreams_assets.warehouse.judge import PointJudge, PointStatus
 from kstreams_assets.warehouse.ledger import (
     INCREMENT,
@@ -106,6 +109,8 @@ class Contents:
         closed: Closed windows that end after an instant (epoch milliseconds), for what is to be
             done where a point is not covered.
         look_s: How long files are looked at before points are judged, see `Ledger.damaged`.
+        look_at_wanted_s: How long files that hold wanted records are looked at, where the warehouse
+            is on a disk; by default all are.
     """
 
     def __init__(
@@ -116,6 +121,7 @@ class Contents:
         backed_up: Collection[str] | None = None,
         closed: Callable[[int], Sequence[Window]] = lambda _: (),
         look_s: float = LOOK_S,
+        look_at_wanted_s: float = math.inf,
     ) -> None:
         self._warehouse, self._application, self._closed = warehouse, application, closed
         names = {topic.name for topic in application.topics}
@@ -123,11 +129,21 @@ class Contents:
         self._topics = names | self._backed_up
         self._changelogs = {t.name for t in application.with_role(TopicRole.CHANGELOG)}
         self._ledger = Ledger(warehouse, application.application_id)
-        self._look_s = look_s
+        self._look_s, self._look_left_s = look_s, look_at_wanted_s
+        self.files_unseen = 0
+        """Files that may hold wanted records and were not looked at, for lack of time."""
+        self.files_damaged = False
+        """Whether some of those that were looked at are missing or have another size."""
         self._chains = self._read_chains()
 
     @classmethod
-    def of(cls, settings: ApplicationSettings, *, look_s: float = LOOK_S) -> "Contents":
+    def of(
+        cls,
+        settings: ApplicationSettings,
+        *,
+        look_s: float = LOOK_S,
+        look_at_wanted_s: float = math.inf,
+    ) -> "Contents":
         """The backups of an application as it is configured."""
 
         def closed(instant_ms: int) -> Sequence[Window]:
@@ -141,6 +157,7 @@ class Contents:
             backed_up={topic.name for topic in settings.topics},
             closed=closed,
             look_s=look_s,
+            look_at_wanted_s=look_at_wanted_s,
         )
 
     def at(self, point: RecoveryPoint, wanted: Iterable[WantedPartition]) -> "PointContents":
@@ -201,9 +218,29 @@ class Contents:
         return needed - (chain.stored if chain else ())
 
     def damaged(self, wanted: WantedPartition) -> tuple[SpanDamage, ...]:
-        """The damaged spans that wanted records may lie in; every file has been looked at."""
-        found = (self._damaged_files.inside(wanted.cut.life, r.start, r.end) for r in wanted.ranges)
-        return tuple(dict.fromkeys(damage for damage in found if damage is not None))
+        """The damaged spans that wanted records may lie in; their files have been looked at."""
+        life = wanted.cut.life
+        known = [self._damaged.inside(life, r.start, r.end) for r in wanted.ranges]
+        found = [*filter(None, known), *self._look_at(wanted)]
+        return tuple(dict.fromkeys(found))
+
+    def _look_at(self, wanted: WantedPartition) -> Iterator[SpanDamage]:
+        """See whether each file that may hold wanted records is there and has its size."""
+        if isinstance(self._warehouse.root, ObjectPath):
+            # A store lists a thousand objects sooner than it tells of a few by themselves.
+            all_ = self._ledger.damaged(self._topics)
+            found = (all_.inside(wanted.cut.life, r.start, r.end) for r in wanted.ranges)
+            yield from filter(None, found)
+            return
+        files = self.log(wanted)
+        numbers = files.near(wanted.ranges)
+        began = time.monotonic()
+        looked_at, problems = files.problems(numbers, self._look_left_s)
+        self._look_left_s -= time.monotonic() - began
+        self.files_unseen += len(numbers) - looked_at
+        self.files_damaged |= bool(problems)
+        for number, problem in problems:
+            yield files.damage(wanted.cut.life, number, problem)
 
     def stored_files(self, wanted: WantedPartition) -> "list[StoredFile]":
         """As `files`, without a look at damage."""
@@ -241,18 +278,22 @@ class Contents:
         notes of another topic of the same name.
         """
         rows = TopicFactsTable(self._warehouse, point.application_id).rows(lives)
-        facts = facts_in(rows)
-        best: dict[str, tuple[bool, bool, int, int]] = {}
-        names = ["topic", "topic_id", "window_end_ms"]
-        for index, (topic, life, end_ms) in enumerate(
-            zip(*(rows[name].to_pylist() for name in names), strict=True)
-        ):
-            later = end_ms > point.effective_at_ms
-            distance = abs(end_ms - point.effective_at_ms)
-            rank = (life != topic_id_of(lives[topic]), later, distance, index)
-            best[topic] = min(best.get(topic, rank), rank)
+        ends_ms = rows["window_end_ms"].to_numpy()
+        later = ends_ms > point.effective_at_ms
+        best: dict[str, int] = {}
+        for topic, life in lives.items():
+            of_topic = pc.call_function("equal", [rows["topic"], topic]).to_numpy()
+            number = np.flatnonzero(of_topic)
+            if len(number):
+                other = pc.call_function("not_equal", [rows["topic_id"], topic_id_of(life)])
+                distance = np.abs(ends_ms[number] - point.effective_at_ms)
+                best[topic] = int(
+                    number[np.lexsort((distance, later[number], other.to_numpy()[number]))[0]]
+                )
+        facts = facts_in(rows.take(pa.array(best.values(), pa.int64())))
         return {
-            topic: NotedFacts(facts[index], later) for topic, (_, later, _, index) in best.items()
+            topic: NotedFacts(of_it, bool(later[number]))
+            for (topic, number), of_it in zip(best.items(), facts, strict=True)
         }
 
     def _read_chains(self) -> Mapping[PartitionLife, Chain]:
@@ -263,10 +304,6 @@ class Contents:
         return self._ledger.damaged(self._topics, look_s=self._look_s)
 
     @cached_property
-    def _damaged_files(self) -> DamagedSpans:
-        return self._ledger.damaged(self._topics)
-
-    @cached_property
     def _delete_retention_ms(self) -> Mapping[str, int]:
         facts = TopicFactsTable(self._warehouse, self._application.application_id)
         return facts.delete_retention_ms(self._topics)
@@ -274,7 +311,7 @@ class Contents:
     @cached_property
     def _files(self) -> "Mapping[PartitionLife, PartitionFiles]":
         path = self._warehouse.records(self._application.application_id)
-        columns = [*_SPAN, "topic_id", "records", "bytes", "written"]
+        columns = [*_SPAN, "topic_id", "start", "end", "records", "bytes", "written"]
         spans = self._ledger.span_rows(self._topics, columns=columns, increments=True)
         return _files_by_life(path, spans, file_actions(path))
 
@@ -359,7 +396,8 @@ class PartitionFiles:
     There may be one for each of ten thousand windows: objects are made of those that are asked for.
     """
 
-    def __init__(self, root: StorePath, windows: pa.Array, rows: pa.Table) -> None:
+    def __init__(self, root: StorePath, windows: Sequence[str], rows: pa.Table) -> None:
+        """`windows` are the keys that the column `window` has the numbers of."""
         self._root, self._windows = root, windows
         self._rows = rows
         self.first: _Offsets = rows["first"].to_numpy()
@@ -368,7 +406,7 @@ class PartitionFiles:
         self.bytes_per_record = rows["bytes"].to_numpy() / np.maximum(
             rows["span_records"].to_numpy(), 1
         )
-        self.may_be_odd = pc.fill_null(pc.less_equal(rows["earliest"], 0), True).to_numpy()
+        self.may_be_odd = pc.fill_null(rows["earliest"], 0).to_numpy() <= 0
 
     def near(self, ranges: Sequence[OffsetRange]) -> _Offsets:
         """Numbers of the files that may hold offsets of these ranges, which are in order."""
@@ -391,17 +429,59 @@ class PartitionFiles:
         """The same, with what the ledger notes of it."""
         return StoredFile(
             file=self.span_file(number),
-            window=self._windows[self._rows["window"][number].as_py()].as_py(),
+            window=self._window(number).partition(INCREMENT)[0],
             bytes_per_record=float(self.bytes_per_record[number]),
             may_be_odd=bool(self.may_be_odd[number]),
         )
 
     def window_keys(self, numbers: _Offsets) -> frozenset[str]:
         """Keys of the windows that files are of."""
-        codes = np.unique(self._rows["window"].to_numpy()[numbers])
-        return frozenset(self._windows.take(pa.array(codes)).to_pylist())
+        codes = self._rows["window"].to_numpy()[numbers].tolist()
+        keys = set(map(self._windows.__getitem__, codes))
+        return frozenset({key.partition(INCREMENT)[0] for key in keys if INCREMENT in key}) | {
+            key for key in keys if INCREMENT not in key
+        }
+
+    def problems(self, numbers: _Offsets, seconds: float) -> tuple[int, list[tuple[int, str]]]:
+        """See for so long which files on a disk are not there or have another size.
+
+        Returns:
+            How many were looked at, the newest first; numbers of files and what is wrong with them.
+        """
+        root, deadline = str(self._root), time.monotonic() + seconds
+        found: list[tuple[int, str]] = []
+        for begin in range(0, len(numbers), _LOOKS_AT_ONCE):
+            if time.monotonic() >= deadline:
+                return begin, found
+            lot = numbers[::-1][begin : begin + _LOOKS_AT_ONCE]
+            rows = self._rows.select(["path", "size", "size_bytes"]).take(pa.array(lot))
+            sizes = pc.coalesce(rows["size"], rows["size_bytes"])  # pyright: ignore[reportAttributeAccessIssue]
+            paths = rows["path"].to_pylist()
+            for number, path, size in zip(lot.tolist(), paths, sizes.to_pylist(), strict=True):
+                if _size(f"{root}/{unquote(path) if '%' in path else path}") != size:
+                    problem = file_problem(self._root / unquote(path), size)
+                    if problem:
+                        found.append((number, problem))
+        return len(numbers), found
+
+    def damage(self, life: PartitionLife, number: int, problem: str) -> SpanDamage:
+        """The span of a file with which something is wrong."""
+        topic, partition, topic_id = life
+        start, end = (self._rows[name][number].as_py() for name in ("start", "end"))
+        return SpanDamage(self._window(number), topic, partition, topic_id, start, end, problem)
+
+    def _window(self, number: int) -> str:
+        return self._windows[int(self._rows["window"][number].as_py())]
 
 
+def _size(path: str) -> int:
+    try:
+        return os.stat(path).st_size
+    except OSError:
+        return -1
+
+
+_LOOKS_AT_ONCE = 2_000
 _OF_FILE = ["path", "file_records", "first", "last", "size", "records", "digest"]
 
 
@@ -534,17 +614,17 @@ def _files_by_life(
     table = pa.table(
         {
             "window": windows.indices.take(pa.array(row)),
-            **{n: found[n].take(at) for n in (*_OF_FILE, "earliest")},
+            **{name: found[name].take(at) for name in (*_OF_FILE, "size_bytes", "earliest")},
             "span_records": spans["records"].take(pa.array(row)),
-            "bytes": spans["bytes"].take(pa.array(row)),
+            **{name: spans[name].take(pa.array(row)) for name in ("bytes", "start", "end")},
         }
     )
-    parents = pa.array([key.partition(INCREMENT)[0] for key in windows.dictionary.to_pylist()])
+    keys = windows.dictionary.to_pylist()
     edges = [0, *(np.flatnonzero(np.diff(life[order])) + 1).tolist(), len(order)]
     by_life = {}
     for begin, end in pairwise(edges):
         one = (spans[name][int(row[begin])].as_py() for name in ("topic", "partition", "topic_id"))
-        by_life[tuple(one)] = PartitionFiles(path, parents, table.slice(begin, end - begin))
+        by_life[tuple(one)] = PartitionFiles(path, keys, table.slice(begin, end - begin))
     return by_life
 
 
@@ -554,11 +634,12 @@ def _encoded(column: pa.ChunkedArray) -> _Offsets:
 
 _NO_FILES = PartitionFiles(
     Path(),
-    pa.array([], pa.string()),
+    (),
     pa.schema(
         [("window", pa.int32()), ("path", pa.string()), ("digest", pa.string())]
         + [(name, pa.int64()) for name in ("file_records", "first", "last", "size", "records")]
-        + [(name, pa.int64()) for name in ("earliest", "span_records", "bytes")]
+        + [(name, pa.int64()) for name in ("size_bytes", "earliest", "span_records", "bytes")]
+        + [(name, pa.int64()) for name in ("start", "end")]
     ).empty_table(),
 )
 

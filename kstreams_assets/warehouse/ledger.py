@@ -6,6 +6,7 @@ import time
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Annotated, Final, Protocol, TypeVar
@@ -635,12 +636,13 @@ class Ledger:
         return compared
 
     def _compare(self, where: ds.Expression, earlier: Comparison | None = None) -> Comparison:
-        rows, actions = self._at_rest(
-            lambda: (
-                self._spans(DAMAGE_COLUMNS, where, increments=True),
-                file_actions(self._records),
-            )
-        )
+        def read() -> tuple[pa.Table, pa.Table]:
+            # Delta's log is read by native code: the ledger meanwhile.
+            with ThreadPoolExecutor(1) as pool:
+                actions = pool.submit(file_actions, self._records)
+                return self._spans(DAMAGE_COLUMNS, where, increments=True), actions.result()
+
+        rows, actions = self._at_rest(read)
         return Comparison(self._records, rows, actions, earlier)
 
     def folded_spans(
@@ -1071,8 +1073,9 @@ def folded_rows(rows: pa.Table, *, holes_matter: Set[str] | None = None) -> list
         return None
 
     def window(row: int) -> Window:
-        edges = (columns[name][row].as_py() for name in ("window_start_ms", "window_end_ms"))
-        return Window(*edges, columns["window"][row].as_py())
+        names = ("window_start_ms", "window_end_ms", "window")
+        start_ms, end_ms, key = (columns[name][row].as_py() for name in names)
+        return Window(start_ms, end_ms, key)
 
     spans: list[StoredSpan] = []
     runs = zip(firsts.tolist(), lasts.tolist(), first_holes.tolist(), read.tolist(), strict=True)

@@ -266,7 +266,7 @@ _NO_FILES: Final = pa.schema(
     [("row", pa.int64()), ("path", pa.string()), ("size", pa.int64())]
 ).empty_table()
 
-_Numbers = npt.NDArray[np.int64]
+_Offsets = npt.NDArray[np.int64]
 _Life = tuple[str, int, str]
 """Topic, partition, topic id."""
 
@@ -439,9 +439,12 @@ def _compared(rows: pa.Table, actions: pa.Table) -> tuple[dict[int, str], pa.Tab
     unnoted[file[there]] = False
     log = actions.filter(pa.array(unnoted))
     unnoted_files = pa.table(
-        [pa.array(row_of_file[unnoted]), log["path"], log["size_bytes"]], names=_NO_FILES.column_names
+        [pa.array(row_of_file[unnoted]), log["path"], log["size_bytes"]],
+        names=_NO_FILES.column_names,
     )
-    files = pa.concat_tables([noted if there.all() else noted.filter(pa.array(there)), unnoted_files])
+    files = pa.concat_tables(
+        [noted if there.all() else noted.filter(pa.array(there)), unnoted_files]
+    )
     return problems, files.sort_by([("path", "descending")])
 
 
@@ -469,34 +472,35 @@ def files_of_rows(rows: pa.Table, actions: pa.Table) -> pa.Table:
     return found
 
 
-def _numbered_spans(rows: pa.Table, actions: pa.Table) -> tuple[_Numbers, _Numbers]:
+def _numbered_spans(rows: pa.Table, actions: pa.Table) -> tuple[_Offsets, _Offsets]:
     """A number for the span of each row, and for the span of each file; -1 where no row has it.
 
     A span is a window, topic and partition.
     """
-    width = pc.max(rows["partition"]).as_py() + 1
+    width = int(rows["partition"].to_numpy().max()) + 1
     partitions = actions["partition"].to_numpy().astype(np.int64)
     mine, theirs = np.zeros(rows.num_rows, np.int64), np.zeros(actions.num_rows, np.int64)
     known = partitions < width
     for name in ("window", "topic"):
         distinct = rows[name].unique()
-        code, code_of_file = (
-            _numbers(pc.index_in(table[name], distinct), -1) for table in (rows, actions)
-        )
+        code, code_of_file = (_index_in(table[name], distinct) for table in (rows, actions))
         mine, theirs = mine * len(distinct) + code, theirs * len(distinct) + code_of_file
         known &= code_of_file >= 0
     mine = mine * width + rows["partition"].to_numpy()
     return mine, np.where(known, theirs * width + partitions, -1)
 
 
-def _positions(wanted: _Numbers, values: _Numbers) -> _Numbers:
+def _positions(wanted: _Offsets, values: _Offsets) -> _Offsets:
     """Where each wanted number first stands among the values, -1 where it does not."""
-    return _numbers(pc.index_in(pa.array(wanted), pa.array(values)), -1)
+    return _index_in(pa.array(wanted), pa.array(values))
 
 
-def _same_files(
-    noted: pa.ChunkedArray, first: _Numbers, there: pa.ChunkedArray
-) -> _Numbers:
+def _index_in(wanted: pa.Array | pa.ChunkedArray, values: pa.Array | pa.ChunkedArray) -> _Offsets:
+    found = pc.call_function("index_in", [wanted], pc.SetLookupOptions(values))
+    return pc.fill_null(found, -1).to_numpy().astype(np.int64)
+
+
+def _same_files(noted: pa.ChunkedArray, first: _Offsets, there: pa.ChunkedArray) -> _Offsets:
     """Of each path that was noted, the position among those that are there; -1 where it is not.
 
     `first` is that of the first file of its span, or -1.
@@ -505,22 +509,24 @@ def _same_files(
         return first
     # Most spans have one file: then there is no need to look for its path among all others.
     guess = there.take(pa.array(np.maximum(first, 0)))
-    is_same = pc.fill_null(pc.equal(noted, guess), False).to_numpy() & (first >= 0)
+    is_same = pc.fill_null(pc.call_function("equal", [noted, guess]), False).to_numpy() & (
+        first >= 0
+    )
     others = np.flatnonzero(~is_same)
     found = first.copy()
     if len(others):
         left = noted.take(pa.array(others))
-        found[others] = _numbers(pc.index_in(left, there), -1)
+        found[others] = _index_in(left, there)
     return found
 
 
 def _counts(
     rows: pa.Table,
-    span: _Numbers,
-    first: _Numbers,
+    span: _Offsets,
+    first: _Offsets,
     actions: pa.Table,
-    span_of_file: _Numbers,
-    row_of_file: _Numbers,
+    span_of_file: _Offsets,
+    row_of_file: _Offsets,
 ) -> dict[int, str]:
     """Spans with other records than the ledger says, by number of their row.
 
@@ -579,7 +585,7 @@ def _noted(rows: pa.Table, *names: str) -> pa.Table:
 
 
 def _names(
-    noted: pa.Table, file: _Numbers, paths: pa.ChunkedArray, row_of_file: _Numbers
+    noted: pa.Table, file: _Offsets, paths: pa.ChunkedArray, row_of_file: _Offsets
 ) -> Iterator[tuple[int, str]]:
     """Other files than were written, with the number of their span's row.
 

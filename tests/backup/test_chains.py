@@ -205,9 +205,7 @@ class TestFoldedRows:
         closed_ms = None if before is None else (recorded - before) * HOUR_MS
         return LedgerEntry(
             application_id="shop",
-            result=SpanResult(
-                plan, SpanContent(), gaps, first_hole=hole, contiguity_known=looked
-            ),
+            result=SpanResult(plan, SpanContent(), gaps, first_hole=hole, contiguity_known=looked),
             recovery_point_id=None if closed_ms is None else new_point_id(closed_ms),
             delta_version=1,
             run_id="run",
