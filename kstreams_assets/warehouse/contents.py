@@ -8,10 +8,8 @@ import math
 import os
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import pairwise, repeat
-from pathlib import Path
 from typing import overload
 from urllib.parse import unquote
 
@@ -55,6 +53,7 @@ from kstreams_assets.warehouse.records import (
     SpanFile,
     file_actions,
     files_of_rows,
+    noted_files,
     payload_bytes,
 )
 from kstreams_assets.warehouse.spans import TopicFacts, Window
@@ -233,6 +232,8 @@ class Contents:
             yield from filter(None, found)
             return
         files = self.log(wanted)
+        if files is None:
+            return
         numbers = files.near(wanted.ranges)
         began = time.monotonic()
         looked_at, problems = files.problems(numbers, self._look_left_s)
@@ -240,18 +241,18 @@ class Contents:
         self.files_unseen += len(numbers) - looked_at
         self.files_damaged |= bool(problems)
         for number, problem in problems:
-            yield files.damage(wanted.cut.life, number, problem)
+            yield files.damage(number, problem)
 
     def stored_files(self, wanted: WantedPartition) -> "list[StoredFile]":
         """As `files`, without a look at damage."""
         if not wanted.ranges:
             return []
         files = self.log(wanted)
-        return [files.stored(index) for index in files.near(wanted.ranges).tolist()]
+        return list(files.stored(files.near(wanted.ranges))) if files else []
 
-    def log(self, wanted: WantedPartition) -> "PartitionFiles":
-        """All files of a partition in the life of its topic that a cut saw."""
-        return self._files.get(wanted.cut.life, _NO_FILES)
+    def log(self, wanted: WantedPartition) -> "PartitionFiles | None":
+        """All files of a partition in the life of its topic that a cut saw; None without any."""
+        return self._files.get(wanted.cut.life)
 
     def saved(
         self, point: RecoveryPoint, wanted: Iterable[WantedPartition]
@@ -313,7 +314,8 @@ class Contents:
         path = self._warehouse.records(self._application.application_id)
         columns = [*_SPAN, "topic_id", "start", "end", "records", "bytes", "written"]
         spans = self._ledger.span_rows(self._topics, columns=columns, increments=True)
-        return _files_by_life(path, spans, file_actions(path))
+        files = file_actions(path)
+        return _Log(path, spans, files).by_life() if files.num_rows and spans.num_rows else {}
 
     def _know_changelogs(self, points: Iterable[RecoveryPoint]) -> None:
         """A topic may have been a changelog when a point was taken and be declared none now."""
@@ -390,23 +392,78 @@ class StoredFile:
         return self.bytes_per_record * self.file.records
 
 
+class _Log:
+    """What Delta's log and the ledger say of every file, by the column: there may be a million."""
+
+    def __init__(self, root: StorePath, spans: pa.Table, files: pa.Table) -> None:
+        found = files_of_rows(spans, files)
+        self.root = root
+        self.paths = found["path"].combine_chunks()
+        self.noted = noted_files(spans)
+        self.noted_at = _filled(found["noted"], -1)
+        self.row: _Offsets = found["row"].to_numpy()
+        self.first, self.last = _filled(found["first"], 0), _filled(found["last"], 0)
+        self.records, self.size = (_filled(found[n], 0) for n in ("file_records", "size_bytes"))
+        sized = np.flatnonzero(self.noted_at >= 0)
+        self.size[sized] = self.noted["size"].to_numpy()[self.noted_at[sized]]
+        self.may_be_odd = _filled(found["earliest"], 0) <= 0
+        self.spans = spans.drop_columns("written").combine_chunks()
+        records = self.spans["records"].to_numpy()
+        self.bytes_per_record = self.spans["bytes"].to_numpy() / np.maximum(records, 1)
+        windows = self.spans["window"].combine_chunks().dictionary_encode()
+        self.window_keys: list[str] = windows.dictionary.to_pylist()
+        self.window: _Offsets = windows.indices.to_numpy()
+
+    def by_life(self) -> "dict[PartitionLife, PartitionFiles]":
+        """The files of each partition."""
+        spans = self.spans
+        life = np.zeros(spans.num_rows, np.int64)
+        for name in ("topic", "partition", "topic_id"):
+            code = spans[name].combine_chunks().dictionary_encode().indices.to_numpy()
+            life = life * (int(code.max(initial=0)) + 1) + code
+        order = np.lexsort((self.first, life[self.row]))
+        edges = np.flatnonzero(np.diff(life[self.row][order])) + 1
+        found = {}
+        for at in np.split(order, edges):
+            if len(at):
+                row = spans.slice(int(self.row[at[0]]), 1).to_pylist()[0]
+                found[row["topic"], row["partition"], row["topic_id"]] = PartitionFiles(self, at)
+        return found
+
+    @cached_property
+    def digests(self) -> pa.Array:
+        """Of each file that was noted its digest."""
+        return self.noted["digest"].combine_chunks()
+
+    def span_files(self, at: _Offsets) -> Iterator[SpanFile]:
+        """Files by their positions."""
+        paths = self.paths.take(pa.array(at)).to_pylist()
+        noted_at = pa.array(self.noted_at[at], mask=self.noted_at[at] < 0)
+        digests = self.digests.take(noted_at).to_pylist()
+        records = self.noted["records"].combine_chunks().take(noted_at).to_pylist()
+        numbers = (each[at].tolist() for each in (self.size, self.records, self.first, self.last))
+        for path, digest, of_it, size, count, first, last in zip(
+            paths, digests, records, *numbers, strict=True
+        ):
+            written = None if digest is None else WrittenFile(path, size, of_it, digest)
+            yield SpanFile(self.root / unquote(path), count, first, last, written)
+
+
+def _filled(column: pa.ChunkedArray, null: int) -> _Offsets:
+    return pc.fill_null(column, null).to_numpy().astype(np.int64)
+
+
 class PartitionFiles:
     """The files of one partition in one life of its topic, in order of offsets, by the column.
 
     There may be one for each of ten thousand windows: objects are made of those that are asked for.
     """
 
-    def __init__(self, root: StorePath, windows: Sequence[str], rows: pa.Table) -> None:
-        """`windows` are the keys that the column `window` has the numbers of."""
-        self._root, self._windows = root, windows
-        self._rows = rows
-        self.first: _Offsets = rows["first"].to_numpy()
-        self.last: _Offsets = rows["last"].to_numpy()
-        self.records: _Offsets = rows["file_records"].to_numpy()
-        self.bytes_per_record = rows["bytes"].to_numpy() / np.maximum(
-            rows["span_records"].to_numpy(), 1
-        )
-        self.may_be_odd = pc.fill_null(rows["earliest"], 0).to_numpy() <= 0
+    def __init__(self, log: _Log, at: _Offsets) -> None:
+        self._log, self._at = log, at
+        self.first, self.last, self.records = log.first[at], log.last[at], log.records[at]
+        self.bytes_per_record = log.bytes_per_record[log.row[at]]
+        self.may_be_odd = log.may_be_odd[at]
 
     def near(self, ranges: Sequence[OffsetRange]) -> _Offsets:
         """Numbers of the files that may hold offsets of these ranges, which are in order."""
@@ -414,33 +471,27 @@ class PartitionFiles:
             return _NONE
         return np.flatnonzero((self.first < ranges[-1].end) & (self.last >= ranges[0].start))
 
-    def span_file(self, number: int) -> SpanFile:
-        """A file by its number."""
-        row = self._rows.slice(number, 1).to_pylist()[0]
-        return _span_file(self._root, *(row[name] for name in _OF_FILE))
-
     def span_files(self, numbers: _Offsets) -> Iterator[SpanFile]:
         """Files by their numbers."""
-        rows = self._rows.select(_OF_FILE).take(pa.array(numbers))
-        columns = (column.to_pylist() for column in rows.columns)
-        return map(_span_file, repeat(self._root), *columns)
+        return self._log.span_files(self._at[numbers])
 
-    def stored(self, number: int) -> StoredFile:
-        """The same, with what the ledger notes of it."""
-        return StoredFile(
-            file=self.span_file(number),
-            window=self._window(number).partition(INCREMENT)[0],
-            bytes_per_record=float(self.bytes_per_record[number]),
-            may_be_odd=bool(self.may_be_odd[number]),
-        )
+    def stored(self, numbers: _Offsets) -> Iterator[StoredFile]:
+        """The same, with what the ledger notes of them."""
+        for number, file in zip(numbers.tolist(), self.span_files(numbers), strict=True):
+            yield StoredFile(
+                file=file,
+                window=self._window(number).partition(INCREMENT)[0],
+                bytes_per_record=float(self.bytes_per_record[number]),
+                may_be_odd=bool(self.may_be_odd[number]),
+            )
 
     def window_keys(self, numbers: _Offsets) -> frozenset[str]:
         """Keys of the windows that files are of."""
-        codes = self._rows["window"].to_numpy()[numbers].tolist()
-        keys = set(map(self._windows.__getitem__, codes))
-        return frozenset({key.partition(INCREMENT)[0] for key in keys if INCREMENT in key}) | {
-            key for key in keys if INCREMENT not in key
-        }
+        log = self._log
+        codes = log.window[log.row[self._at[numbers]]].tolist()
+        keys = frozenset(map(log.window_keys.__getitem__, codes))
+        increments = [key for key in keys if INCREMENT in key]
+        return keys.difference(increments) | {key.partition(INCREMENT)[0] for key in increments}
 
     def problems(self, numbers: _Offsets, seconds: float) -> tuple[int, list[tuple[int, str]]]:
         """See for so long which files on a disk are not there or have another size.
@@ -448,30 +499,30 @@ class PartitionFiles:
         Returns:
             How many were looked at, the newest first; numbers of files and what is wrong with them.
         """
-        root, deadline = str(self._root), time.monotonic() + seconds
+        log, deadline = self._log, time.monotonic() + seconds
         found: list[tuple[int, str]] = []
         for begin in range(0, len(numbers), _LOOKS_AT_ONCE):
             if time.monotonic() >= deadline:
                 return begin, found
             lot = numbers[::-1][begin : begin + _LOOKS_AT_ONCE]
-            rows = self._rows.select(["path", "size", "size_bytes"]).take(pa.array(lot))
-            sizes = pc.coalesce(rows["size"], rows["size_bytes"])  # pyright: ignore[reportAttributeAccessIssue]
-            paths = rows["path"].to_pylist()
-            for number, path, size in zip(lot.tolist(), paths, sizes.to_pylist(), strict=True):
-                if _size(f"{root}/{unquote(path) if '%' in path else path}") != size:
-                    problem = file_problem(self._root / unquote(path), size)
+            at = self._at[lot]
+            paths, sizes = log.paths.take(pa.array(at)).to_pylist(), log.size[at].tolist()
+            for number, path, size in zip(lot.tolist(), paths, sizes, strict=True):
+                if _size(f"{log.root}/{unquote(path) if '%' in path else path}") != size:
+                    problem = file_problem(log.root / unquote(path), size)
                     if problem:
                         found.append((number, problem))
         return len(numbers), found
 
-    def damage(self, life: PartitionLife, number: int, problem: str) -> SpanDamage:
+    def damage(self, number: int, problem: str) -> SpanDamage:
         """The span of a file with which something is wrong."""
-        topic, partition, topic_id = life
-        start, end = (self._rows[name][number].as_py() for name in ("start", "end"))
-        return SpanDamage(self._window(number), topic, partition, topic_id, start, end, problem)
+        row = self._log.spans.slice(int(self._log.row[self._at[number]]), 1)
+        columns = ["window", "topic", "partition", "topic_id", "start", "end"]
+        return SpanDamage(**row.select(columns).to_pylist()[0], problem=problem)
 
     def _window(self, number: int) -> str:
-        return self._windows[int(self._rows["window"][number].as_py())]
+        log = self._log
+        return log.window_keys[log.window[log.row[self._at[number]]]]
 
 
 def _size(path: str) -> int:
@@ -482,21 +533,6 @@ def _size(path: str) -> int:
 
 
 _LOOKS_AT_ONCE = 2_000
-_OF_FILE = ["path", "file_records", "first", "last", "size", "records", "digest"]
-
-
-def _span_file(
-    root: StorePath,
-    path: str,
-    count: int,
-    first: int,
-    last: int,
-    size: int | None,
-    records: int,
-    digest: str,
-) -> SpanFile:
-    written = None if size is None else WrittenFile(path, size, records, digest)
-    return SpanFile(root / unquote(path), count, first, last, written)
 
 
 class FileList(Sequence[SpanFile]):
@@ -520,7 +556,7 @@ class FileList(Sequence[SpanFile]):
     def __getitem__(self, index: int | slice) -> "SpanFile | FileList":
         if isinstance(index, slice):
             return FileList(self._files, self._numbers[index])
-        return self._files.span_file(int(self._numbers[index]))
+        return next(self._files.span_files(self._numbers[[index]]))
 
     def __iter__(self) -> Iterator[SpanFile]:
         return self._files.span_files(self._numbers)
@@ -543,35 +579,48 @@ def _counted(contents: Contents, wanted: WantedPartition, saved: pa.Table) -> _C
         return _Counted(Holding(damaged=damaged), saved.slice(0, 0))
     saved = _inside(saved, wanted.ranges)
     offsets = saved["offset"].to_numpy()
-    files = contents.log(wanted)
-    numbers = files.near(wanted.ranges)
-    first, last = files.first[numbers], files.last[numbers]
-    low, high = (np.searchsorted(offsets, edges) for edges in (first, last + 1))
-    whole = RangeSet(wanted.ranges).cover(first, last + 1)
-    opened = np.flatnonzero(~whole | (low < high) | files.may_be_odd[numbers])
-    records = files.records[numbers].copy()
-    odd, twice = 0, [_NONE]
-    for index in opened.tolist():
-        count = _Count(files.stored(int(numbers[index])), wanted.ranges, offsets)
-        records[index] = count.records
-        if count.records:
-            odd += count.odd_timestamps
-            twice.append(count.saved_too)
-    used = records > 0
-    saved = saved.filter(pa.array(~np.isin(offsets, np.concatenate(twice))))
-    payload = float((files.bytes_per_record[numbers] * records).sum())
+    files, stored, twice = contents.log(wanted), Holding(), _NONE
+    if files is not None:
+        stored, twice = _in_files(files, wanted.ranges, offsets)
+    saved = saved.filter(pa.array(~np.isin(offsets, twice)))
     return _Counted(
-        Holding(
-            files=FileList(files, numbers[used]),
-            records=int(records.sum()) + saved.num_rows,
-            bytes=round(payload) + int(payload_bytes(saved).sum()),
+        replace(
+            stored,
+            records=stored.records + saved.num_rows,
+            bytes=stored.bytes + int(payload_bytes(saved).sum()),
             saved_records=saved.num_rows,
-            odd_timestamps=odd + _odd(saved),
+            odd_timestamps=stored.odd_timestamps + _odd(saved),
             lost=contents.missing(wanted).size,
-            windows=files.window_keys(numbers[used]),
         ),
         saved,
     )
+
+
+def _in_files(
+    files: PartitionFiles, ranges: Sequence[OffsetRange], saved_offsets: _Offsets
+) -> tuple[Holding, _Offsets]:
+    """What files hold of the ranges, and which of the saved offsets; few files are opened."""
+    numbers = files.near(ranges)
+    first, last = files.first[numbers], files.last[numbers]
+    low, high = (np.searchsorted(saved_offsets, edges) for edges in (first, last + 1))
+    whole = RangeSet(ranges).cover(first, last + 1)
+    records = files.records[numbers].copy()
+    opened = np.flatnonzero(~whole | (low < high) | files.may_be_odd[numbers])
+    odd, twice = 0, [_NONE]
+    for index, stored in zip(opened.tolist(), files.stored(numbers[opened]), strict=True):
+        count = _Count(stored, ranges, saved_offsets)
+        records[index] = count.records
+        odd += count.odd_timestamps
+        twice.append(count.saved_too)
+    used = numbers[records > 0]
+    holding = Holding(
+        files=FileList(files, used),
+        records=int(records.sum()),
+        bytes=round(float((files.bytes_per_record[numbers] * records).sum())),
+        odd_timestamps=odd,
+        windows=files.window_keys(used),
+    )
+    return holding, np.concatenate(twice)
 
 
 class _Count:
@@ -590,58 +639,6 @@ class _Count:
         self.records = rows.num_rows
         self.saved_too = near[np.isin(near, rows["offset"].to_numpy())]
         self.odd_timestamps = _odd(rows) if stored.may_be_odd else 0
-
-
-def _files_by_life(
-    path: StorePath, spans: pa.Table, files: pa.Table
-) -> dict[PartitionLife, PartitionFiles]:
-    """Files of each partition. Those of windows that are not in the ledger do not count."""
-    if files.num_rows == 0 or spans.num_rows == 0:
-        return {}
-    found = files_of_rows(spans, files)
-    if found.num_rows == 0:
-        return {}
-    spans = spans.drop_columns("written").combine_chunks()
-    windows = spans["window"].combine_chunks().dictionary_encode()
-    row = found["row"].to_numpy()
-    lives = _encoded(spans["topic"]), spans["partition"].to_numpy(), _encoded(spans["topic_id"])
-    life = np.zeros(spans.num_rows, np.int64)
-    for code in lives:
-        life = life * (int(code.max()) + 1) + code
-    life = life[row]
-    order = np.lexsort((found["first"].to_numpy(), life))
-    row, at = row[order], pa.array(order)
-    table = pa.table(
-        {
-            "window": windows.indices.take(pa.array(row)),
-            **{name: found[name].take(at) for name in (*_OF_FILE, "size_bytes", "earliest")},
-            "span_records": spans["records"].take(pa.array(row)),
-            **{name: spans[name].take(pa.array(row)) for name in ("bytes", "start", "end")},
-        }
-    )
-    keys = windows.dictionary.to_pylist()
-    edges = [0, *(np.flatnonzero(np.diff(life[order])) + 1).tolist(), len(order)]
-    by_life = {}
-    for begin, end in pairwise(edges):
-        one = (spans[name][int(row[begin])].as_py() for name in ("topic", "partition", "topic_id"))
-        by_life[tuple(one)] = PartitionFiles(path, keys, table.slice(begin, end - begin))
-    return by_life
-
-
-def _encoded(column: pa.ChunkedArray) -> _Offsets:
-    return column.combine_chunks().dictionary_encode().indices.to_numpy().astype(np.int64)
-
-
-_NO_FILES = PartitionFiles(
-    Path(),
-    (),
-    pa.schema(
-        [("window", pa.int32()), ("path", pa.string()), ("digest", pa.string())]
-        + [(name, pa.int64()) for name in ("file_records", "first", "last", "size", "records")]
-        + [(name, pa.int64()) for name in ("size_bytes", "earliest", "span_records", "bytes")]
-        + [(name, pa.int64()) for name in ("start", "end")]
-    ).empty_table(),
-)
 
 
 def _inside(rows: pa.Table, ranges: Sequence[OffsetRange]) -> pa.Table:

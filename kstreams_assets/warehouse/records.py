@@ -23,7 +23,14 @@ from kstreams_assets.offsets import OffsetRange, RangeSet, TopicPartitionId
 from kstreams_assets.store import StorePath, readable
 from kstreams_assets.warehouse.committer import NewFile, require_written
 from kstreams_assets.warehouse.spans import SpanContent
-from kstreams_assets.warehouse.table import create_delta, one_of, open_delta, storage_failures
+from kstreams_assets.warehouse.table import (
+    LogState,
+    create_delta,
+    log_state,
+    one_of,
+    open_delta,
+    storage_failures,
+)
 
 RECORDS: Final = pa.schema(
     [
@@ -113,13 +120,31 @@ def file_actions(path: StorePath) -> pa.Table:
     """The files of the newest version, one row each: what Delta's log says of them.
 
     Columns `window, topic, partition, path` (as in the log), `size_bytes, file_records`, `first`
-    and `last` offset, `earliest` timestamp (epoch milliseconds).
+    and `last` offset, `earliest` timestamp (epoch milliseconds). They are kept for as long as the
+    log is the same.
 
     Raises:
         NewerLayoutError: A newer release wrote the table.
         WarehouseError: It cannot be read.
     """
-    table = open_records(path)
+    state = log_state(path)
+    known = _known_files.get(path)
+    if known is None or known[0] != state:
+        # The table itself takes several times as much memory: it is not kept.
+        table = open_records(path, to_write=True)
+        _known_files.pop(path, None)
+        known = _known_files[path] = state, _files_of(path, table)
+        if len(_known_files) > _MOST_KNOWN:
+            _known_files.pop(next(iter(_known_files)), None)
+    return known[1]
+
+
+_MOST_KNOWN: Final = 8
+_known_files: dict[StorePath, tuple[LogState, pa.Table]] = {}
+"""Of records tables their files as this process has read them last, with the log just before."""
+
+
+def _files_of(path: StorePath, table: DeltaTable | None) -> pa.Table:
     added = None if table is None else _added(path, table)
     if added is None or added.num_rows == 0:
         return _ACTIONS.empty_table()
@@ -430,7 +455,7 @@ def _compared(rows: pa.Table, actions: pa.Table) -> tuple[dict[int, str], pa.Tab
         row_of_file, span_of_file = row_of_file[known], span_of_file[known]
     first = _positions(span, span_of_file)
     problems = _counts(rows, span, first, actions, span_of_file, row_of_file)
-    noted = _noted(rows)
+    noted = noted_files(rows, ("path", "size"))
     file = _same_files(noted["path"], first[noted["row"].to_numpy()], actions["path"])
     for row, problem in _names(noted, file, actions["path"], row_of_file):
         problems.setdefault(row, problem)
@@ -451,8 +476,8 @@ def _compared(rows: pa.Table, actions: pa.Table) -> tuple[dict[int, str], pa.Tab
 def files_of_rows(rows: pa.Table, actions: pa.Table) -> pa.Table:
     """The files of the spans that rows of the ledger are of, one row each.
 
-    Columns of `actions` (see `file_actions`), `row` (the position of the span's row) and `size,
-    records, digest` as its backup noted them; null where it did not.
+    Columns of `actions` (see `file_actions`), `row` (the position of the span's row) and `noted`,
+    the position among the files that backups noted (`noted_files`); null where none did.
     """
     span, span_of_file = _numbered_spans(rows, actions)
     row_of_file = _positions(span_of_file, span)
@@ -460,16 +485,13 @@ def files_of_rows(rows: pa.Table, actions: pa.Table) -> pa.Table:
     if not known.all():
         actions = actions.filter(pa.array(known))
         row_of_file, span_of_file = row_of_file[known], span_of_file[known]
-    noted = _noted(rows, "path", "size", "records", "digest")
+    noted = noted_files(rows)
     first = _positions(span, span_of_file)[noted["row"].to_numpy()]
     file = _same_files(noted["path"], first, actions["path"])
     position = np.full(actions.num_rows, -1, np.int64)
     position[file[file >= 0]] = np.flatnonzero(file >= 0)
-    at = pa.array(position, mask=position < 0)
     found = actions.append_column("row", pa.array(row_of_file))
-    for name in ("size", "records", "digest"):
-        found = found.append_column(name, noted[name].take(at))
-    return found
+    return found.append_column("noted", pa.array(position, mask=position < 0))
 
 
 def _numbered_spans(rows: pa.Table, actions: pa.Table) -> tuple[_Offsets, _Offsets]:
@@ -569,9 +591,13 @@ def _records(count: int, first: int | None, last: int | None) -> str:
     return f"{count:,} records" + ("" if first is None else f" ({first} to {last})")
 
 
-def _noted(rows: pa.Table, *names: str) -> pa.Table:
-    """Of the files that were written, as far as they were noted: `row`, and these columns."""
-    names = names or ("path", "size")
+def noted_files(
+    rows: pa.Table, names: Sequence[str] = ("path", "size", "records", "digest")
+) -> pa.Table:
+    """The files that were written, as far as rows of the ledger note them.
+
+    Columns `row` (the position of the span's row) and these of `WrittenFile`.
+    """
     kinds = {field.name: field.type for field in rows.schema.field("written").type.value_type}
     schema = pa.schema([("row", pa.int64()), *((name, kinds[name]) for name in names)])
     parts, begin = [schema.empty_table()], 0
