@@ -6,7 +6,6 @@ import time
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Annotated, Final, Protocol, TypeVar
@@ -636,13 +635,12 @@ class Ledger:
         return compared
 
     def _compare(self, where: ds.Expression, earlier: Comparison | None = None) -> Comparison:
-        def read() -> tuple[pa.Table, pa.Table]:
-            # Delta's log is read by native code: the ledger meanwhile.
-            with ThreadPoolExecutor(1) as pool:
-                actions = pool.submit(file_actions, self._records)
-                return self._spans(DAMAGE_COLUMNS, where, increments=True), actions.result()
-
-        rows, actions = self._at_rest(read)
+        actions, rows = self._at_rest(
+            lambda: (
+                file_actions(self._records),
+                self._spans(DAMAGE_COLUMNS, where, increments=True),
+            )
+        )
         return Comparison(self._records, rows, actions, earlier)
 
     def folded_spans(
