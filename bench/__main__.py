@@ -20,6 +20,7 @@ from bench import (
     ledger,
     live,
     points,
+    scale,
     tables,
     windows,
 )
@@ -40,6 +41,7 @@ CASES: Final[dict[str, Opened]] = {
     "ktable": tables.tables,
     "follow": live.follow,
     "recovery": live.recovery,
+    "scale": scale.scale,
 }
 _OTHERS: Final[dict[str, Callable[[], None]]] = {
     "commands": commands.main,
@@ -47,6 +49,7 @@ _OTHERS: Final[dict[str, Callable[[], None]]] = {
     "ledger": ledger.main,
     "cuts": cuts.main,
     "drill": drill.main,
+    "growth": scale.growth,
 }
 
 
@@ -83,7 +86,7 @@ def main(
 ) -> None:
     """Measure; each CASE becomes a JSON file and a page of the results.
 
-    By name also: commands, points, ledger, cuts, drill.
+    By name also: commands, points, ledger, cuts, drill, growth.
     """
     unknown = [name for name in names if name not in CASES | _OTHERS]
     if unknown:

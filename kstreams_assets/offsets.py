@@ -177,6 +177,14 @@ class RangeSet(Sequence[OffsetRange]):
         """Whether all of `[start, end)` are among them."""
         return self.reach(start) >= end
 
+    def cover(self, starts: Offsets, ends: Offsets) -> npt.NDArray[np.bool_]:
+        """Of many `[start, end)`, whether `covers` them."""
+        if not self._starts:
+            return starts >= ends
+        index = np.searchsorted(np.array(self._starts, np.int64), starts, side="right") - 1
+        reached = np.array(self._ends, np.int64)[np.maximum(index, 0)]
+        return np.maximum(np.where(index >= 0, reached, starts), starts) >= ends
+
     def meets(self, start: int, end: int) -> bool:
         """Whether some of `[start, end)` are among them."""
         index = bisect_right(self._ends, start)

@@ -32,7 +32,7 @@ from kstreams_assets.restore.after import age_s, outcome, steps_after
 from kstreams_assets.restore.commands import require_programs, run_after, run_before
 from kstreams_assets.restore.group_offsets import commit_group_offsets
 from kstreams_assets.restore.plan import RestorePlan
-from kstreams_assets.restore.planner import plan_restore
+from kstreams_assets.restore.planner import LOOK_S, plan_restore
 from kstreams_assets.restore.request import RestoreRequest
 from kstreams_assets.restore.run import RestoreResult, run_restore
 from kstreams_assets.restore.target import local_name_of, open_target
@@ -57,7 +57,7 @@ def plan(settings: ApplicationSettings, as_json: bool, request: RestoreRequest) 
     Exits 1 when the restore would be refused.
     """
     with open_target(settings, request) as target:
-        planned = plan_restore(settings, request, target)
+        planned = plan_restore(settings, request, target, look_s=LOOK_S)
     if as_json:
         print_json(report.document(planned))
     else:

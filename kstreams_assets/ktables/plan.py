@@ -31,7 +31,7 @@ class PartitionPlan:
     ranges: Sequence[OffsetRange]
     base_rows: OffsetRange | None = None
     saved: Sequence[OffsetRange] = ()
-    files: tuple[SpanFile, ...] = ()
+    files: Sequence[SpanFile] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,7 +39,7 @@ class PartitionPlan:
     target: TopicPartitionId
     topic_id: str
     ranges: Sequence[OffsetRange]
-    files: tuple[SpanFile, ...]
+    files: Sequence[SpanFile]
     records: int
     bytes: int
     saved_records: int = 0

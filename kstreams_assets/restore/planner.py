@@ -5,6 +5,7 @@ import json
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import Final
 
 from kstreams_assets.app.model import Store
 from kstreams_assets.app.store_format import StoreFormat, StoreKind, format_of
@@ -317,8 +318,16 @@ _ALL = (OffsetRange(0, 2**63 - 1),)
 _ENDED = frozenset({RestoreState.FINISHED, RestoreState.ROLLED_BACK})
 
 
+LOOK_S: Final = 0.5
+"""How long a plan that is only shown looks at the files that it needs."""
+
+
 def plan_restore(
-    settings: ApplicationSettings, request: RestoreRequest, target: KafkaConnection
+    settings: ApplicationSettings,
+    request: RestoreRequest,
+    target: KafkaConnection,
+    *,
+    look_s: float = math.inf,
 ) -> RestorePlan:
     """What a restore would do, and everything that stands against it, listed together.
 
@@ -328,6 +337,13 @@ def plan_restore(
     the target refuses are refusals of the plan. Whether topics that are not on the target yet may
     be written and read shows only once they are there.
 
+    Args:
+        settings: The application, with its warehouse.
+        request: What is asked for.
+        target: The cluster to write to.
+        look_s: How long it is seen whether files on a disk that are needed are there and have their
+            sizes. The plan says how many were not looked at.
+
     Raises:
         ClusterUnavailableError: The target did not answer in time.
         AuthenticationFailedError: The target refused the credentials.
@@ -336,7 +352,7 @@ def plan_restore(
     """
     require_backup(settings.warehouse, settings.application_id)
     with KafkaCluster(target) as cluster:
-        return _Planner(settings, request, cluster).plan()
+        return _Planner(settings, request, cluster, look_s).plan()
 
 
 def plan_again(
@@ -356,18 +372,30 @@ class _Planner:
     """One plan."""
 
     def __init__(
-        self, settings: ApplicationSettings, request: RestoreRequest, cluster: KafkaCluster
+        self,
+        settings: ApplicationSettings,
+        request: RestoreRequest,
+        cluster: KafkaCluster,
+        look_s: float,
     ) -> None:
         self._settings, self._request, self._cluster = settings, request, cluster
         self._application_id = settings.application_id
         self._backed_up = {topic.name for topic in settings.topics}
         self._points = RecoveryPointTable(settings.warehouse)
-        self._contents = Contents.of(settings, look_s=math.inf)
+        self._contents = Contents.of(settings, look_s=0, look_at_wanted_s=look_s)
         self._cluster_id = cluster.cluster_id()
         self._there = RestoresTable(settings.warehouse).onto(self._cluster_id)
         self._restores = [r for r in self._there if r.application_id == self._application_id]
 
     def plan(self) -> RestorePlan:
+        plan = self._plan()
+        if self._contents.files_damaged:
+            # What is to be said of this point, and of others, depends on what else is damaged.
+            self._contents = Contents.of(self._settings, look_s=math.inf)
+            plan = self._plan()
+        return plan
+
+    def _plan(self) -> RestorePlan:
         snapshots = self._snapshots()
         choice = choose(
             self._points.instants(self._application_id),
@@ -396,6 +424,12 @@ class _Planner:
             if snapshots is not None:
                 found = self._with_snapshots(found, point, snapshots)
         topics, notes = plan_topics(found)
+        if unseen := self._contents.files_unseen:
+            notes = (
+                *notes,
+                f"{unseen:,} files that are needed were not looked at for lack of time; a restore"
+                " looks at each before it makes a topic.",
+            )
         found = replace(found, notes=(*found.notes, *notes))
         against = refusals(
             found,

@@ -18,6 +18,7 @@ from typing import Any, Final, Self
 from urllib.parse import unquote
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction, RemoveAction
@@ -140,7 +141,7 @@ def sweep(path: StorePath, table: DeltaTable | None) -> None:
         left = _left_behind(path)
         if not left:
             return
-        committed = {file_folder(row["path"]) for row in _committed(path, table)}
+        committed = {file_folder(row["path"]) for row in _committed(path, table, ["path"])}
         for folder in left:
             if folder.name in committed:
                 _mark_of(folder).unlink(missing_ok=True)
@@ -219,7 +220,7 @@ def commit(
     parts = {tuple(part[column] for column in columns) for part in replaces}
     stale = [
         (row, values)
-        for row in _committed(path, table)
+        for row in _committed(path, table, ["path", "size_bytes", *_named(columns)], parts)
         if (values := tuple(row[f"partition.{column}"] for column in columns)) in parts
         and unquote(row["path"]) not in keeps
     ]
@@ -293,8 +294,30 @@ def fence(path: StorePath, table: DeltaTable | None, writer: LockHandle) -> Delt
     return None
 
 
-def _committed(path: StorePath, table: DeltaTable | None) -> list[dict[str, Any]]:
+def _named(columns: Iterable[str]) -> list[str]:
+    """Columns by which the table is partitioned, as they are called in what the log says."""
+    return [f"partition.{column}" for column in columns]
+
+
+def _committed(
+    path: StorePath,
+    table: DeltaTable | None,
+    columns: Sequence[str],
+    parts: Collection[Sequence[str]] | None = None,
+) -> list[dict[str, Any]]:
+    """What the log says of each file; with `parts` perhaps only of those that may be of them."""
     if table is None:
         return []
     with storage_failures(path):
-        return pa.table(table.get_add_actions(flatten=True)).to_pylist()
+        files = pa.table(table.get_add_actions(flatten=True))
+    if files.num_rows == 0:
+        return []
+    if parts is not None:
+        # There may be hundreds of thousands, and few of them are of parts that are replaced.
+        for name, values in zip(
+            [name for name in columns if name.startswith("partition.")],
+            zip(*parts, strict=True),
+            strict=False,
+        ):
+            files = files.filter(pc.field(name).isin(pa.array(set(values), pa.string())))
+    return files.select(list(columns)).to_pylist()

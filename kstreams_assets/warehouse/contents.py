@@ -4,24 +4,28 @@ Ledger and Delta's log are read once, whatever the number of windows and points;
 themselves only columns that are needed where the log does not say enough. No JVM, no broker.
 """
 
+import math
+import os
+import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import overload
 from urllib.parse import unquote
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from kstreams_assets.app.model import StreamsApplication, TopicRole
 from kstreams_assets.errors import StoredDataError
-from kstreams_assets.layout import Warehouse, WrittenFile, changed_files
+from kstreams_assets.layout import Warehouse, WrittenFile, changed_files, file_problem
 from kstreams_assets.offsets import OffsetRange, RangeSet, TopicPartitionId
 from kstreams_assets.settings import ApplicationSettings
-from kstreams_assets.store import StorePath, readable
+from kstreams_assets.store import ObjectPath, StorePath, readable
 from kstreams_assets.warehouse.judge import PointJudge, PointStatus
 from kstreams_assets.warehouse.ledger import (
     INCREMENT,
@@ -51,6 +55,8 @@ from kstreams_assets.warehouse.records import (
     SpanDamage,
     SpanFile,
     file_actions,
+    files_of_rows,
+    noted_files,
     payload_bytes,
 )
 from kstreams_assets.warehouse.spans import TopicFacts, Window
@@ -78,7 +84,7 @@ class Holding:
     do not match the ledger: then nothing else is counted.
     """
 
-    files: tuple[SpanFile, ...] = ()
+    files: Sequence[SpanFile] = ()
     records: int = 0
     bytes: int = 0
     saved_records: int = 0
@@ -107,6 +113,8 @@ class Contents:
         closed: Closed windows that end after an instant (epoch milliseconds), for what is to be
             done where a point is not covered.
         look_s: How long files are looked at before points are judged, see `Ledger.damaged`.
+        look_at_wanted_s: How long files that hold wanted records are looked at, where the warehouse
+            is on a disk; by default all are.
     """
 
     def __init__(
@@ -117,6 +125,7 @@ class Contents:
         backed_up: Collection[str] | None = None,
         closed: Callable[[int], Sequence[Window]] = lambda _: (),
         look_s: float = LOOK_S,
+        look_at_wanted_s: float = math.inf,
     ) -> None:
         self._warehouse, self._application, self._closed = warehouse, application, closed
         names = {topic.name for topic in application.topics}
@@ -124,13 +133,23 @@ class Contents:
         self._topics = names | self._backed_up
         self._changelogs = {t.name for t in application.with_role(TopicRole.CHANGELOG)}
         self._ledger = Ledger(warehouse, application.application_id)
-        self._look_s = look_s
         self._spans: tuple[StoredSpan, ...] | None = None
+        self._look_s, self._look_left_s = look_s, look_at_wanted_s
+        self.files_unseen = 0
+        """Files that may hold wanted records and were not looked at, for lack of time."""
+        self.files_damaged = False
+        """Whether some of those that were looked at are missing or have another size."""
         self._chains = self._read_chains()
         self._unchanged: set[StorePath] = set()
 
     @classmethod
-    def of(cls, settings: ApplicationSettings, *, look_s: float = LOOK_S) -> "Contents":
+    def of(
+        cls,
+        settings: ApplicationSettings,
+        *,
+        look_s: float = LOOK_S,
+        look_at_wanted_s: float = math.inf,
+    ) -> "Contents":
         """The backups of an application as it is configured."""
 
         def closed(instant_ms: int) -> Sequence[Window]:
@@ -144,6 +163,7 @@ class Contents:
             backed_up={topic.name for topic in settings.topics},
             closed=closed,
             look_s=look_s,
+            look_at_wanted_s=look_at_wanted_s,
         )
 
     def with_spans(self, spans: Iterable[StoredSpan]) -> "Contents":
@@ -242,20 +262,42 @@ class Contents:
         return self.missing(wanted) & (chain.expired if chain else ())
 
     def damaged(self, wanted: WantedPartition) -> tuple[SpanDamage, ...]:
-        """The damaged spans that wanted records may lie in; every file has been looked at."""
-        found = (self._damaged_files.inside(wanted.cut.life, r.start, r.end) for r in wanted.ranges)
-        return tuple(dict.fromkeys(damage for damage in found if damage is not None))
+        """The damaged spans that wanted records may lie in; their files have been looked at."""
+        life = wanted.cut.life
+        known = [self._damaged.inside(life, r.start, r.end) for r in wanted.ranges]
+        found = [*filter(None, known), *self._look_at(wanted)]
+        return tuple(dict.fromkeys(found))
+
+    def _look_at(self, wanted: WantedPartition) -> Iterator[SpanDamage]:
+        """See whether each file that may hold wanted records is there and has its size."""
+        if isinstance(self._warehouse.root, ObjectPath):
+            # A store lists a thousand objects sooner than it tells of a few by themselves.
+            all_ = self._ledger.damaged(self._topics)
+            found = (all_.inside(wanted.cut.life, r.start, r.end) for r in wanted.ranges)
+            yield from filter(None, found)
+            return
+        files = self.log(wanted)
+        if files is None:
+            return
+        numbers = files.near(wanted.ranges)
+        began = time.monotonic()
+        looked_at, problems = files.problems(numbers, self._look_left_s)
+        self._look_left_s -= time.monotonic() - began
+        self.files_unseen += len(numbers) - looked_at
+        self.files_damaged |= bool(problems)
+        for number, problem in problems:
+            yield files.damage(number, problem)
 
     def stored_files(self, wanted: WantedPartition) -> "list[StoredFile]":
         """As `files`, without a look at damage."""
         if not wanted.ranges:
             return []
-        low, high = wanted.ranges[0].start, wanted.ranges[-1].end
-        return [
-            found
-            for found in self._files.get(wanted.cut.life, ())
-            if found.file.first_offset < high and found.file.last_offset >= low
-        ]
+        files = self.log(wanted)
+        return list(files.stored(files.near(wanted.ranges))) if files else []
+
+    def log(self, wanted: WantedPartition) -> "PartitionFiles | None":
+        """All files of a partition in the life of its topic that a cut saw; None without any."""
+        return self._files.get(wanted.cut.life)
 
     def saved(
         self, point: RecoveryPoint, wanted: Iterable[WantedPartition]
@@ -282,18 +324,22 @@ class Contents:
         notes of another topic of the same name.
         """
         rows = TopicFactsTable(self._warehouse, point.application_id).rows(lives)
-        facts = facts_in(rows)
-        best: dict[str, tuple[bool, bool, int, int]] = {}
-        names = ["topic", "topic_id", "window_end_ms"]
-        for index, (topic, life, end_ms) in enumerate(
-            zip(*(rows[name].to_pylist() for name in names), strict=True)
-        ):
-            later = end_ms > point.effective_at_ms
-            distance = abs(end_ms - point.effective_at_ms)
-            rank = (life != topic_id_of(lives[topic]), later, distance, index)
-            best[topic] = min(best.get(topic, rank), rank)
+        ends_ms = rows["window_end_ms"].to_numpy()
+        later = ends_ms > point.effective_at_ms
+        best: dict[str, int] = {}
+        for topic, life in lives.items():
+            of_topic = pc.call_function("equal", [rows["topic"], topic]).to_numpy()
+            number = np.flatnonzero(of_topic)
+            if len(number):
+                other = pc.call_function("not_equal", [rows["topic_id"], topic_id_of(life)])
+                distance = np.abs(ends_ms[number] - point.effective_at_ms)
+                best[topic] = int(
+                    number[np.lexsort((distance, later[number], other.to_numpy()[number]))[0]]
+                )
+        facts = facts_in(rows.take(pa.array(best.values(), pa.int64())))
         return {
-            topic: NotedFacts(facts[index], later) for topic, (_, later, _, index) in best.items()
+            topic: NotedFacts(of_it, bool(later[number]))
+            for (topic, number), of_it in zip(best.items(), facts, strict=True)
         }
 
     def _read_chains(self) -> Mapping[PartitionLife, Chain]:
@@ -306,20 +352,17 @@ class Contents:
         return self._ledger.damaged(self._topics, look_s=self._look_s)
 
     @cached_property
-    def _damaged_files(self) -> DamagedSpans:
-        return self._ledger.damaged(self._topics)
-
-    @cached_property
     def _delete_retention_ms(self) -> Mapping[str, int]:
         facts = TopicFactsTable(self._warehouse, self._application.application_id)
         return facts.delete_retention_ms(self._topics)
 
     @cached_property
-    def _files(self) -> "Mapping[PartitionLife, list[StoredFile]]":
+    def _files(self) -> "Mapping[PartitionLife, PartitionFiles]":
         path = self._warehouse.records(self._application.application_id)
-        columns = [*_SPAN, "topic_id", "records", "bytes", "written"]
+        columns = [*_SPAN, "topic_id", "start", "end", "records", "bytes", "written"]
         spans = self._ledger.span_rows(self._topics, columns=columns, increments=True)
-        return _files_by_life(path, spans, file_actions(path))
+        files = file_actions(path)
+        return _Log(path, spans, files).by_life() if files.num_rows and spans.num_rows else {}
 
     def _know_changelogs(self, points: Iterable[RecoveryPoint]) -> None:
         """A topic may have been a changelog when a point was taken and be declared none now."""
@@ -396,93 +439,256 @@ class StoredFile:
         return self.bytes_per_record * self.file.records
 
 
+class _Log:
+    """What Delta's log and the ledger say of every file, by the column: there may be a million."""
+
+    def __init__(self, root: StorePath, spans: pa.Table, files: pa.Table) -> None:
+        found = files_of_rows(spans, files)
+        self.root = root
+        self.paths = found["path"].combine_chunks()
+        self.noted = noted_files(spans)
+        self.noted_at = _filled(found["noted"], -1)
+        self.row: _Offsets = found["row"].to_numpy()
+        self.first, self.last = _filled(found["first"], 0), _filled(found["last"], 0)
+        self.records, self.size = (_filled(found[n], 0) for n in ("file_records", "size_bytes"))
+        sized = np.flatnonzero(self.noted_at >= 0)
+        self.size[sized] = self.noted["size"].to_numpy()[self.noted_at[sized]]
+        self.may_be_odd = _filled(found["earliest"], 0) <= 0
+        self.spans = spans.drop_columns("written").combine_chunks()
+        records = self.spans["records"].to_numpy()
+        self.bytes_per_record = self.spans["bytes"].to_numpy() / np.maximum(records, 1)
+        windows = self.spans["window"].combine_chunks().dictionary_encode()
+        self.window_keys: list[str] = windows.dictionary.to_pylist()
+        self.window: _Offsets = windows.indices.to_numpy()
+
+    def by_life(self) -> "dict[PartitionLife, PartitionFiles]":
+        """The files of each partition."""
+        spans = self.spans
+        life = np.zeros(spans.num_rows, np.int64)
+        for name in ("topic", "partition", "topic_id"):
+            code = spans[name].combine_chunks().dictionary_encode().indices.to_numpy()
+            life = life * (int(code.max(initial=0)) + 1) + code
+        order = np.lexsort((self.first, life[self.row]))
+        edges = np.flatnonzero(np.diff(life[self.row][order])) + 1
+        found = {}
+        for at in np.split(order, edges):
+            if len(at):
+                row = spans.slice(int(self.row[at[0]]), 1).to_pylist()[0]
+                found[row["topic"], row["partition"], row["topic_id"]] = PartitionFiles(self, at)
+        return found
+
+    @cached_property
+    def digests(self) -> pa.Array:
+        """Of each file that was noted its digest."""
+        return self.noted["digest"].combine_chunks()
+
+    def span_files(self, at: _Offsets) -> Iterator[SpanFile]:
+        """Files by their positions."""
+        paths = self.paths.take(pa.array(at)).to_pylist()
+        noted_at = pa.array(self.noted_at[at], mask=self.noted_at[at] < 0)
+        digests = self.digests.take(noted_at).to_pylist()
+        records = self.noted["records"].combine_chunks().take(noted_at).to_pylist()
+        numbers = (each[at].tolist() for each in (self.size, self.records, self.first, self.last))
+        keys = map(self.window_keys.__getitem__, self.window[self.row[at]].tolist())
+        for path, digest, of_it, key, size, count, first, last in zip(
+            paths, digests, records, keys, *numbers, strict=True
+        ):
+            written = None if digest is None else WrittenFile(path, size, of_it, digest)
+            window = key.partition(INCREMENT)[0]
+            yield SpanFile(self.root / unquote(path), count, first, last, written, window)
+
+
+def _filled(column: pa.ChunkedArray, null: int) -> _Offsets:
+    return pc.fill_null(column, null).to_numpy().astype(np.int64)
+
+
+class PartitionFiles:
+    """The files of one partition in one life of its topic, in order of offsets, by the column.
+
+    There may be one for each of ten thousand windows: objects are made of those that are asked for.
+    """
+
+    def __init__(self, log: _Log, at: _Offsets) -> None:
+        self._log, self._at = log, at
+        self.first, self.last, self.records = log.first[at], log.last[at], log.records[at]
+        self.bytes_per_record = log.bytes_per_record[log.row[at]]
+        self.may_be_odd = log.may_be_odd[at]
+
+    def near(self, ranges: Sequence[OffsetRange]) -> _Offsets:
+        """Numbers of the files that may hold offsets of these ranges, which are in order."""
+        if not ranges:
+            return _NONE
+        return np.flatnonzero((self.first < ranges[-1].end) & (self.last >= ranges[0].start))
+
+    def span_files(self, numbers: _Offsets) -> Iterator[SpanFile]:
+        """Files by their numbers."""
+        return self._log.span_files(self._at[numbers])
+
+    def stored(self, numbers: _Offsets) -> Iterator[StoredFile]:
+        """The same, with what the ledger notes of them."""
+        for number, file in zip(numbers.tolist(), self.span_files(numbers), strict=True):
+            yield StoredFile(
+                file=file,
+                window=file.window,
+                bytes_per_record=float(self.bytes_per_record[number]),
+                may_be_odd=bool(self.may_be_odd[number]),
+            )
+
+    def window_keys(self, numbers: _Offsets) -> frozenset[str]:
+        """Keys of the windows that files are of."""
+        log = self._log
+        codes = log.window[log.row[self._at[numbers]]].tolist()
+        keys = frozenset(map(log.window_keys.__getitem__, codes))
+        increments = [key for key in keys if INCREMENT in key]
+        return keys.difference(increments) | {key.partition(INCREMENT)[0] for key in increments}
+
+    def problems(self, numbers: _Offsets, seconds: float) -> tuple[int, list[tuple[int, str]]]:
+        """See for so long which files on a disk are not there or have another size.
+
+        Returns:
+            How many were looked at, the newest first; numbers of files and what is wrong with them.
+        """
+        log, deadline = self._log, time.monotonic() + seconds
+        found: list[tuple[int, str]] = []
+        for begin in range(0, len(numbers), _LOOKS_AT_ONCE):
+            if time.monotonic() >= deadline:
+                return begin, found
+            lot = numbers[::-1][begin : begin + _LOOKS_AT_ONCE]
+            at = self._at[lot]
+            paths, sizes = log.paths.take(pa.array(at)).to_pylist(), log.size[at].tolist()
+            for number, path, size in zip(lot.tolist(), paths, sizes, strict=True):
+                if _size(f"{log.root}/{unquote(path) if '%' in path else path}") != size:
+                    problem = file_problem(log.root / unquote(path), size)
+                    if problem:
+                        found.append((number, problem))
+        return len(numbers), found
+
+    def damage(self, number: int, problem: str) -> SpanDamage:
+        """The span of a file with which something is wrong."""
+        row = self._log.spans.slice(int(self._log.row[self._at[number]]), 1)
+        columns = ["window", "topic", "partition", "topic_id", "start", "end"]
+        return SpanDamage(**row.select(columns).to_pylist()[0], problem=problem)
+
+    def _window(self, number: int) -> str:
+        log = self._log
+        return log.window_keys[log.window[log.row[self._at[number]]]]
+
+
+def _size(path: str) -> int:
+    try:
+        return os.stat(path).st_size
+    except OSError:
+        return -1
+
+
+_LOOKS_AT_ONCE = 2_000
+
+
+class FileList(Sequence[SpanFile]):
+    """Some files of a partition, which are made when they are looked at.
+
+    Equal to any sequence of the same files.
+    """
+
+    __slots__ = ("_files", "_numbers")
+
+    def __init__(self, files: PartitionFiles, numbers: _Offsets) -> None:
+        self._files, self._numbers = files, numbers
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    @overload
+    def __getitem__(self, index: int) -> SpanFile: ...
+    @overload
+    def __getitem__(self, index: slice) -> "FileList": ...
+    def __getitem__(self, index: int | slice) -> "SpanFile | FileList":
+        if isinstance(index, slice):
+            return FileList(self._files, self._numbers[index])
+        return next(self._files.span_files(self._numbers[[index]]))
+
+    def __iter__(self) -> Iterator[SpanFile]:
+        return self._files.span_files(self._numbers)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Sequence):
+            return NotImplemented
+        return len(self) == len(other) and all(a == b for a, b in zip(self, other, strict=True))
+
+    def __hash__(self) -> int:
+        return hash(tuple(self))
+
+    def __repr__(self) -> str:
+        return f"FileList({len(self)})"
+
+
 def _counted(contents: Contents, wanted: WantedPartition, saved: pa.Table) -> _Counted:
     damaged = contents.damaged(wanted)
     if damaged or not wanted.ranges:
         return _Counted(Holding(damaged=damaged), saved.slice(0, 0))
     saved = _inside(saved, wanted.ranges)
     offsets = saved["offset"].to_numpy()
-    found = [_Count(file, wanted.ranges, offsets) for file in contents.stored_files(wanted)]
-    used = [count for count in found if count.records]
-    twice = np.concatenate([_NONE, *(count.saved_too for count in used)])
+    files, stored, twice = contents.log(wanted), Holding(), _NONE
+    if files is not None:
+        stored, twice = _in_files(files, wanted.ranges, offsets)
     saved = saved.filter(pa.array(~np.isin(offsets, twice)))
     return _Counted(
-        Holding(
-            files=tuple(count.stored.file for count in used),
-            records=sum(count.records for count in used) + saved.num_rows,
-            bytes=round(sum(c.stored.bytes_per_record * c.records for c in used))
-            + int(payload_bytes(saved).sum()),
+        replace(
+            stored,
+            records=stored.records + saved.num_rows,
+            bytes=stored.bytes + int(payload_bytes(saved).sum()),
             saved_records=saved.num_rows,
-            odd_timestamps=sum(count.odd_timestamps for count in used) + _odd(saved),
+            odd_timestamps=stored.odd_timestamps + _odd(saved),
             lost=contents.missing(wanted).size - contents.expired(wanted).size,
             expired=contents.expired(wanted).size,
-            windows=frozenset(count.stored.window for count in used),
         ),
         saved,
     )
 
 
+def _in_files(
+    files: PartitionFiles, ranges: Sequence[OffsetRange], saved_offsets: _Offsets
+) -> tuple[Holding, _Offsets]:
+    """What files hold of the ranges, and which of the saved offsets; few files are opened."""
+    numbers = files.near(ranges)
+    first, last = files.first[numbers], files.last[numbers]
+    low, high = (np.searchsorted(saved_offsets, edges) for edges in (first, last + 1))
+    whole = RangeSet(ranges).cover(first, last + 1)
+    records = files.records[numbers].copy()
+    opened = np.flatnonzero(~whole | (low < high) | files.may_be_odd[numbers])
+    odd, twice = 0, [_NONE]
+    for index, stored in zip(opened.tolist(), files.stored(numbers[opened]), strict=True):
+        count = _Count(stored, ranges, saved_offsets)
+        records[index] = count.records
+        odd += count.odd_timestamps
+        twice.append(count.saved_too)
+    used = numbers[records > 0]
+    holding = Holding(
+        files=FileList(files, used),
+        records=int(records.sum()),
+        bytes=round(float((files.bytes_per_record[numbers] * records).sum())),
+        odd_timestamps=odd,
+        windows=files.window_keys(used),
+    )
+    return holding, np.concatenate(twice)
+
+
 class _Count:
-    """Records of one file inside the ranges; the file is opened only where it must be."""
+    """Records of one file inside the ranges."""
 
     def __init__(
         self, stored: StoredFile, ranges: Sequence[OffsetRange], saved_offsets: _Offsets
     ) -> None:
-        self.stored, file = stored, stored.file
-        whole = RangeSet(ranges).covers(file.first_offset, file.last_offset + 1)
+        file = stored.file
         first, last = np.searchsorted(saved_offsets, [file.first_offset, file.last_offset + 1])
         near = saved_offsets[first:last]
-        self.records, self.odd_timestamps, self.saved_too = file.records, 0, _NONE
-        if whole and not len(near) and not stored.may_be_odd:
-            return
         columns = ["offset", "timestamp_ms"] if stored.may_be_odd else ["offset"]
         with storage_failures(file.path):
             parquet = pq.ParquetFile(readable(file.path), page_checksum_verification=True)
             rows = _inside(parquet.read(columns=columns), ranges)
         self.records = rows.num_rows
         self.saved_too = near[np.isin(near, rows["offset"].to_numpy())]
-        if stored.may_be_odd:
-            self.odd_timestamps = _odd(rows)
-
-
-def _files_by_life(
-    path: StorePath, spans: pa.Table, files: pa.Table
-) -> dict[PartitionLife, list[StoredFile]]:
-    """Files in order of offsets. Those of windows that are not in the ledger do not count."""
-    if files.num_rows == 0 or spans.num_rows == 0:
-        return {}
-    written = {
-        file["path"]: WrittenFile(**file)
-        for file in spans["written"].combine_chunks().flatten().to_pylist()
-    }
-    known = spans.drop_columns(["written"])
-    files = files.join(known, _SPAN, join_type="inner").sort_by(
-        [("topic", "ascending"), ("partition", "ascending"), ("first", "ascending")]
-    )
-    by_life: dict[PartitionLife, list[StoredFile]] = {}
-    for row in files.to_pylist():
-        life = (row["topic"], row["partition"], row["topic_id"])
-        by_life.setdefault(life, []).append(_stored_file(path, row, written.get(row["path"])))
-    return by_life
-
-
-def _stored_file(
-    path: StorePath, row: Mapping[str, Any], written: WrittenFile | None
-) -> StoredFile:
-    window = row["window"].partition(INCREMENT)[0]
-    return StoredFile(
-        file=SpanFile(
-            path=path / unquote(row["path"]),
-            records=row["file_records"],
-            first_offset=row["first"],
-            last_offset=row["last"],
-            written=written,
-            window=window,
-        ),
-        window=window,
-        bytes_per_record=row["bytes"] / max(row["records"], 1),
-        may_be_odd=row["earliest"] is None or row["earliest"] <= 0,
-    )
+        self.odd_timestamps = _odd(rows) if stored.may_be_odd else 0
 
 
 def _inside(rows: pa.Table, ranges: Sequence[OffsetRange]) -> pa.Table:

@@ -23,7 +23,14 @@ from kstreams_assets.offsets import OffsetRange, RangeSet, TopicPartitionId
 from kstreams_assets.store import StorePath, readable, sizes_in
 from kstreams_assets.warehouse.committer import NewFile, require_written
 from kstreams_assets.warehouse.spans import SpanContent
-from kstreams_assets.warehouse.table import create_delta, one_of, open_delta, storage_failures
+from kstreams_assets.warehouse.table import (
+    LogState,
+    create_delta,
+    log_state,
+    one_of,
+    open_delta,
+    storage_failures,
+)
 
 RECORDS: Final = pa.schema(
     [
@@ -48,8 +55,12 @@ _PROPERTIES: Final = {
     "delta.checkpointInterval": "20",
     "delta.logRetentionDuration": "interval 1 hours",
     "delta.deletedFileRetentionDuration": f"interval {_REPLACED_HOURS} hours",
+    "delta.dataSkippingStatsColumns": "partition,offset,timestamp_ms",
+    "delta.checkpoint.writeStatsAsStruct": "true",
+    "delta.checkpoint.writeStatsAsJson": "false",
 }
-"""A follower commits every few seconds: a long log would make each look at the table slow."""
+"""A follower commits every few seconds: a long log would make each look at the table slow. So would
+checkpoints with what is known of each file as JSON, of which there are hundreds of thousands."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,13 +122,31 @@ def file_actions(path: StorePath) -> pa.Table:
     """The files of the newest version, one row each: what Delta's log says of them.
 
     Columns `window, topic, partition, path` (as in the log), `size_bytes, file_records`, `first`
-    and `last` offset, `earliest` timestamp (epoch milliseconds).
+    and `last` offset, `earliest` timestamp (epoch milliseconds). They are kept for as long as the
+    log is the same.
 
     Raises:
         NewerLayoutError: A newer release wrote the table.
         WarehouseError: It cannot be read.
     """
-    table = open_records(path)
+    state = log_state(path)
+    known = _known_files.get(path)
+    if known is None or known[0] != state:
+        # The table itself takes several times as much memory: it is not kept.
+        table = open_records(path, to_write=True)
+        _known_files.pop(path, None)
+        known = _known_files[path] = state, _files_of(path, table)
+        if len(_known_files) > _MOST_KNOWN:
+            _known_files.pop(next(iter(_known_files)), None)
+    return known[1]
+
+
+_MOST_KNOWN: Final = 8
+_known_files: dict[StorePath, tuple[LogState, pa.Table]] = {}
+"""Of records tables their files as this process has read them last, with the log just before."""
+
+
+def _files_of(path: StorePath, table: DeltaTable | None) -> pa.Table:
     added = None if table is None else _added(path, table)
     if added is None or added.num_rows == 0:
         return _ACTIONS.empty_table()
@@ -268,8 +297,11 @@ _SPAN = ["window", "topic", "partition"]
 _FILES_AT_ONCE: Final = 500
 _FEW_FILES: Final = 20
 """So many files are looked at one by one; of more their folders are listed."""
-_NO_FILES: Final = pa.table({"row": pa.array([], pa.int64()), "path": [], "size": []})
+_NO_FILES: Final = pa.schema(
+    [("row", pa.int64()), ("path", pa.string()), ("size", pa.int64())]
+).empty_table()
 
+_Offsets = npt.NDArray[np.int64]
 _Life = tuple[str, int, str]
 """Topic, partition, topic id."""
 
@@ -371,10 +403,7 @@ class Comparison:
         self.bad: dict[str, tuple[int, str]] = {}
         """By path, the span's row and what is wrong with the file."""
         if rows.num_rows:
-            numbered = rows.select(COLUMNS).append_column("row", pa.array(np.arange(rows.num_rows)))
-            self._problems, self._files = _counts(numbered, actions), _stored(numbered, actions)
-            for row, problem in _names(numbered, self._files):
-                self._problems.setdefault(row, problem)
+            self._problems, self._files = _compared(rows, actions)
         if earlier is not None and self._files.num_rows:
             bad = self._files.filter(one_of("path", earlier.bad))
             for file in bad.to_pylist():
@@ -447,12 +476,133 @@ class Comparison:
         return DamagedSpans(s for s in found if topics is None or s.topic in topics)
 
 
-def _counts(rows: pa.Table, actions: pa.Table) -> dict[int, str]:
-    """Spans with other records than the ledger says, by number of their row."""
-    there = actions.group_by(_SPAN).aggregate(
-        [("file_records", "sum"), ("first", "min"), ("last", "max")]
+def _compared(rows: pa.Table, actions: pa.Table) -> tuple[dict[int, str], pa.Table]:
+    """What is wrong with spans, by number of their row, and columns `row, path, size` of each file.
+
+    The size is that which its backup noted, else the log's. Files come by path, the highest first.
+    """
+    # Windows, topics and paths are long and come by the million: they are compared by numbers.
+    span, span_of_file = _numbered_spans(rows, actions)
+    row_of_file = _positions(span_of_file, span)
+    known = row_of_file >= 0
+    if not known.all():
+        actions = actions.filter(pa.array(known))
+        row_of_file, span_of_file = row_of_file[known], span_of_file[known]
+    first = _positions(span, span_of_file)
+    problems = _counts(rows, span, first, actions, span_of_file, row_of_file)
+    noted = noted_files(rows, ("path", "size"))
+    file = _same_files(noted["path"], first[noted["row"].to_numpy()], actions["path"])
+    for row, problem in _names(noted, file, actions["path"], row_of_file):
+        problems.setdefault(row, problem)
+    there = file >= 0
+    unnoted = np.ones(len(row_of_file), np.bool_)
+    unnoted[file[there]] = False
+    log = actions.filter(pa.array(unnoted))
+    unnoted_files = pa.table(
+        [pa.array(row_of_file[unnoted]), log["path"], log["size_bytes"]],
+        names=_NO_FILES.column_names,
     )
-    joined = rows.drop_columns(["written"]).join(there, _SPAN, join_type="left outer")
+    files = pa.concat_tables(
+        [noted if there.all() else noted.filter(pa.array(there)), unnoted_files]
+    )
+    return problems, files.sort_by([("path", "descending")])
+
+
+def files_of_rows(rows: pa.Table, actions: pa.Table) -> pa.Table:
+    """The files of the spans that rows of the ledger are of, one row each.
+
+    Columns of `actions` (see `file_actions`), `row` (the position of the span's row) and `noted`,
+    the position among the files that backups noted (`noted_files`); null where none did.
+    """
+    span, span_of_file = _numbered_spans(rows, actions)
+    row_of_file = _positions(span_of_file, span)
+    known = row_of_file >= 0
+    if not known.all():
+        actions = actions.filter(pa.array(known))
+        row_of_file, span_of_file = row_of_file[known], span_of_file[known]
+    noted = noted_files(rows)
+    first = _positions(span, span_of_file)[noted["row"].to_numpy()]
+    file = _same_files(noted["path"], first, actions["path"])
+    position = np.full(actions.num_rows, -1, np.int64)
+    position[file[file >= 0]] = np.flatnonzero(file >= 0)
+    found = actions.append_column("row", pa.array(row_of_file))
+    return found.append_column("noted", pa.array(position, mask=position < 0))
+
+
+def _numbered_spans(rows: pa.Table, actions: pa.Table) -> tuple[_Offsets, _Offsets]:
+    """A number for the span of each row, and for the span of each file; -1 where no row has it.
+
+    A span is a window, topic and partition.
+    """
+    width = int(rows["partition"].to_numpy().max()) + 1
+    partitions = actions["partition"].to_numpy().astype(np.int64)
+    mine, theirs = np.zeros(rows.num_rows, np.int64), np.zeros(actions.num_rows, np.int64)
+    known = partitions < width
+    for name in ("window", "topic"):
+        distinct = rows[name].unique()
+        code, code_of_file = (_index_in(table[name], distinct) for table in (rows, actions))
+        mine, theirs = mine * len(distinct) + code, theirs * len(distinct) + code_of_file
+        known &= code_of_file >= 0
+    mine = mine * width + rows["partition"].to_numpy()
+    return mine, np.where(known, theirs * width + partitions, -1)
+
+
+def _positions(wanted: _Offsets, values: _Offsets) -> _Offsets:
+    """Where each wanted number first stands among the values, -1 where it does not."""
+    return _index_in(pa.array(wanted), pa.array(values))
+
+
+def _index_in(wanted: pa.Array | pa.ChunkedArray, values: pa.Array | pa.ChunkedArray) -> _Offsets:
+    found = pc.call_function("index_in", [wanted], pc.SetLookupOptions(values))
+    return pc.fill_null(found, -1).to_numpy().astype(np.int64)
+
+
+def _same_files(noted: pa.ChunkedArray, first: _Offsets, there: pa.ChunkedArray) -> _Offsets:
+    """Of each path that was noted, the position among those that are there; -1 where it is not.
+
+    `first` is that of the first file of its span, or -1.
+    """
+    if len(there) == 0:
+        return first
+    # Most spans have one file: then there is no need to look for its path among all others.
+    guess = there.take(pa.array(np.maximum(first, 0)))
+    is_same = pc.fill_null(pc.call_function("equal", [noted, guess]), False).to_numpy() & (
+        first >= 0
+    )
+    others = np.flatnonzero(~is_same)
+    found = first.copy()
+    if len(others):
+        left = noted.take(pa.array(others))
+        found[others] = _index_in(left, there)
+    return found
+
+
+def _counts(
+    rows: pa.Table,
+    span: _Offsets,
+    first: _Offsets,
+    actions: pa.Table,
+    span_of_file: _Offsets,
+    row_of_file: _Offsets,
+) -> dict[int, str]:
+    """Spans with other records than the ledger says, by number of their row.
+
+    `first` is the position of the first file of each row's span, or -1.
+    """
+    there = actions.select(["file_records", "first", "last"])
+    if (first[row_of_file] != np.arange(len(row_of_file))).any():
+        there = (
+            there.append_column("span", pa.array(span_of_file))
+            .group_by("span")
+            .aggregate([("file_records", "sum"), ("first", "min"), ("last", "max")])
+        )
+        first = _positions(span, there["span"].to_numpy())
+        there = there.drop_columns("span")
+    at = pa.array(first, mask=first < 0)
+    joined = there.take(at).rename_columns(["file_records_sum", "first_min", "last_max"])
+    for name in ("records", "first_offset", "last_offset"):
+        joined = joined.append_column(name, rows[name])
+    joined = joined.append_column("row", pa.array(np.arange(rows.num_rows)))
     count = pc.field("file_records_sum")
     # A comparison with a null is null, and counts as no difference.
     differs = (
@@ -476,47 +626,40 @@ def _records(count: int, first: int | None, last: int | None) -> str:
     return f"{count:,} records" + ("" if first is None else f" ({first} to {last})")
 
 
-def _stored(rows: pa.Table, actions: pa.Table) -> pa.Table:
-    """Columns `row, path, size` of every file; the size as its backup noted it, else the log's."""
-    noted = _noted(rows).select(["path", "size"])
-    stored = actions.select([*_SPAN, "path", "size_bytes"]).join(
-        rows.select([*_SPAN, "row"]), _SPAN, join_type="inner"
-    )
-    sized = stored.join(noted, "path", join_type="left outer")
-    size = pc.coalesce(sized["size"], sized["size_bytes"])  # pyright: ignore[reportAttributeAccessIssue]
-    files = pa.table({"row": sized["row"], "path": sized["path"], "size": size})
-    return files.sort_by([("path", "descending")])
+def noted_files(
+    rows: pa.Table, names: Sequence[str] = ("path", "size", "records", "digest")
+) -> pa.Table:
+    """The files that were written, as far as rows of the ledger note them.
+
+    Columns `row` (the position of the span's row) and these of `WrittenFile`.
+    """
+    kinds = {field.name: field.type for field in rows.schema.field("written").type.value_type}
+    schema = pa.schema([("row", pa.int64()), *((name, kinds[name]) for name in names)])
+    parts, begin = [schema.empty_table()], 0
+    for written in rows["written"].chunks:
+        files = written.flatten()
+        row = written.value_parent_indices().to_numpy().astype(np.int64) + begin
+        columns = [pa.array(row), *(files.field(name) for name in names)]
+        parts.append(pa.Table.from_arrays(columns, schema=schema))
+        begin += len(written)
+    return pa.concat_tables(parts)
 
 
-def _noted(rows: pa.Table) -> pa.Table:
-    """Columns `row, path, size` of the files that were written, as far as they were noted."""
-    written = rows["written"].combine_chunks()
-    files = written.flatten()
-    return pa.table(
-        {
-            "row": rows["row"].combine_chunks().take(written.value_parent_indices()),
-            "path": files.field("path"),
-            "size": files.field("size"),
-        }
-    )
+def _names(
+    noted: pa.Table, file: _Offsets, paths: pa.ChunkedArray, row_of_file: _Offsets
+) -> Iterator[tuple[int, str]]:
+    """Other files than were written, with the number of their span's row.
 
-
-def _names(rows: pa.Table, stored: pa.Table) -> list[tuple[int, str]]:
-    """Other files than were written, with the number of their span's row."""
-    noted = _noted(rows)
-    lacking = noted.join(stored.select(["path"]), "path", join_type="left anti")
-    foreign = stored.filter(pc.field("row").isin(noted["row"].unique())).join(
-        noted.select(["path"]), "path", join_type="left anti"
-    )
-    problems = [
-        (row["row"], f"its file {_name(row['path'])} is not in the records table any more")
-        for row in lacking.to_pylist()
-    ]
-    problems += [
-        (row["row"], f"its file {_name(row['path'])} was not written by its backup")
-        for row in foreign.to_pylist()
-    ]
-    return problems
+    `file` says of each that was noted which of those that are there it is.
+    """
+    for row in noted.filter(pa.array(file < 0)).to_pylist():
+        yield row["row"], f"its file {_name(row['path'])} is not in the records table any more"
+    foreign = np.ones(len(row_of_file), np.bool_)
+    foreign[file[file >= 0]] = False
+    foreign &= np.isin(row_of_file, noted["row"].to_numpy())
+    for index in np.flatnonzero(foreign).tolist():
+        problem = f"its file {_name(paths[index].as_py())} was not written by its backup"
+        yield int(row_of_file[index]), problem
 
 
 def _name(path: str) -> str:

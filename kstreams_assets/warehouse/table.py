@@ -693,7 +693,8 @@ class Table(Generic[R]):
     `grows_along` is a column without nulls whose values rise from one append to the next (a time,
     an id that sorts by time), so that files hold ranges of it and can be put together range by
     range. `statistics` are the columns by which readers skip files, `grows_along` among them.
-    `bulky` tables have rows by the million, hence larger row groups.
+    `bulky` tables have rows by the million, hence larger row groups and files; `narrow` ones, whose
+    readers want most rows and few columns, have larger row groups alone.
 
     A reader opens every file of an application, so what writers add bit by bit is put together as
     it grows: when `small_files` files of an application can be spared, its small neighbours become
@@ -707,6 +708,7 @@ class Table(Generic[R]):
     grows_along: str
     statistics: tuple[str, ...] = ()
     bulky: bool = False
+    narrow: bool = False
     small_files: int = 32
     kept: int | None = None
 
@@ -1179,7 +1181,7 @@ class Table(Generic[R]):
         pq.write_table(
             rows.drop_columns("application_id"),
             sink,
-            row_group_size=_LARGE_ROW_GROUP if self.bulky else _ROW_GROUP,
+            row_group_size=_LARGE_ROW_GROUP if self.bulky or self.narrow else _ROW_GROUP,
             compression="zstd",
             compression_level=1,
             store_schema=False,

@@ -6,7 +6,26 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kstreams_assets.warehouse.ledger import Chain, StoredSpan, chains_of, folded
+from kstreams_assets.offsets import TopicPartitionId
+from kstreams_assets.warehouse.ledger import (
+    Chain,
+    LedgerEntry,
+    StoredSpan,
+    chains_of,
+    folded,
+    folded_rows,
+    spans_of,
+)
+from kstreams_assets.warehouse.point import new_point_id
+from kstreams_assets.warehouse.rows import rows_of
+from kstreams_assets.warehouse.spans import (
+    Gap,
+    GapCause,
+    SpanContent,
+    SpanPlan,
+    SpanResult,
+    Window,
+)
 from tests.backup.stored import stored_span
 
 HOUR_MS = 3_600_000
@@ -119,6 +138,80 @@ class TestFolded:
         assert len(folded(spans)) == len(folded(spans, holes_matter={"t"})) == 9
         [span] = folded(spans, holes_matter={"u"})
         assert Chain([span]).stored.reach(0) == 9
+
+
+_ROW = st.tuples(
+    st.sampled_from(["t", "u"]),
+    st.integers(0, 1),  # partition
+    st.sampled_from(["life-1", "life-2"]),
+    st.integers(0, 4),  # window
+    st.integers(0, 3),  # start
+    st.integers(0, 2),  # offsets
+    st.sampled_from([0, 0, 0, 1]),  # lost before it was read
+    st.sampled_from([None, None, None, 1]),  # first hole
+    st.sampled_from([True, True, True, False]),  # looked for holes
+    st.sampled_from([None, None, GapCause.UNEXPLAINED, GapCause.TOPIC_DELETED]),
+    st.integers(0, 60),  # recorded at
+    st.sampled_from([None, 0, 1, 30, -1]),  # closed so long before
+)
+
+
+class TestFoldedRows:
+    """Rows of the ledger put together without an object for each."""
+
+    @given(st.lists(_ROW, max_size=14), st.sampled_from([None, set(), {"t"}, {"t", "u"}]))
+    def test_as_their_spans(self, drawn: list[tuple], matter: set[str] | None) -> None:
+        table = rows_of(LedgerEntry).write([self._entry(*row) for row in drawn])
+        spans = spans_of(table) if drawn else []
+        assert folded_rows(table, holes_matter=matter) == folded(spans, holes_matter=matter)
+
+    def test_a_chain_of_every_partition(self) -> None:
+        rows = [
+            ("t", partition, "life-1", index, index, 1, 0, None, True, None, index, 0)
+            for index in range(200)
+            for partition in range(2)
+        ]
+        table = rows_of(LedgerEntry).write([self._entry(*row) for row in rows])
+        found = folded_rows(table)
+        assert found == folded(spans_of(table))
+        assert [(span.start, span.end) for span in found] == [(0, 200), (0, 200)]
+
+    def _entry(
+        self,
+        topic: str,
+        partition: int,
+        life: str,
+        index: int,
+        start: int,
+        length: int,
+        lost: int,
+        hole: int | None,
+        looked: bool,
+        cause: GapCause | None,
+        recorded: int,
+        before: int | None,
+    ) -> LedgerEntry:
+        window = Window(index * HOUR_MS, (index + 1) * HOUR_MS, f"w{index:04d}")
+        plan = SpanPlan(
+            window=window,
+            partition=TopicPartitionId(topic, partition),
+            topic_id=life,
+            start=start,
+            end=start + length,
+            read_start=start + min(lost, length),
+            continues=index > 0,
+        )
+        gaps = () if cause is None else (Gap(cause, start, start + length, length),)
+        closed_ms = None if before is None else (recorded - before) * HOUR_MS
+        return LedgerEntry(
+            application_id="shop",
+            result=SpanResult(plan, SpanContent(), gaps, first_hole=hole, contiguity_known=looked),
+            recovery_point_id=None if closed_ms is None else new_point_id(closed_ms),
+            delta_version=1,
+            run_id="run",
+            recorded_at_ms=recorded * HOUR_MS,
+            ledger_version=index,
+        )
 
 
 class TestHoles:
