@@ -91,8 +91,8 @@ def scale(options: Options) -> Iterator[Case]:
                 " ledger had row groups of more than 512 rows, checkpoints had statistics as"
                 " columns, and files were looked at only where they are needed, the same acts took"
                 " (processor time, peak, quiet machine): log 1.8 s, 755 MB; due windows 1.6 s;"
-                " plan a backup 3.0 s, 457 MB; positions 13.5 s, 1,658 MB; ledger against log 4.8 s,"
-                " 1,622 MB; with every file looked at 8.1 s; newest restorable points 15.0 s,"
+                " plan a backup 3.0 s, 457 MB; positions 13.5 s, 1,658 MB; ledger against log"
+                " 4.8 s, 1,622 MB; with every file looked at 8.1 s; newest restorable points 15.0 s,"
                 " 1,690 MB; plan a restore 32.2 s, 2,384 MB.",
             ],
         )

@@ -569,10 +569,6 @@ class PartitionFiles:
         columns = ["window", "topic", "partition", "topic_id", "start", "end"]
         return SpanDamage(**row.select(columns).to_pylist()[0], problem=problem)
 
-    def _window(self, number: int) -> str:
-        log = self._log
-        return log.window_keys[log.window[log.row[self._at[number]]]]
-
 
 def _size(path: str) -> int:
     try:
