@@ -4,7 +4,7 @@ import hashlib
 import json
 import shutil
 import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,11 +21,15 @@ from kstreams_assets.store import (
 )
 
 LAYOUT_VERSION = 1
+"""Of what Spark writes, and of the marker."""
+CONTROL_LAYOUT_VERSION = 2
+"""Of control tables: names of files hold their digests, and commits are a chain."""
 LAYOUT_PROPERTY = "kstreams_assets.layout"
 
 CONTROL_TABLES = (
     "recovery_points",
     "recovery_point_records",
+    "pins",
     "windows",
     "increments",
     "topics",
@@ -36,8 +40,21 @@ CONTROL_TABLES = (
     "governance_findings",
     "completeness_results",
     "drills",
+    "verifications",
 )
 """The small tables, which all applications of a warehouse share."""
+
+NOTES: Final = frozenset(
+    {
+        "restores",
+        "offset_maps",
+        "completeness_results",
+        "drills",
+        "governance_findings",
+        "verifications",
+    }
+)
+"""Those of them that restores, drills and looks at a warehouse write."""
 
 
 def open_to_others(folder: StorePath) -> str | None:
@@ -54,36 +71,53 @@ def open_to_others(folder: StorePath) -> str | None:
 class NewerLayoutError(KStreamsAssetsError):
     """A table was written by a newer release than this one."""
 
-    def __init__(self, *, table: str, found: str) -> None:
+    def __init__(self, *, table: str, found: str, known: int) -> None:
         super().__init__(
-            f"The table {table} has layout version {found}; this release knows up to"
-            f" {LAYOUT_VERSION}.",
+            f"The table {table} has layout version {found}; this release knows up to {known}.",
             remedy="Install the release that wrote the table, or a newer one; nothing was changed.",
         )
         self.table = table
         self.found = found
 
 
-def check_layout(table: str, properties: dict[str, str | None] | dict[str, str]) -> None:
+def check_layout(
+    table: str,
+    properties: dict[str, str | None] | dict[str, str],
+    known: int = LAYOUT_VERSION,
+) -> None:
     """Refuse a table whose layout is newer than this release.
 
     Raises:
         NewerLayoutError: The version is higher, or is not a number.
     """
-    found = properties.get(LAYOUT_PROPERTY) or str(LAYOUT_VERSION)
-    if not found.isdigit() or int(found) > LAYOUT_VERSION:
-        raise NewerLayoutError(table=table, found=found)
+    found = properties.get(LAYOUT_PROPERTY) or "1"
+    if not found.isdigit() or int(found) > known:
+        raise NewerLayoutError(table=table, found=found, known=known)
+
+
+def is_linked(properties: dict[str, str | None] | dict[str, str]) -> bool:
+    """Whether each commit of a table is linked to the one before it (`warehouse/chain.py`)."""
+    return int(properties.get(LAYOUT_PROPERTY) or "1") >= CONTROL_LAYOUT_VERSION
 
 
 @dataclass(frozen=True, slots=True)
 class Warehouse:
-    """A folder, or a place in an object store, with the tables of any number of applications."""
+    """A folder, or a place in an object store, with the tables of any number of applications.
+
+    With `notes_in`, another place, what restores and drills write lies there (`NOTES`, locks), and
+    the warehouse itself is only read: it may be a copy, or one that must not be written.
+    """
 
     root: StorePath
+    notes_in: StorePath | None = None
 
     @classmethod
     def at(
-        cls, location: str | Path | ObjectPath, store: ObjectStoreSettings | None = None
+        cls,
+        location: str | Path | ObjectPath,
+        store: ObjectStoreSettings | None = None,
+        *,
+        notes_in: str | None = None,
     ) -> "Warehouse":
         """The warehouse at a path, a `file:` URI, or `s3://bucket/prefix`.
 
@@ -92,7 +126,13 @@ class Warehouse:
         Raises:
             ConfigurationError: The location is in another kind of store.
         """
-        return cls(location if isinstance(location, ObjectPath) else place_at(str(location), store))
+        root = location if isinstance(location, ObjectPath) else place_at(str(location), store)
+        return cls(root, None if notes_in is None else place_at(notes_in, store))
+
+    @property
+    def noted(self) -> StorePath:
+        """Where restores, drills and locks are noted."""
+        return self.root if self.notes_in is None else self.notes_in
 
     def require_space(self, least_bytes: int) -> None:
         """Refuse to begin where the disk is all but full.
@@ -117,8 +157,8 @@ class Warehouse:
     def on_disk(self) -> Path:
         """Where what only a disk can hold is kept (clusters of this machine): the folder itself,
         or one of this user's cache."""
-        if isinstance(self.root, Path):
-            return self.root
+        if isinstance(self.noted, Path):
+            return self.noted
         name = f"{self.root.name}-{hashlib.sha256(str(self.root).encode()).hexdigest()[:12]}"
         return Path.home() / ".cache/kstreams-assets/warehouses" / name
 
@@ -132,11 +172,15 @@ class Warehouse:
 
     def control(self, table: str) -> StorePath:
         """A small table written with the deltalake package."""
-        return self.root / table
+        return (self.noted if table in NOTES else self.root) / table
 
     def lock_file(self, name: str) -> StorePath:
         """What a holder of the named lock keeps locked (`lease.warehouse_lock`)."""
-        return self.root / ".locks" / f"{name}.lock"
+        return self.noted / ".locks" / f"{name}.lock"
+
+    def staging(self, name: str) -> StorePath:
+        """A folder for files that Spark's tasks need for the time of a run."""
+        return self.noted / ".staging" / name
 
 
 _THREADS: Final = 4
@@ -182,6 +226,50 @@ def first_changed(files: Sequence[tuple[StorePath, WrittenFile]]) -> StorePath |
 
     with ThreadPoolExecutor(_THREADS) as pool:
         return next((path for path in pool.map(changed, files) if path), None)
+
+
+CHANGED: Final = "does not match the SHA-256 that was noted when it was written"
+_PIECE: Final = 1024**2
+
+
+def content_problem(path: StorePath, digest: str, wait: Callable[[int], None] | None = None) -> str:
+    """What keeps a file from being the one that was written, byte for byte; else empty.
+
+    `wait` is called with a number of bytes before they are used: to read slowly.
+    """
+    try:
+        there = file_digest(path) if wait is None else _slow_digest(path, wait)
+    except FileNotFoundError:
+        return f"file {path.name} is missing"
+    except OSError as error:
+        return f"file {path.name} cannot be read ({error.strerror or error})"
+    return "" if there == digest else f"file {path.name} {CHANGED}"
+
+
+def changed_files(files: Sequence[tuple[StorePath, WrittenFile]]) -> dict[StorePath, str]:
+    """The files that are not the ones that were written, byte for byte, and what is wrong."""
+
+    def problem(file: tuple[StorePath, WrittenFile]) -> str:
+        path, written = file
+        return content_problem(path, written.digest)
+
+    with ThreadPoolExecutor(_THREADS) as pool:
+        problems = pool.map(problem, files)
+        return {path: found for (path, _), found in zip(files, problems, strict=True) if found}
+
+
+def _slow_digest(path: StorePath, wait: Callable[[int], None]) -> str:
+    digest = hashlib.sha256()
+    for piece in path.pieces() if isinstance(path, ObjectPath) else _pieces(path):
+        wait(len(piece))
+        digest.update(piece)
+    return digest.hexdigest()
+
+
+def _pieces(path: Path) -> Iterator[bytes]:
+    with path.open("rb") as file:
+        while piece := file.read(_PIECE):
+            yield piece
 
 
 def file_problem(path: StorePath, size: int | None) -> str:

@@ -20,10 +20,13 @@ from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
-from typing import IO, Any, Final, Protocol
+from typing import IO, Any, Final, Protocol, TypeVar
 
+from kstreams_assets.copy_mark import refuse_copy
 from kstreams_assets.errors import KStreamsAssetsError
 from kstreams_assets.store import ConditionError, ObjectPath, StorePath, require_conditions
+
+P = TypeVar("P", bound=StorePath)
 
 _POLL_S: Final = 0.2
 _RENEWALS: Final = 4
@@ -92,13 +95,18 @@ class LockHandle(Protocol):
 
 
 @contextmanager
-def warehouse_lock(path: StorePath, *, purpose: str, wait_s: float) -> Iterator[LockHandle]:
-    """Hold the lock for the time of the block.
+def warehouse_lock(
+    path: StorePath, *, purpose: str, wait_s: float, of_copy: bool = False
+) -> Iterator[LockHandle]:
+    """Hold the lock for the time of the block; `of_copy`: to bring a copy up to date.
 
     Raises:
+        WarehouseError: The place is the copy of a warehouse, which is only read.
         WarehouseLockedError: Another process holds it for longer than `wait_s` seconds.
         OSError: It cannot be read or written.
     """
+    if not of_copy:
+        refuse_copy(_root_of(path))
     if isinstance(path, ObjectPath):
         with _leased(path, purpose, wait_s) as lease:
             yield lease
@@ -405,9 +413,9 @@ def _look(path: ObjectPath) -> tuple[dict[str, Any], str] | None:
     return facts if isinstance(facts, dict) else {}, e_tag
 
 
-def _root_of(path: ObjectPath) -> ObjectPath:
+def _root_of(path: P) -> P:
     """The warehouse that a lock is of: locks lie below `.locks`."""
-    while path.name != ".locks" and path.key:
+    while path.name != ".locks" and path != path.parent:
         path = path.parent
     return path.parent
 

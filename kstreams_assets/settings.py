@@ -13,6 +13,7 @@ from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.kafka.registry import RegistryConnection
 from kstreams_assets.kafka.throttle import Throttle, throttle
 from kstreams_assets.layout import Warehouse
+from kstreams_assets.store import StorePath
 
 _EVERY = {"minute": "* * * * *", "hour": "0 * * * *", "day": "0 0 * * *"}
 
@@ -70,6 +71,34 @@ class RecoveryPointSettings:
     seal_bytes: int = 16 * 1024**2
     closing_seal_bytes: int = 256 * 1024**2
     lookback_s: float = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class KeepLine:
+    """One line of a policy: the last restorable point of each period, for `for_s` seconds.
+
+    `name` is that of the line (hourly, daily, weekly, monthly, yearly).
+    """
+
+    name: str
+    for_s: int
+
+
+@dataclass(frozen=True, slots=True)
+class KeepSettings:
+    """Which recovery points `expire` keeps; times in seconds.
+
+    Every point is kept for `all_s`, then of each hour, day and so on the last one that restores
+    exactly (the best there is, where none does), by the `lines`; never fewer than `minimum` exact
+    ones. With `whole_logs`, inputs and outputs stay as Kafka held them at the oldest kept point,
+    else what the application needs to go on from there. `every` is a cron schedule; None: by hand.
+    """
+
+    all_s: int
+    lines: tuple[KeepLine, ...] = ()
+    minimum: int = 3
+    whole_logs: bool = False
+    every: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +189,32 @@ class DrillSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class SecondCopySettings:
+    """Where the second copy of the warehouse is, and when it is brought up to date.
+
+    `every` is a cron expression, None: only when somebody asks for it. `bytes_per_s` limits it.
+    """
+
+    to: StorePath | None = None
+    every: str | None = None
+    bytes_per_s: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class VerifySettings:
+    """When the warehouse is verified, as cron schedules (UTC); None: by hand only.
+
+    `sample` is the share of the files that a look of `every` reads, 0 for a quick look. A look of
+    `full_every` reads them all. `bytes_per_s` bounds how fast files are read.
+    """
+
+    every: str | None = None
+    full_every: str | None = None
+    sample: float = 0.0
+    bytes_per_s: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class ApplicationSettings:
     """One application: what it is, where it runs, what of it is backed up, when and where to."""
 
@@ -171,6 +226,8 @@ class ApplicationSettings:
     windows: WindowSchedule
     backup: BackupSettings = BackupSettings()
     recovery_points: RecoveryPointSettings = RecoveryPointSettings()
+    keep: KeepSettings | None = None
+    """What `expire` keeps; None: everything."""
     restore: RestoreSettings = RestoreSettings()
     store_formats: Mapping[str, StoreFormat] = field(default_factory=dict)
     """How stores are read, by name, for those of which the user says something."""
@@ -184,6 +241,8 @@ class ApplicationSettings:
     """Stores that are recomputed from their inputs and compared."""
     governance: Governance = field(default_factory=Governance)
     drill: DrillSettings = field(default_factory=DrillSettings)
+    second_copy: SecondCopySettings = SecondCopySettings()
+    verify: VerifySettings = VerifySettings()
     registry: RegistryConnection | None = None
     """The schema registry of the application's Avro and Protobuf records."""
     sensors_running: bool = False

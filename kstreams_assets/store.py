@@ -14,7 +14,7 @@ import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
@@ -779,6 +779,22 @@ def put_text(path: StorePath, text: str) -> None:
     written.replace(path)
 
 
+def put_file(path: StorePath, content: bytes) -> None:
+    """Put a new file there, below folders that are made if need be: nobody reads half of it."""
+    if isinstance(path, ObjectPath):
+        if len(content) <= _PIECE:
+            path.write_bytes(content)
+        else:
+            file = NewObject(path)
+            file.write(content)
+            file.finish()
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    written = path.with_name(f"{path.name}.tmp")
+    written.write_bytes(content)
+    written.replace(path)
+
+
 def remove_tree(path: StorePath) -> None:
     """Delete all that lies below a place, as far as it can be deleted."""
     if isinstance(path, Path):
@@ -796,8 +812,49 @@ def below(path: StorePath) -> Mapping[str, tuple[int, int]]:
     """
     if isinstance(path, ObjectPath):
         return {one.name: (stat.st_size, stat.st_mtime_ns) for one, stat in path.below()}
-    stats = [(file.name, file.stat()) for file in os.scandir(path)]
-    return {name: (stat.st_size, stat.st_mtime_ns) for name, stat in stats}
+    found: dict[str, tuple[int, int]] = {}
+    for file in os.scandir(path):
+        with suppress(FileNotFoundError):  # It went a moment ago, as unfinished commits do.
+            stat = file.stat()
+            found[file.name] = (stat.st_size, stat.st_mtime_ns)
+    return found
+
+
+_SINGLY: Final = 16
+"""So many folders of a store are listed one by one; for more, all that lies below is listed."""
+
+
+def sizes_in(root: StorePath, folders: Iterable[str]) -> dict[str, dict[str, int]]:
+    """Size of each file directly in folders below a place, by folder (relative) and name.
+
+    One listing takes the place of a question for each file. A folder that is not there, or cannot
+    be listed, is left out.
+    """
+    if isinstance(root, Path):
+        return {folder: found for folder in folders if (found := _sizes_of(root / folder))}
+    wanted = list(folders)
+    if len(wanted) <= _SINGLY:
+        listed = {folder: {} for folder in wanted}
+        for folder in wanted:
+            with suppress(FileNotFoundError):
+                for path, stat in (root / folder).below():
+                    if path.parent == root / folder:
+                        listed[folder][path.name] = stat.st_size
+        return listed
+    found = {folder: {} for folder in wanted}
+    for path, stat in root.below():
+        folder, _, name = str(relative(path, root)).rpartition("/")
+        if folder in found:
+            found[folder][name] = stat.st_size
+    return found
+
+
+def _sizes_of(folder: Path) -> dict[str, int] | None:
+    try:
+        with os.scandir(folder) as entries:
+            return {entry.name: entry.stat().st_size for entry in entries}
+    except OSError:
+        return None
 
 
 def require_conditions(place: StorePath) -> None:

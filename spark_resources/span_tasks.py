@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from kstreams_assets.errors import (
@@ -27,7 +28,7 @@ from kstreams_assets.kafka.raw_log import RawLogReader
 from kstreams_assets.kafka.record_columns import columns_of
 from kstreams_assets.kafka.throttle import Throttle
 from kstreams_assets.layout import WrittenFile, first_changed
-from kstreams_assets.offsets import TopicPartitionId
+from kstreams_assets.offsets import RangeSet, TopicPartitionId
 from kstreams_assets.store import StorePath, fetched
 from kstreams_assets.warehouse.spans import SpanPlan
 from spark_resources.data_files import FILE, NewFolder, SpanEdges, SpanFiles, kept_file
@@ -37,6 +38,8 @@ _SHORT: Final = 20_000
 _TASK_STRETCHES: Final = 25
 _THREADS: Final = 4
 _FOLDED_RECORDS: Final = 8_192
+_CHOSEN_AT_ONCE: Final = 1_000_000
+"""So many keys are gathered before they are put together with those before."""
 _LARGE_FILE: Final = 8 * 1024**2
 
 
@@ -153,16 +156,32 @@ def _between(records: pa.RecordBatch, start: int, end: int) -> pa.RecordBatch:
 
 
 @dataclass(frozen=True, slots=True)
+class LastOfEachKey:
+    """Of a changelog, the records that its state is made of: as Kafka's compaction leaves it.
+
+    Records of the offsets `undecided` all stay, and take no other one's place: some recovery point
+    has them, and another has not. Those below `floor` go. `without_deletions` leaves deletions out
+    of what is the begin of the log, where nothing is left for them to delete.
+    """
+
+    undecided: RangeSet
+    floor: int
+    without_deletions: bool
+
+
+@dataclass(frozen=True, slots=True)
 class FoldTask:
-    """Files that become one: those of one partition's increments, in order of offsets.
+    """Files that become one: those of a partition's increments or windows, in order of offsets.
 
     Large ones stay as they are: what a part of a large window has written is not written again.
+    With `keeps` only some of the records are written.
     """
 
     partition: TopicPartitionId
     span: SpanEdges
     files: tuple[tuple[StorePath, WrittenFile], ...]
     folder: NewFolder
+    keeps: LastOfEachKey | None = None
 
     def run(self, check: Callable[[], None] = lambda: None) -> Written:
         """As `SpanTask.run`; nothing is accounted for.
@@ -178,6 +197,8 @@ class FoldTask:
                 remedy="Restore it from a copy of the warehouse.",
             )
         spans = {(self.partition.topic, self.partition.partition): self.span}
+        if self.keeps is not None:
+            return self._kept(self.keeps, SpanFiles(self.folder, spans), check)
         rows: list[dict[str, Any]] = []
         values = {"window": self.span.windows[0], "topic": self.partition.topic}
         for is_large, group in groupby(self.files, lambda file: file[1].size >= _LARGE_FILE):
@@ -197,13 +218,107 @@ class FoldTask:
         self, files: Iterable[tuple[StorePath, WrittenFile]], check: Callable[[], None]
     ) -> Iterator[tuple[TopicPartitionId, pa.RecordBatch]]:
         for path, _ in files:
-            with (
-                fetched(path) as local,
-                pq.ParquetFile(local, page_checksum_verification=True) as file,
-            ):
-                for batch in file.iter_batches(_FOLDED_RECORDS, columns=FILE.names):
-                    check()
-                    yield self.partition, batch.cast(FILE)
+            for batch in _batches(path, FILE.names, check):
+                yield self.partition, batch.cast(FILE)
+
+    def _kept(self, keeps: LastOfEachKey, files: SpanFiles, check: Callable[[], None]) -> Written:
+        """Write what stays, then look whether exactly that was written."""
+        choice = _Choice(keeps)
+        for path, _ in self.files:
+            for batch in _batches(path, ["offset", "key"], check):
+                choice.see(batch)
+        choice.decide()
+        expected: list[np.ndarray[Any, Any]] = []
+
+        def kept() -> Iterator[tuple[TopicPartitionId, pa.RecordBatch]]:
+            for partition, batch in self._records(self.files, check):
+                stays = batch.filter(pa.array(choice.stays(batch)))
+                if stays.num_rows:
+                    expected.append(stays["offset"].to_numpy())
+                    yield partition, stays
+
+        rows = [row for batch in files.write(kept()) for row in batch.to_pylist()]
+        there = [
+            batch["offset"].to_numpy()
+            for row in rows
+            for batch in _batches(self.folder.path / row["name"], ["offset"], check)
+        ]
+        none = np.empty(0, np.int64)
+        if not np.array_equal(np.concatenate([none, *there]), np.concatenate([none, *expected])):
+            raise StoredDataError(
+                subject=f"What was put together of {self.partition}",
+                problem="it does not hold the records that were to be kept",
+                remedy="Nothing was changed. Look at the disk and its log, then run it again.",
+            )
+        return Written(rows)
+
+
+def _batches(
+    path: StorePath, columns: list[str], check: Callable[[], None]
+) -> Iterator[pa.RecordBatch]:
+    with fetched(path) as local, pq.ParquetFile(local, page_checksum_verification=True) as file:
+        for batch in file.iter_batches(_FOLDED_RECORDS, columns=columns):
+            check()
+            yield batch
+
+
+class _Choice:
+    """Which records of a changelog stay, see `LastOfEachKey`; keys are compared as they are."""
+
+    def __init__(self, keeps: LastOfEachKey) -> None:
+        self._keeps = keeps
+        self._last = pa.table(
+            {"key": pa.array([], pa.binary()), "offset": pa.array([], pa.int64())}
+        )
+        self._seen: list[pa.Table] = []
+        self._waiting = 0
+        self._undecided: list[pa.Array] = []
+        self._offsets = np.empty(0, np.int64)
+        self._undecided_keys = pa.array([], pa.binary())
+
+    def see(self, batch: pa.RecordBatch) -> None:
+        """Take the keys and offsets of records in."""
+        rows = pa.table({"key": batch["key"], "offset": batch["offset"]})
+        undecided = self._keeps.undecided.mask(rows["offset"].to_numpy())
+        if undecided.any():
+            self._undecided.append(rows["key"].combine_chunks().filter(pa.array(undecided)))
+            rows = rows.filter(pa.array(~undecided))
+        self._seen.append(rows)
+        self._waiting += rows.num_rows
+        if self._waiting >= _CHOSEN_AT_ONCE:
+            self._gather()
+
+    def _gather(self) -> None:
+        every = pa.concat_tables([self._last, *self._seen])
+        last = every.group_by("key").aggregate([("offset", "max")])
+        self._last = last.rename_columns(["key", "offset"])
+        self._seen, self._waiting = [], 0
+
+    def decide(self) -> None:
+        """All was seen."""
+        self._gather()
+        self._offsets = np.sort(self._last["offset"].to_numpy())
+        self._last = self._last.slice(0, 0)
+        if self._undecided:
+            self._undecided_keys = pa.chunked_array(self._undecided).combine_chunks().unique()
+
+    def stays(self, batch: pa.RecordBatch) -> "np.ndarray[Any, np.dtype[np.bool_]]":
+        """Which records of a batch of `FILE` stay."""
+        offsets = batch["offset"].to_numpy()
+        undecided = self._keeps.undecided.mask(offsets)
+        index = np.searchsorted(self._offsets, offsets)
+        is_last = np.zeros(len(offsets), np.bool_)
+        known = index < len(self._offsets)
+        is_last[known] = self._offsets[index[known]] == offsets[known]
+        no_key = batch["key"].is_null().to_numpy(zero_copy_only=False)
+        if self._keeps.without_deletions:
+            deletes = batch["value"].is_null().to_numpy(zero_copy_only=False)
+            # Behind it some points have a record of the key that it deletes.
+            matters = pc.call_function(
+                "is_in", [batch["key"]], pc.SetLookupOptions(self._undecided_keys)
+            )
+            is_last &= ~deletes | matters.to_numpy(zero_copy_only=False)
+        return (undecided | is_last | no_key) & (offsets >= self._keeps.floor)
 
 
 def span_tasks(

@@ -44,11 +44,16 @@ from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.settings import (
     BackupSettings,
     DrillSettings,
+    KeepLine,
+    KeepSettings,
     RecoveryPointSettings,
     RestoreSettings,
+    SecondCopySettings,
     VerifyExtent,
+    VerifySettings,
     WindowSchedule,
 )
+from kstreams_assets.store import ObjectStoreSettings, place_at
 
 
 class Block(BaseModel):
@@ -679,6 +684,51 @@ class DrillModel(Block):
         return str(directory if folder is None else (folder / directory).resolve())
 
 
+class VerifyModel(Block):
+    """When it is looked whether all that the warehouse holds is as it was written."""
+
+    every: str | None = Field(
+        default=None,
+        description="Cron schedule (UTC) of quick looks, or with `sample` of those that read a"
+        " share of the files.",
+        examples=["0 4 * * *"],
+    )
+    full_every: str | None = Field(
+        default=None,
+        description="Cron schedule (UTC) of looks that read every file.",
+        examples=["0 5 * * 0"],
+    )
+    sample: float = Field(
+        default=0.0,
+        description="Share of the files that a look of `every` reads, those not read for longest;"
+        " 0 for a quick look.",
+        examples=[0.1],
+    )
+    bytes_per_second: int | None = Field(
+        default=None, description="Read files no faster than this; without it, as fast as it goes."
+    )
+
+    def settings(self) -> VerifySettings:
+        """The settings of verifications. Raises ConfigurationError."""
+        for name, cron in (("every", self.every), ("full_every", self.full_every)):
+            if cron is not None and not is_cron(cron):
+                raise ConfigurationError(
+                    f"verify.{name} is {cron!r}.",
+                    remedy="Give a cron schedule of five fields, as 0 4 * * *.",
+                )
+        if not 0 <= self.sample <= 1:
+            raise ConfigurationError(
+                f"verify.sample is {self.sample:g}.", remedy="Give a share from 0 to 1."
+            )
+        limit = self.bytes_per_second
+        if limit is not None and limit < LEAST_RATE:
+            raise ConfigurationError(
+                f"verify.bytes_per_second is {limit}.",
+                remedy=f"Give at least {LEAST_RATE}, or leave it out.",
+            )
+        return VerifySettings(self.every, self.full_every, self.sample, limit)
+
+
 _MIB: Final = 1024**2
 _HOUR_S: Final = 3_600
 _POINTS: Final = RecoveryPointSettings()
@@ -691,6 +741,48 @@ class SensorStatus(StrEnum):
 
     STOPPED = "stopped"
     RUNNING = "running"
+
+
+class SecondCopyModel(Block):
+    """A second copy of the warehouse, best in another account."""
+
+    to: str | None = Field(
+        default=None,
+        description="A folder, or s3://bucket/prefix.",
+        examples=["s3://backup-copies/shop"],
+    )
+    every: str | None = Field(
+        default=None,
+        description="When it is brought up to date by a schedule, as cron, in UTC.",
+        examples=["15 * * * *"],
+    )
+    bytes_per_second: int | None = Field(
+        default=None, description="No more is copied per second.", examples=[20_000_000]
+    )
+    object_store: ObjectStoreSettings | None = Field(
+        default=None,
+        description="How the store of the copy is reached, with another profile for instance;"
+        " null: as that of the warehouse.",
+    )
+
+    def settings(self, of_warehouse: ObjectStoreSettings) -> SecondCopySettings:
+        """The settings; raises ConfigurationError for what cannot be meant."""
+        if self.every is not None and not is_cron(self.every):
+            raise ConfigurationError(
+                f"second_copy.every: {self.every!r} is no cron expression.",
+                remedy="Write five fields, such as '15 * * * *'.",
+            )
+        if self.every is not None and self.to is None:
+            raise ConfigurationError(
+                "second_copy.every: it is not said where to.", remedy="Say second_copy.to as well."
+            )
+        _check_limits("second_copy", self.bytes_per_second, None, None)
+        store = of_warehouse if self.object_store is None else self.object_store
+        return SecondCopySettings(
+            to=None if self.to is None else place_at(self.to, store),
+            every=self.every,
+            bytes_per_s=self.bytes_per_second,
+        )
 
 
 class WindowsModel(Block):
@@ -855,6 +947,89 @@ class RecoveryPointsModel(Block):
             closing_seal_bytes=self.closing_seal_mib * _MIB,
             lookback_s=self.lookback_seconds,
         )
+
+
+_UNITS_S: Final = {
+    "s": 1,
+    "min": 60,
+    "h": 3_600,
+    "d": 86_400,
+    "w": 7 * 86_400,
+    "m": 31 * 86_400,
+    "y": 366 * 86_400,
+}
+_LINES: Final = ("hourly", "daily", "weekly", "monthly", "yearly")
+
+
+class KeptLogs(StrEnum):
+    """What stays of inputs and outputs below the oldest kept point."""
+
+    NEEDED = "needed"
+    WHOLE = "whole"
+
+
+class KeepModel(Block):
+    """What `kstreams-assets expire` keeps; times as 36h, 7d, 4w, 6m or 2y."""
+
+    all: str = Field(
+        default="2d", description="For how long every recovery point is kept.", examples=["2d"]
+    )
+    hourly: str | None = Field(
+        default=None,
+        description="For how long the last restorable point of each hour is kept.",
+        examples=["7d"],
+    )
+    daily: str | None = Field(
+        default=None,
+        description="The same for days (in the time zone of the windows).",
+        examples=["90d"],
+    )
+    weekly: str | None = Field(default=None, description="The same for weeks, from Monday on.")
+    monthly: str | None = Field(default=None, description="The same for months.")
+    yearly: str | None = Field(default=None, description="The same for years.")
+    minimum: int = Field(
+        default=3, description="So many points that restore exactly stay, however old they are."
+    )
+    logs: KeptLogs = Field(
+        default=KeptLogs.NEEDED,
+        description="needed: of inputs and outputs what the application needs to go on from the"
+        " oldest kept point; whole: what Kafka held of them then, for rebuilds from the inputs.",
+    )
+    every: str | None = Field(
+        default=None,
+        description="Cron schedule of expire (UTC); without it, it is run by hand.",
+        examples=["30 2 * * *"],
+    )
+
+    def settings(self) -> KeepSettings:
+        """The policy. Raises ConfigurationError for what is no duration, number or schedule."""
+        _at_least("minimum", self.minimum, 1, block="keep")
+        if self.every is not None and not is_cron(self.every):
+            raise ConfigurationError(
+                f"keep.every is {self.every!r}.",
+                remedy="Give a cron schedule of five fields, as 30 2 * * *.",
+            )
+        return KeepSettings(
+            all_s=_seconds("keep.all", self.all),
+            lines=tuple(
+                KeepLine(name, _seconds(f"keep.{name}", given))
+                for name in _LINES
+                if (given := getattr(self, name)) is not None
+            ),
+            minimum=self.minimum,
+            whole_logs=self.logs is KeptLogs.WHOLE,
+            every=self.every,
+        )
+
+
+def _seconds(name: str, given: str) -> int:
+    found = re.fullmatch(r"(\d+) *(s|min|h|d|w|m|y)", given.strip())
+    if found is None:
+        raise ConfigurationError(
+            f"{name} is {given!r}.",
+            remedy="Give a number and a unit: h, d, w, m (31 days) or y, as 36h or 90d.",
+        )
+    return int(found[1]) * _UNITS_S[found[2]]
 
 
 class RestoreModel(Block):

@@ -14,12 +14,15 @@ from kstreams_assets.app_file.blocks import (
     Block,
     DrillModel,
     GovernanceModel,
+    KeepModel,
     RecoveryPointsModel,
     RestoreModel,
     RuleModel,
+    SecondCopyModel,
     SensorStatus,
     StoreModel,
     TopicModel,
+    VerifyModel,
     WindowsModel,
     declarations,
     governance_settings,
@@ -56,6 +59,11 @@ class ApplicationModel(Block):
         default=ObjectStoreSettings(),
         description="How the object store of the warehouse is reached.",
     )
+    notes_in: str | None = Field(
+        default=None,
+        description="Another place for what restores and drills note; the warehouse is only read"
+        " then, as a copy of one must be.",
+    )
     windows: WindowsModel = Field(description="How time is cut into windows.")
     topology: str | None = Field(
         default=None,
@@ -78,6 +86,12 @@ class ApplicationModel(Block):
         default=None, description="What is declared of the application, compared with the cluster."
     )
     drill: DrillModel = Field(default=DrillModel(), description="How restore drills go.")
+    second_copy: SecondCopyModel = Field(
+        default=SecondCopyModel(), description="Where a second copy of the warehouse is."
+    )
+    verify: VerifyModel = Field(
+        default=VerifyModel(), description="When the warehouse is looked through for damage."
+    )
     schema_registry: Annotated[RegistryConnection | None, in_block("schema_registry")] = Field(
         default=None,
         description="Where the schemas of Avro and Protobuf are (Confluent's REST interface).",
@@ -96,6 +110,9 @@ class ApplicationModel(Block):
     backup: BackupModel = Field(default=BackupModel(), description="How backups are written.")
     recovery_points: RecoveryPointsModel = Field(
         default=RecoveryPointsModel(), description="How recovery points are taken and kept."
+    )
+    keep: KeepModel | None = Field(
+        default=None, description="Which recovery points `expire` keeps; without it, all."
     )
     restore: RestoreModel = Field(
         default=RestoreModel(), description="Where to and how restores go."
@@ -123,16 +140,19 @@ class ApplicationModel(Block):
                 application, mode=self.mode, include=self.include, exclude=self.exclude
             ),
             connection=self.connection,
-            warehouse=Warehouse.at(self.warehouse, self.object_store),
+            warehouse=Warehouse.at(self.warehouse, self.object_store, notes_in=self.notes_in),
             windows=self.windows.schedule(),
             backup=self.backup.settings(),
             recovery_points=self.recovery_points.settings(),
+            keep=None if self.keep is None else self.keep.settings(),
             restore=self.restore.settings(),
             store_formats=store_formats(self.stores),
             without_ktable=frozenset(n for n, model in self.stores.items() if not model.ktable),
             topic_formats=topic_formats(self.topics, application),
             governance=governance_settings(self.governance, application),
             drill=self.drill.settings(folder),
+            second_copy=self.second_copy.settings(self.object_store),
+            verify=self.verify.settings(),
             registry=self.schema_registry,
             sensors_running=self.sensors is SensorStatus.RUNNING,
             owners=tuple(self.owners),

@@ -38,6 +38,7 @@ def load_settings(
     application_id: str | None = None,
     bootstrap_servers: str | None = None,
     warehouse: str | None = None,
+    notes_in: str | None = None,
 ) -> ApplicationSettings:
     """The settings of the application in a component's YAML.
 
@@ -51,6 +52,7 @@ def load_settings(
         application_id=application_id,
         bootstrap_servers=bootstrap_servers,
         warehouse=warehouse,
+        notes_in=notes_in,
     )
     try:
         return model.settings(path.parent, file=path.name)
@@ -73,6 +75,7 @@ def load_model(
     application_id: str | None = None,
     bootstrap_servers: str | None = None,
     warehouse: str | None = None,
+    notes_in: str | None = None,
 ) -> ApplicationModel:
     """What a YAML file says of an application.
 
@@ -81,6 +84,7 @@ def load_model(
         application_id: Which one, when the file has several documents.
         bootstrap_servers: Replaces the file's.
         warehouse: Replaces the file's.
+        notes_in: Replaces the file's.
 
     Raises:
         ConfigurationError: The file does not say what it should.
@@ -94,6 +98,8 @@ def load_model(
         }
     if warehouse is not None:
         attributes["warehouse"] = warehouse
+    if notes_in is not None:
+        attributes["notes_in"] = notes_in
     model = application_model(attributes, path, application_id=application_id)
     if bootstrap_servers is None:
         return model

@@ -81,7 +81,7 @@ class Pieces:
         return SpanResult(
             plan=self.plan,
             content=content,
-            gaps=_together(gap for result in results for gap in result.gaps),
+            gaps=gaps_together(gap for result in results for gap in result.gaps),
             kept=any(result.kept for result in results),
             first_hole=min(holes, default=None),
             contiguity_known=all(result.contiguity_known for result in results),
@@ -121,7 +121,7 @@ def _is_whole(pieces: Pieces) -> bool:
     return all(one.end == other.start for one, other in pairwise(plans))
 
 
-def _together(gaps: Iterable[Gap]) -> tuple[Gap, ...]:
+def gaps_together(gaps: Iterable[Gap]) -> tuple[Gap, ...]:
     """One gap of each cause; those whose end or number nobody knows stay as they are."""
     known: dict[str, Gap] = {}
     others: list[Gap] = []

@@ -13,7 +13,7 @@ from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.topics import TopicDescription
 from kstreams_assets.offsets import OffsetRange, RangeSet, TopicPartitionId
 from kstreams_assets.recovery.scene import incarnations
-from kstreams_assets.warehouse.ledger import Ledger, LedgerEntry
+from kstreams_assets.warehouse.ledger import Ledger, LedgerEntry, is_folded
 from kstreams_assets.warehouse.point import topic_id_of
 from kstreams_assets.warehouse.points import RecoveryPointTable, at_edges
 from kstreams_assets.warehouse.spans import Gap, GapCause, SpanPlan, Window
@@ -28,17 +28,23 @@ _BROKERS_S = 12.0
 
 
 class WindowsChangedError(ConfigurationError):
-    """Windows of another length were backed up before over the same time."""
+    """Windows of another length were backed up before over the same time, or put together."""
 
     def __init__(self, *, wanted: Window, recorded: Window) -> None:
+        if is_folded(recorded):
+            super().__init__(
+                f"Window {wanted.key} is not there by itself any more: kstreams-assets expire has"
+                f" put it together with others ({recorded.key}).",
+                remedy="Restore the recovery points that are kept (kstreams-assets recovery-points"
+                " list); later windows can be backed up as before.",
+            )
+            return
         super().__init__(
             f"Window {wanted.key} overlaps window {recorded.key}, which was backed up under another"
             " schedule.",
             remedy="Put windows.every and windows.start back to what they were, or begin a new"
             " warehouse.",
         )
-        self.wanted = wanted
-        self.recorded = recorded
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,7 +46,7 @@ def window_statuses(settings: ApplicationSettings) -> list[WindowStatus]:
     windows = calendar.closed_since(min(first_ms, newest.start_ms))
     names = frozenset(topic.name for topic in settings.topics)
     ledger = Ledger(settings.warehouse, settings.application_id)
-    done = ledger.done(names)
+    done = ledger.done(names, windows=windows)
     for window, topics in ledger.not_examined(names).items():
         done[window] -= topics
     taken = sorted(instant.effective_at_ms for instant in instants)

@@ -45,7 +45,7 @@ from kstreams_assets.settings import ApplicationSettings, BackupSettings, Recove
 from kstreams_assets.store import StorePath
 from kstreams_assets.texts import bytes_text, duration
 from kstreams_assets.warehouse.calendar import WindowCalendar
-from kstreams_assets.warehouse.committer import NewFile, commit, fence, sweep, uncommitted
+from kstreams_assets.warehouse.committer import NewFile, commit, uncommitted
 from kstreams_assets.warehouse.ledger import (
     INCREMENT,
     Ledger,
@@ -61,9 +61,10 @@ from kstreams_assets.warehouse.records import (
     open_records,
     tidy_records,
 )
+from kstreams_assets.warehouse.restores import RestoresTable
 from kstreams_assets.warehouse.schemas import try_to_save_schemas
 from kstreams_assets.warehouse.spans import SpanContent, SpanPlan, SpanResult, TopicFacts, Window
-from kstreams_assets.warehouse.table import make_warehouse, refuse_newer_tables
+from kstreams_assets.warehouse.table import make_warehouse
 from spark_resources.work import ReadRange, Spark
 
 if TYPE_CHECKING:
@@ -320,17 +321,8 @@ class BackupRun:
     @contextmanager
     def _locked(self) -> Iterator[LockHandle]:
         """Hold the application's lock, with the warehouse in order and a cluster that answers."""
-        with warehouse_lock(
-            self.warehouse.lock_file(self.application.application_id),
-            purpose=f"backup run {self.run_id}",
-            wait_s=self.settings.lock_wait_s,
-        ) as lock:
-            # A newer layout is refused before anything is touched.
-            records = open_records(self._records, to_write=True)
-            refuse_newer_tables(self.warehouse)
-            self._ledger.fence(lock)
-            records = fence(self._records, records, lock)
-            sweep(self._records, records)
+        purpose = f"backup run {self.run_id}"
+        with self._ledger.locked(purpose, self.settings.lock_wait_s) as lock:
             self._check_what_is_needed()
             yield lock
 
@@ -418,7 +410,7 @@ class BackupRun:
     def _missing(self, window: Window) -> set[str]:
         """The topics that the ledger does not have in a window."""
         names = {topic.name for topic in self.topics}
-        return names - self._ledger.done(names).get(window, set())
+        return names - self._ledger.done(names, windows=[window]).get(window, set())
 
     def _pieces(self, window: Window) -> dict[str, list[Pieces]]:
         return pieces_of(window, self._ledger.increments_of(window, self._missing(window)))
@@ -457,7 +449,9 @@ class BackupRun:
                 provenance=self._provenance([window]),
             )
             self._ledger.keep_increments(window, stay, lock)
-            tidy_records(self._records)
+            restores = RestoresTable(self.warehouse)
+            writing = restores.writing(self.application.application_id)
+            tidy_records(self._records, keep_files=bool(writing))
 
     @property
     def _throttle(self) -> Throttle | None:
@@ -495,7 +489,8 @@ class BackupRun:
             self._take_point(newest_closed.end_ms)
 
     def _lacks_point(self, newest_closed: Window) -> bool:
-        if self._ledger.done([topic.name for topic in self.topics]).get(newest_closed):
+        names = [topic.name for topic in self.topics]
+        if self._ledger.done(names, windows=[newest_closed]).get(newest_closed):
             return False
         application_id = self.application.application_id
         instants = in_force(RecoveryPointTable(self.warehouse).instants(application_id))

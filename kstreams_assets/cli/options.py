@@ -20,7 +20,8 @@ make one and say that (backup, take, governance), or fail for want of what they 
 
 
 def app_options(command: Callable[..., None]) -> Callable[..., None]:
-    """--app, --application-id, --bootstrap and --warehouse, handed on as `settings`; and --json.
+    """--app, --application-id, --bootstrap, --warehouse and --notes-in, handed on as `settings`;
+    and --json.
 
     The command gets the keyword arguments `settings` (ApplicationSettings) and `as_json`.
     """
@@ -31,6 +32,7 @@ def app_options(command: Callable[..., None]) -> Callable[..., None]:
         application_id: str | None,
         bootstrap: str | None,
         warehouse: str | None,
+        notes_in: str | None,
         **rest: Any,  # noqa: ANN401 - whatever options the command has of its own
     ) -> None:
         settings = load_settings(
@@ -38,6 +40,7 @@ def app_options(command: Callable[..., None]) -> Callable[..., None]:
             application_id=application_id,
             bootstrap_servers=bootstrap,
             warehouse=warehouse,
+            notes_in=notes_in,
         )
         missing = absence(settings.warehouse, settings.application_id)
         if missing is not None and click.get_current_context().info_name in _READERS:
@@ -47,6 +50,11 @@ def app_options(command: Callable[..., None]) -> Callable[..., None]:
     decorated: Callable[..., None] = with_settings
     for option in (
         click.option("--json", "as_json", is_flag=True, help="Print JSON."),
+        click.option(
+            "--notes-in",
+            help="Folder for what restores and drills note, if the warehouse is only read (a copy);"
+            " replaces the YAML's.",
+        ),
         click.option("--warehouse", help="Folder of the tables, or s3://...; replaces the YAML's."),
         click.option("--bootstrap", help="host:port[,...]; replaces the YAML's."),
         click.option("--application-id", help="Which application, if the YAML has several."),

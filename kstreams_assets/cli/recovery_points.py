@@ -1,4 +1,4 @@
-"""`kstreams-assets recovery-points`: take, list and show cuts of an application."""
+"""`kstreams-assets recovery-points`: take, list, show and pin cuts of an application."""
 
 import math
 from collections.abc import Sequence
@@ -11,18 +11,19 @@ from kstreams_assets.cli.outage import next_close, outage_now
 from kstreams_assets.cli.output import print_json, print_table
 from kstreams_assets.errors import RecoveryPointNotFoundError
 from kstreams_assets.kafka.cluster import KafkaCluster
+from kstreams_assets.recovery.maintenance import pin_point
 from kstreams_assets.recovery.recorder import recorder_of
 from kstreams_assets.settings import ApplicationSettings
 from kstreams_assets.texts import iso_time
 from kstreams_assets.warehouse.contents import Contents
 from kstreams_assets.warehouse.judge import PointStatus
 from kstreams_assets.warehouse.point import RecoveryPoint
-from kstreams_assets.warehouse.points import RecoveryPointTable, row_of
+from kstreams_assets.warehouse.points import PinsTable, RecoveryPointTable, row_of
 
 
 @click.group("recovery-points")
 def recovery_points() -> None:
-    """Take, list and show cuts of an application."""
+    """Take, list, show and pin cuts of an application."""
 
 
 @recovery_points.command()
@@ -53,13 +54,17 @@ def list_points(
         settings.application_id, last, damaged_too=True
     )
     statuses = _statuses(settings, points)
+    pins = _pins(settings)
     if as_json:
-        documents = [_document(*pair) for pair in zip(points, statuses, strict=True)]
+        documents = [
+            {**_document(*pair), "pinned": pins.get(pair[0].id)}
+            for pair in zip(points, statuses, strict=True)
+        ]
         print_json({"recovery_points": documents})
         return
     print_table(
         f"Recovery points of {settings.application_id}, newest first",
-        ["id", "taken at", "method", "guarantee", "sealed", "covered", "gives", "reason"],
+        ["id", "taken at", "method", "guarantee", "sealed", "covered", "gives", "pinned", "reason"],
         [
             [
                 status.id,
@@ -69,6 +74,7 @@ def list_points(
                 _yes(status.sealed),
                 _yes(status.covered),
                 status.gives.value,
+                pins.get(status.id, ""),
                 status.reason,
             ]
             for status in statuses
@@ -95,6 +101,45 @@ def show(
     if not found:
         raise RecoveryPointNotFoundError(point_id=point_id, application_id=settings.application_id)
     _show(settings, found[0], as_json=as_json)
+
+
+@recovery_points.command()
+@app_options
+@click.argument("point_id")
+@click.option("--reason", required=True, help="Why it stays; shown wherever points are listed.")
+def pin(settings: ApplicationSettings, as_json: bool, point_id: str, reason: str) -> None:
+    """Keep a recovery point, whatever the policy says, until it is unpinned.
+
+
+    Raises RecoveryPointNotFoundError when there is none of this id.
+    """
+    pin_point(settings, point_id, reason)
+    if as_json:
+        print_json({"recovery_point": point_id, "pinned": reason})
+        return
+    click.echo(f"Recovery point {point_id} stays until it is unpinned: {reason}")
+
+
+@recovery_points.command()
+@app_options
+@click.argument("point_id")
+def unpin(settings: ApplicationSettings, as_json: bool, point_id: str) -> None:
+    """Let the policy decide about a recovery point again."""
+    there = PinsTable(settings.warehouse).unpin(settings.application_id, point_id)
+    if as_json:
+        print_json({"recovery_point": point_id, "unpinned": there})
+        return
+    click.echo(
+        f"Recovery point {point_id} is not pinned any more."
+        if there
+        else f"Recovery point {point_id} was not pinned."
+    )
+
+
+def _pins(settings: ApplicationSettings) -> dict[str, str]:
+    """The reasons by id."""
+    pins = PinsTable(settings.warehouse).of(settings.application_id)
+    return {pin.recovery_point_id: pin.reason for pin in pins}
 
 
 def _show(settings: ApplicationSettings, point: RecoveryPoint, *, as_json: bool) -> None:

@@ -21,7 +21,7 @@ from kstreams_assets.completeness.runnable import Standing, listed
 from kstreams_assets.completeness.view import View, ViewKind
 from kstreams_assets.errors import RecoveryPointNotFoundError
 from kstreams_assets.ktables.snapshot import Snapshot, TableStore
-from kstreams_assets.ktables.snapshots_table import SnapshotsTable
+from kstreams_assets.ktables.snapshots_table import SnapshotsTable, require_snapshot
 from kstreams_assets.ktables.table import open_table, window_files
 from kstreams_assets.layout import Warehouse
 from kstreams_assets.offsets import OffsetRange
@@ -99,6 +99,7 @@ class Snapshots:
     def __init__(self, settings: ApplicationSettings) -> None:
         self._settings = settings
         self._files: dict[str, dict[str, list[tuple[StorePath, int]]]] = {}
+        self._unchanged: set[tuple[str, str]] = set()
 
     def find(self, store: TableStore, point_id: str) -> Snapshot | None:
         """The snapshot at a point in the store's format of now, whose rows are in the table."""
@@ -109,8 +110,17 @@ class Snapshots:
         return snapshot if rows == snapshot.rows and snapshot.topic == store.topic else None
 
     def rows(self, store: TableStore, point_id: str) -> SnapshotRows:
-        """Where the rows of a snapshot are; there must be one."""
+        """Where the rows of a snapshot are; there must be one.
+
+        Raises:
+            StoredDataError: Its files are not those that were written.
+        """
         snapshot = self._by_point[store.store, point_id]
+        if (store.store, snapshot.window.key) not in self._unchanged:
+            path = self._settings.warehouse.ktable(self._settings.application_id, snapshot.store)
+            self._files_of(snapshot)
+            require_snapshot(path, snapshot, self._files[snapshot.store])
+            self._unchanged.add((store.store, snapshot.window.key))
         files = tuple(path for path, _ in self._files_of(snapshot))
         return SnapshotRows(store.format, snapshot.window.key, files, snapshot.rows)
 
@@ -145,7 +155,7 @@ class Staging(Closing):
     """
 
     def __init__(self, warehouse: Warehouse, application_id: str) -> None:
-        self._parent = warehouse.root / ".staging" / f"completeness-{application_id}"
+        self._parent = warehouse.staging(f"completeness-{application_id}")
         self._folder = self._parent / uuid.uuid4().hex
         self.root = self._folder
         self._count = 0
@@ -209,21 +219,33 @@ class ContentPlanner:
         return MomentPlanner(self, moment)
 
     def source(self, topic: str, parts: Sequence[WantedPartition]) -> LogSource:
-        """All files of a topic if they are worth keeping, else those that are needed."""
+        """All files of a topic if they are worth keeping, else those that are needed.
+
+        Raises:
+            StoredDataError: One is not as its backup noted it.
+        """
         lives = tuple((part.cut.topic, part.cut.partition, part.cut.topic_id) for part in parts)
         if lives not in self._whole:
             unbounded = [replace(part, ranges=_ALL) for part in parts]
             whole, size = self._files(topic, unbounded)
             self._whole[lives] = replace(whole, is_whole=True) if size <= KEPT_BYTES else None
-        return self._whole[lives] or self._files(topic, parts)[0]
+        kept = self._whole[lives]
+        self.contents.require_unchanged(
+            parts if kept is None else [replace(part, ranges=_ALL) for part in parts]
+        )
+        return kept or self._files(topic, parts)[0]
 
     @cached_property
     def compacted_topics(self) -> frozenset[str]:
-        """Topics of which compaction had removed records before they were backed up."""
+        """Topics of which not every record is there: compaction had removed some before they were
+        backed up, or `expire` has dropped what no kept point needs."""
         ledger = Ledger(self.settings.warehouse, self.settings.application_id)
         rows = ledger.span_rows(self.backed_up, columns=["topic", "gaps"])
         return frozenset(
-            rows["topic"][index].as_py() for index in rows_with_gap(rows, {GapCause.COMPACTED})
+            rows["topic"][index].as_py()
+            for index in rows_with_gap(
+                rows, {GapCause.COMPACTED, GapCause.FOLDED, GapCause.EXPIRED}
+            )
         )
 
     def _files(self, topic: str, parts: Sequence[WantedPartition]) -> tuple[LogSource, float]:

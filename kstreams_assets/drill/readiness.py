@@ -2,10 +2,10 @@
 
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Final
+from typing import Final, TypeVar
 
 from kstreams_assets.backup.requests import WindowStatus, window_statuses
 from kstreams_assets.checks import Finding, Severity
@@ -17,7 +17,12 @@ from kstreams_assets.completeness.result import (
     declared_rules,
 )
 from kstreams_assets.drill.report import DrillsTable, ObjectiveResult, StoredDrill
-from kstreams_assets.errors import KafkaError, SecretNotFoundError
+from kstreams_assets.errors import (
+    KafkaError,
+    SecretNotFoundError,
+    StoredDataError,
+    WarehouseError,
+)
 from kstreams_assets.governance.findings import FindingsTable, GovernanceReport
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.ktables.snapshot import Snapshot
@@ -34,8 +39,12 @@ from kstreams_assets.warehouse.coverage import (
 )
 from kstreams_assets.warehouse.ledger import Ledger
 from kstreams_assets.warehouse.records import DamagedSpans, SpanDamage
+from kstreams_assets.warehouse.verifications import Damage, Verified, damaged_tables
 
 DRILL_IS_OLD_S: Final = 30 * 86_400.0
+VERIFICATION_IS_OLD_S: Final = 7 * 86_400.0
+
+T = TypeVar("T")
 
 _DAY_S: Final = 86_400.0
 _FEW: Final = 5
@@ -49,8 +58,11 @@ class Facts:
     `due` are closed windows that are not backed up, without the newest one, whose backup may be
     under way; oldest first. `damaged` are spans whose files are missing or do not match the
     ledger, `damaged_snapshots` are KTable snapshots with files that are missing or have another
-    size. `results` are the newest evaluations of each rule at each place, None
-    when no rule is declared. `findings` are None when governance was never looked at.
+    size, `damaged_tables` are control tables that are not as they were committed. `verified` is
+    what verifications have found, None when that cannot be read. `unreadable` says why some of all
+    this could not be read; it stands as if nothing were there then. `results` are the newest
+    evaluations of each rule at each place, None when no rule is declared. `findings` are None when
+    governance was never looked at.
     `warehouse_mode` is the mode of the warehouse's folder when others than its owner may enter it.
     `cluster_problem` is None when the source cluster answers, and what it said if not;
     `cluster_asked` is False when it was not asked.
@@ -61,6 +73,9 @@ class Facts:
     due: tuple[str, ...] = ()
     damaged: tuple[SpanDamage, ...] = ()
     damaged_snapshots: tuple[str, ...] = ()
+    damaged_tables: tuple[Damage, ...] = ()
+    verified: Verified | None = None
+    unreadable: tuple[str, ...] = ()
     results: tuple[RuleResult, ...] | None = None
     findings: tuple[Finding, ...] | None = None
     drill: StoredDrill | None = None
@@ -96,6 +111,7 @@ def judge_readiness(facts: Facts) -> Readiness:
     """Whether the application could be recovered at the time of the facts."""
     statements = [
         *_of_backups(facts),
+        *_of_verification(facts),
         *_of_rules(facts.results),
         *_of_governance(facts.findings),
         _of_drill(facts),
@@ -138,6 +154,49 @@ def _of_backups(facts: Facts) -> Iterator[Finding]:
             action="Make the snapshots again (kstreams-assets ktables make --window WINDOW), or"
             " bring the files back from a copy of the warehouse.",
         )
+
+
+def _of_verification(facts: Facts) -> Iterator[Finding]:
+    """Tables as they are now, and what the last verifications have found and nobody has mended."""
+    for damage in facts.damaged_tables[:_FEW]:
+        yield replace(damage.finding, subject=f"table {damage.subject}")
+    for problem in facts.unreadable if not facts.damaged_tables else ():
+        yield Finding("warehouse", problem)
+    verified = facts.verified
+    if verified is None:
+        return
+    now = {damage.identity for damage in facts.damaged_tables}
+    open_ = [damage for damage in verified.open if damage.identity not in now]
+    for damage in open_[:_FEW]:
+        found = damage.finding
+        yield replace(found, subject="verification", found=f"{found.subject}: {found.found}")
+    if open_[_FEW:]:
+        rest = open_[_FEW:]
+        yield Finding(
+            "verification",
+            f"{len(rest)} more damages: kstreams-assets verify.",
+            severity=min(damage.severity for damage in rest),
+        )
+    if open_:
+        yield _told(
+            "verification", "When it is mended, run kstreams-assets verify again: it looks again."
+        )
+    at_ms = verified.full_at_ms
+    if at_ms is None:
+        yield _told(
+            "verification",
+            "The warehouse was never verified in full. Run kstreams-assets verify --full, or let"
+            " verify.full_every do so.",
+        )
+    elif facts.now_ms - at_ms > 1000 * VERIFICATION_IS_OLD_S:
+        days = (facts.now_ms - at_ms) / 1000 / _DAY_S
+        yield _told(
+            "verification",
+            f"The last full verification was {days:.0f} days ago ({iso_time(at_ms)}). Run"
+            " kstreams-assets verify --full, or let verify.full_every do so.",
+        )
+    elif not open_:
+        yield _told("verification", f"Verified in full at {iso_time(at_ms)}; nothing is open.")
 
 
 def _of_rules(results: Sequence[RuleResult] | None) -> Iterator[Finding]:
@@ -271,6 +330,20 @@ class Evidence:
         return SnapshotsTable(self.settings.warehouse).damaged(self.settings.application_id)
 
     @cached_property
+    def verified(self) -> Verified | None:
+        """What verifications have found, None where their table cannot be read."""
+        try:
+            return Verified.of(self.settings.warehouse, self.settings.application_id)
+        except (StoredDataError, WarehouseError):
+            return None  # it is among the damaged tables
+
+    @cached_property
+    def damaged_tables(self) -> list[Damage]:
+        """Control tables that are not as they were committed, or have lost commits."""
+        verified = self.verified
+        return damaged_tables(self.settings.warehouse, verified.heads if verified else None)
+
+    @cached_property
     def rules(self) -> list[RuleStanding]:
         """How each declared rule stands at each place where it was evaluated."""
         table = ResultsTable(self.settings.warehouse)
@@ -308,23 +381,55 @@ def readiness(
 
 def facts_of(evidence: Evidence, now_ms: int) -> Facts:
     """What the warehouse says, as readiness is judged by it."""
-    settings, windows = evidence.settings, evidence.windows
+    settings, unreadable = evidence.settings, dict[str, None]()
+
+    def read(part: Callable[[], T], otherwise: T) -> T:
+        """What of it can be read: a damaged table is told, and the rest is judged all the same."""
+        try:
+            return part()
+        except (StoredDataError, WarehouseError) as error:
+            unreadable[str(error)] = None
+            return otherwise
+
+    def recency() -> Recency:
+        return recovery_point_is_recent(settings, restorable=evidence.restorable, now_ms=now_ms)
+
     declared = settings.completeness or settings.recomputed
-    return Facts(
+    rules = read(lambda: evidence.rules, []) if declared else []
+    facts = Facts(
         now_ms=now_ms,
-        recency=recovery_point_is_recent(settings, restorable=evidence.restorable, now_ms=now_ms),
-        due=tuple(status.window.key for status in windows[:-1] if status.is_due),
-        damaged=tuple(evidence.damaged),
-        damaged_snapshots=tuple(
-            f"store {snapshot.store}, window {snapshot.window.key}: {problem}"
-            for snapshot, problem in evidence.damaged_snapshots
+        recency=read(recency, _NOT_KNOWN),
+        due=read(
+            lambda: tuple(status.window.key for status in evidence.windows[:-1] if status.is_due),
+            (),
         ),
-        results=tuple(rule.newest for rule in evidence.rules) if declared else None,
-        findings=_findings(evidence.governance),
-        drill=evidence.drill,
+        damaged=read(lambda: tuple(evidence.damaged), ()),
+        damaged_snapshots=read(
+            lambda: tuple(
+                f"store {snapshot.store}, window {snapshot.window.key}: {problem}"
+                for snapshot, problem in evidence.damaged_snapshots
+            ),
+            (),
+        ),
+        damaged_tables=read(lambda: tuple(evidence.damaged_tables), ()),
+        verified=evidence.verified,
+        results=tuple(rule.newest for rule in rules) if declared else None,
+        findings=read(lambda: _findings(evidence.governance), None),
+        drill=read(lambda: evidence.drill, None),
         drill_declared=bool(settings.drill.command),
         warehouse_mode=open_to_others(settings.warehouse.root),
     )
+    return replace(facts, unreadable=tuple(unreadable))
+
+
+_NOT_KNOWN: Final = Recency(
+    passed=False,
+    explanation="It cannot be told which recovery points can be restored: the warehouse cannot be"
+    " read.",
+    age_s=None,
+    objective_s=None,
+    restorable=Restorable(exact=None, covered=None),
+)
 
 
 def _findings(report: GovernanceReport | None) -> tuple[Finding, ...] | None:

@@ -484,7 +484,7 @@ class DrillRun:
 
 def report_file(settings: ApplicationSettings, drill_id: str) -> StorePath:
     """Where the report of a drill is."""
-    folder = settings.warehouse.root / "drill_reports" / settings.application_id
+    folder = settings.warehouse.noted / "drill_reports" / settings.application_id
     return folder / f"{drill_id}.yaml"
 
 

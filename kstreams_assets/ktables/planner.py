@@ -28,6 +28,7 @@ from kstreams_assets.warehouse.ledger import (
     StoredSpan,
     TopicFactsTable,
     chains_of,
+    is_folded,
 )
 from kstreams_assets.warehouse.point import PartitionCut, RecoveryPoint, WantedPartition
 from kstreams_assets.warehouse.points import RecoveryPointTable
@@ -189,9 +190,21 @@ class SnapshotPlanner:
         known: dict[str, list[Snapshot]] = {store.store: [] for store in self._stores}
         rows = {store: self._table_rows(store) for store in known}
         for snapshot in SnapshotsTable(self._warehouse).of(self._application_id, stores=known):
-            if rows[snapshot.store].get(snapshot.window.key, 0) == snapshot.rows:
+            whole = rows[snapshot.store].get(snapshot.window.key, 0) == snapshot.rows
+            if whole and not self._ends_inside(snapshot):
                 known[snapshot.store].append(snapshot)
         return known
+
+    def _ends_inside(self, snapshot: Snapshot) -> bool:
+        """Whether it ends inside windows that were put together: deletions behind it may be gone
+        from there, so that nothing can build on it."""
+        facts = self._facts.get(snapshot.topic)
+        return facts is not None and any(
+            is_folded(span.window) and span.start < part.end < span.end
+            for part in snapshot.partitions
+            if (chain := facts.chains.get((snapshot.topic, part.partition, part.topic_id)))
+            for span in chain.spans
+        )
 
     def _table_rows(self, store: str) -> dict[str, int]:
         path = self._warehouse.ktable(self._application_id, store)

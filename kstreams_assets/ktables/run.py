@@ -20,7 +20,7 @@ from kstreams_assets.ktables.planner import SnapshotPlanner
 from kstreams_assets.ktables.snapshot import RowProblem, Snapshot, SnapshotPartition, TableStore
 from kstreams_assets.ktables.snapshots_table import SnapshotsTable, require_snapshot
 from kstreams_assets.ktables.table import open_table, prepare_table, window_files
-from kstreams_assets.layout import Warehouse, first_changed
+from kstreams_assets.layout import Warehouse, changed_files
 from kstreams_assets.lease import LockHandle, warehouse_lock
 from kstreams_assets.settings import ApplicationSettings, BackupSettings
 from kstreams_assets.store import StorePath, remove_tree, write_parquet
@@ -36,7 +36,7 @@ from kstreams_assets.warehouse.points import SavedRecordsTable
 from kstreams_assets.warehouse.records import open_records
 from kstreams_assets.warehouse.schemas import RegisteredSchema, schemas_of, try_to_save_schemas
 from kstreams_assets.warehouse.spans import Window
-from kstreams_assets.warehouse.table import refuse_newer_tables, storage_failures
+from kstreams_assets.warehouse.table import refuse_newer_tables
 from spark_resources.work import Spark
 
 _COLUMNS = ["partition", "offset", "timestamp_ms", "headers", "key", "value"]
@@ -51,7 +51,7 @@ def staged_saved_records(
     None without any. What a killed run left behind is removed first: only the holder of the
     application's lock stages.
     """
-    folder = warehouse.root / ".staging" / f"ktables-{application_id}"
+    folder = warehouse.staging(f"ktables-{application_id}")
     remove_tree(folder)
     cuts = saved_cuts(plan.partitions)
     if not cuts:
@@ -170,21 +170,21 @@ class _Execution:
 
     def _require_records(self, plan: SnapshotPlan) -> None:
         """Before a record is used: the files are those that their backups wrote, byte for byte."""
-        noted = [
-            (file.path, file.written)
+        whose = {
+            file.path: (part.cut.id, file)
             for part in plan.partitions
             for file in part.files
             if file.written
-        ]
-        with storage_failures(self.run.warehouse.root):
-            changed = first_changed(noted)
-        if changed is not None:
+        }
+        noted = [(path, file.written) for path, (_, file) in whose.items() if file.written]
+        for path, problem in changed_files(noted).items():
+            partition, file = whose[path]
             raise StoredDataError(
-                subject=f"The backup of {plan.store.topic}",
-                problem=f"file {'/'.join(changed.parts[-3:])} does not match the SHA-256 that its"
-                " backup noted",
-                remedy="Bring the file back from a copy of the warehouse, or back the window up"
-                " again if Kafka still has it; then make the snapshot again.",
+                subject=f"The backup of {partition}, window {file.window},",
+                problem=problem,
+                remedy="Bring the file back from a second copy, or back the window up again"
+                f" (kstreams-assets backup --window {file.window}) if Kafka still has it; then make"
+                " the snapshot again.",
             )
 
     def _table(self, store: str) -> StorePath:

@@ -3,6 +3,8 @@
 import time
 from collections.abc import Collection, Sequence
 from dataclasses import replace
+from functools import reduce
+from operator import or_
 from urllib.parse import quote, unquote
 
 import pyarrow.compute as pc
@@ -12,7 +14,7 @@ from kstreams_assets.ktables.snapshot import Snapshot
 from kstreams_assets.ktables.table import WindowFiles, open_table, window_files
 from kstreams_assets.layout import Warehouse, WrittenFile, file_problem, written_files
 from kstreams_assets.store import StorePath, file_digest, relative
-from kstreams_assets.warehouse.table import Table, one_of, sql_string
+from kstreams_assets.warehouse.table import Table, one_of
 
 
 def snapshot_written(path: StorePath, window: str) -> tuple[WrittenFile, ...]:
@@ -134,13 +136,26 @@ class SnapshotsTable:
         return found
 
     def record(self, snapshots: Sequence[Snapshot]) -> None:
-        """Put the rows of these snapshots in place of earlier ones, in one commit."""
+        """Put the rows of these snapshots in place of earlier ones: a commit per application."""
         if not snapshots:
             return
         now_ms = time.time_ns() // 1_000_000
-        same = " OR ".join(
-            f"(application_id = {sql_string(s.application_id)} AND store = {sql_string(s.store)}"
-            f" AND window = {sql_string(s.window.key)})"
-            for s in snapshots
-        )
-        self._table.replace([replace(s, recorded_at_ms=now_ms) for s in snapshots], where=same)
+        self._replace([replace(s, recorded_at_ms=now_ms) for s in snapshots], snapshots)
+
+    def drop(self, snapshots: Sequence[Snapshot]) -> None:
+        """Take the rows of these snapshots away, in one commit; their files stay."""
+        self._replace([], snapshots)
+
+    def _replace(self, rows: Sequence[Snapshot], same: Sequence[Snapshot]) -> None:
+        """Put rows in place of those of the same stores and windows."""
+        for application_id in sorted({snapshot.application_id for snapshot in same}):
+            of_it = [
+                (pc.field("store") == s.store) & (pc.field("window") == s.window.key)
+                for s in same
+                if s.application_id == application_id
+            ]
+            self._table.replace(
+                [row for row in rows if row.application_id == application_id],
+                application_id=application_id,
+                where=reduce(or_, of_it),
+            )

@@ -32,7 +32,12 @@ def open_table(path: StorePath, *, to_write: bool = False) -> DeltaTable | None:
         NewerLayoutError: A newer release wrote it.
         WarehouseError: It cannot be read.
     """
-    return open_delta(path, f"ktables/{path.parent.name}/{path.name}", to_write=to_write)
+    return open_delta(
+        path,
+        f"ktables/{path.parent.name}/{path.name}",
+        to_write=to_write,
+        layout=LAYOUT_VERSION,
+    )
 
 
 def window_files(table: DeltaTable | None, path: StorePath) -> WindowFiles:

@@ -311,6 +311,18 @@ RECOVERY_OBJECTIVE: Final = _of_warehouse(
     "How long a recovery may take (drill.objective_seconds).",
 )
 
+VERIFICATION_TIME: Final = _of_warehouse(
+    "kstreams_verification_timestamp_seconds",
+    "When the warehouse was verified last: any (quick or full), full, and the time since which"
+    " every file was read (covered).",
+    "kind",
+)
+VERIFICATION_FINDINGS: Final = _of_warehouse(
+    "kstreams_verification_open_findings",
+    "Damages that verifications have found and nobody has mended.",
+    "severity",
+)
+
 READY: Final = _of_warehouse(
     "kstreams_ready",
     "Whether nothing speaks against a recovery right now; kstreams-assets ready tells what does.",

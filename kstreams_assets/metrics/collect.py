@@ -316,6 +316,24 @@ def drill_samples(evidence: Evidence) -> Iterator[Sample]:
             yield catalogue.DRILL_PHASE_SECONDS.sample(seconds, phase=phase.value)
 
 
+def verification_samples(evidence: Evidence) -> Iterator[Sample]:
+    """When the warehouse was verified, and what of it is open."""
+    verified = evidence.verified
+    if verified is None or verified.any_at_ms is None:
+        return
+    times_ms = {
+        "any": verified.any_at_ms,
+        "full": verified.full_at_ms,
+        "covered": verified.covered_since_ms,
+    }
+    for kind, at_ms in times_ms.items():
+        if at_ms is not None:
+            yield catalogue.VERIFICATION_TIME.sample(at_ms / 1000, kind=kind)
+    for severity in Severity:
+        found = sum(damage.severity is severity for damage in verified.open)
+        yield catalogue.VERIFICATION_FINDINGS.sample(found, severity=severity.value)
+
+
 def readiness_samples(evidence: Evidence) -> Iterator[Sample]:
     """Whether the application could be recovered right now."""
     facts = facts_of(evidence, time.time_ns() // 1_000_000)
@@ -413,6 +431,7 @@ _PARTS: Final = (
     completeness_samples,
     governance_samples,
     drill_samples,
+    verification_samples,
     readiness_samples,
 )
 

@@ -13,6 +13,7 @@ from kstreams_assets.orchestration.backup import build_backup_assets
 from kstreams_assets.orchestration.backup_sensor import build_backup_sensor
 from kstreams_assets.orchestration.completeness import build_completeness_assets
 from kstreams_assets.orchestration.drill import build_drill_assets, build_drill_schedules
+from kstreams_assets.orchestration.expire import build_expire_assets, build_expire_schedules
 from kstreams_assets.orchestration.follow_up import build_follow_up_sensors
 from kstreams_assets.orchestration.governance import (
     build_governance_asset,
@@ -23,7 +24,15 @@ from kstreams_assets.orchestration.recovery_point_sensor import build_recovery_p
 from kstreams_assets.orchestration.recovery_points import build_recovery_points_asset
 from kstreams_assets.orchestration.reports import build_reports_sensor
 from kstreams_assets.orchestration.restore import build_restore_assets
+from kstreams_assets.orchestration.second_copy import (
+    build_second_copy_assets,
+    build_second_copy_schedules,
+)
 from kstreams_assets.orchestration.topics import topic_specs
+from kstreams_assets.orchestration.verification import (
+    build_verification_asset,
+    build_verification_schedules,
+)
 from kstreams_assets.settings import ApplicationSettings
 
 _OF_A_VALUE: Final = frozenset(
@@ -50,8 +59,17 @@ def build_application_definitions(settings: ApplicationSettings) -> dg.Definitio
             *build_restore_assets(settings),
             *build_drill_assets(settings),
             build_governance_asset(settings),
+            *build_expire_assets(settings),
+            build_verification_asset(settings),
+            *build_second_copy_assets(settings),
         ],
-        schedules=[*build_governance_schedules(settings), *build_drill_schedules(settings)],
+        schedules=[
+            *build_governance_schedules(settings),
+            *build_drill_schedules(settings),
+            *build_expire_schedules(settings),
+            *build_verification_schedules(settings),
+            *build_second_copy_schedules(settings),
+        ],
         sensors=[
             build_recovery_point_sensor(settings),
             build_backup_sensor(settings),

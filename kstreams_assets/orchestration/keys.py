@@ -98,6 +98,21 @@ def drill_key(application_id: str) -> dg.AssetKey:
     return dg.AssetKey([application_id, "drill"])
 
 
+def expire_key(application_id: str) -> dg.AssetKey:
+    """What a policy keeps of the backups of an application."""
+    return dg.AssetKey([application_id, "expire"])
+
+
+def second_copy_key(application_id: str) -> dg.AssetKey:
+    """What of an application is in the second copy of its warehouse."""
+    return dg.AssetKey([application_id, "second_copy"])
+
+
+def verification_key(application_id: str) -> dg.AssetKey:
+    """The looks at all that the warehouse holds of an application."""
+    return dg.AssetKey([application_id, "verification"])
+
+
 def group(application_id: str, part: str) -> str:
     """The group of an application's topics, backups and so on."""
     return f"{folded(application_id)}/{part}"

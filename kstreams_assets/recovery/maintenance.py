@@ -15,14 +15,16 @@ from datetime import UTC, datetime
 import pyarrow as pa
 from deltalake.exceptions import DeltaError
 
-from kstreams_assets.errors import KStreamsAssetsError
+from kstreams_assets.errors import KStreamsAssetsError, RecoveryPointNotFoundError
 from kstreams_assets.layout import Warehouse
+from kstreams_assets.lease import warehouse_lock
 from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.settings import ApplicationSettings
 from kstreams_assets.warehouse.calendar import WindowCalendar
 from kstreams_assets.warehouse.ledger import Ledger
 from kstreams_assets.warehouse.point import in_force, in_order
 from kstreams_assets.warehouse.points import (
+    PinsTable,
     PointInstant,
     RecoveryPointTable,
     SavedRecordsTable,
@@ -34,6 +36,7 @@ from kstreams_assets.warehouse.table import FileRange, ranges_to_rewrite
 _ROUND_S = 600.0
 """A round every ten minutes: at most sixty small files per table for points every ten seconds."""
 _DEADLINE_S = 5.0
+_HOUR_MS = 3_600_000
 _ENOUGH_POINTS = 5_000
 _ENOUGH_BYTES = 16 * 1024**2
 _LOOKED_AT = 8
@@ -256,6 +259,28 @@ class MaintenanceRound:
             self.ranges_rewritten += 1
 
 
+def pin_point(
+    settings: ApplicationSettings, point_id: str, reason: str, *, wait_s: float = 30.0
+) -> None:
+    """Keep a point, whatever maintenance and `expire` would do, until it is unpinned.
+
+    Raises:
+        RecoveryPointNotFoundError: There is none of this id (any more).
+        WarehouseLockedError: Points are being dropped for too long.
+    """
+    application_id = settings.application_id
+    # While no one drops points: from then on this one stays.
+    with warehouse_lock(
+        settings.warehouse.lock_file(f"recorder/{application_id}"),
+        purpose=f"pin recovery point {point_id}",
+        wait_s=wait_s,
+    ):
+        table = RecoveryPointTable(settings.warehouse)
+        if not table.load(application_id, [point_id], damaged_too=True):
+            raise RecoveryPointNotFoundError(point_id=point_id, application_id=application_id)
+        PinsTable(settings.warehouse).pin(application_id, point_id, reason)
+
+
 def retention_of(settings: ApplicationSettings) -> Retention:
     """How the points of an application are pruned.
 
@@ -264,17 +289,27 @@ def retention_of(settings: ApplicationSettings) -> Retention:
     """
     calendar = WindowCalendar(settings.windows)
     ledger = Ledger(settings.warehouse, settings.application_id)
-    restores = RestoresTable(settings.warehouse)
+    restores, pins, keep = (
+        RestoresTable(settings.warehouse),
+        PinsTable(settings.warehouse),
+        settings.keep,
+    )
+    hourly = keep is not None and any(line.name == "hourly" for line in keep.lines)
+
+    def edges_ms(low_ms: int, high_ms: int) -> Iterable[int]:
+        for window in calendar.closed_since(low_ms):
+            yield from (window.start_ms, window.end_ms)
+        # The policy may ask for more points than there are windows.
+        if hourly:
+            yield from range(low_ms // _HOUR_MS * _HOUR_MS, high_ms, _HOUR_MS)
+
     return Retention(
-        keep_all_s=settings.recovery_points.keep_all_s,
-        edges_ms=lambda low_ms, _high_ms: {
-            edge
-            for window in calendar.closed_since(low_ms)
-            for edge in (window.start_ms, window.end_ms)
-        },
+        keep_all_s=max(settings.recovery_points.keep_all_s, keep.all_s if keep else 0),
+        edges_ms=edges_ms,
         named=lambda: {
             *ledger.closing_point_ids(),
             *restores.pinned(settings.application_id),
+            *(pin.recovery_point_id for pin in pins.of(settings.application_id)),
         },
         proven=lambda: ledger.proven_ranges(settings.application),
     )

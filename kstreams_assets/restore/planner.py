@@ -13,6 +13,7 @@ from kstreams_assets.checks import Finding
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.offsets import OffsetRange, TopicPartitionId
+from kstreams_assets.restore import soundness
 from kstreams_assets.restore.plan import PartitionPlan, RestorePlan, TopicPlan
 from kstreams_assets.restore.preconditions import Facts, refusals
 from kstreams_assets.restore.request import ChangelogSource, RestoreRequest
@@ -238,6 +239,16 @@ def _notes(found: Facts, topics: Sequence[TopicPlan]) -> Iterable[str]:
         held = [found.holdings.get(partition.source, Holding()) for partition in topic.partitions]
         if lost := sum(holding.lost for holding in held):
             yield f"Kafka had lost {lost:,} offset(s) of {topic.source} before they were backed up."
+        if expired := sum(holding.expired for holding in held):
+            yield (
+                f"{expired:,} offset(s) of {topic.source} are not restored: the policy"
+                " (`keep`) keeps what the application needs to go on, not the whole log."
+                + (
+                    ""
+                    if request.mode is RestoreMode.STATE
+                    else " A rebuild from what is left gives another state."
+                )
+            )
     if found.names.group != found.application_id:
         yield (
             f"The application goes on as {found.names.group}: set its application.id, and give its"
@@ -427,7 +438,17 @@ class _Planner:
             writers=writers_of(self._there),
         )
         against += refused_topics(self._cluster, found.target, topics)
+        against += self._unsound(topics, point)
         return make_plan(found, topics, refusals=against)
+
+    def _unsound(self, topics: Sequence[TopicPlan], point: RecoveryPoint | None) -> list[Finding]:
+        """What of the warehouse is not as it was written, as far as that shows without reading."""
+        warehouse = self._settings.warehouse
+        verified = soundness.stored_verdict(warehouse, self._application_id)
+        return [
+            *soundness.of_tables(warehouse, verified),
+            *soundness.of_plan(warehouse, verified, topics, point.id if point else None),
+        ]
 
     def _with_holdings(self, found: Facts, point: RecoveryPoint) -> Facts:
         selection = select(

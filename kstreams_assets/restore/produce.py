@@ -116,7 +116,7 @@ def _require_planned(topic: TopicPlan, files: Mapping[int, StorePath]) -> None:
 
 
 def _folder(warehouse: Warehouse, restore_id: str) -> StorePath:
-    return warehouse.root / ".staging" / restore_id
+    return warehouse.staging(restore_id)
 
 
 def _write(

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Final
+from urllib.parse import unquote
 
 from kstreams_assets.errors import AuthorizationFailedError, KafkaRequestError, RestoreRefusedError
 from kstreams_assets.kafka.cluster import KafkaCluster
@@ -18,6 +19,7 @@ from kstreams_assets.restore.plan import SOMEBODY_ELSE, RestorePlan, TopicPlan, 
 from kstreams_assets.restore.planner import plan_again
 from kstreams_assets.restore.preconditions import changed_since
 from kstreams_assets.restore.produce import produce, stage_snapshots, staged_saved_records
+from kstreams_assets.restore.soundness import changed_in
 from kstreams_assets.restore.target import restore_lock
 from kstreams_assets.restore.verify import verify
 from kstreams_assets.settings import ApplicationSettings
@@ -25,6 +27,7 @@ from kstreams_assets.store import StorePath
 from kstreams_assets.texts import bytes_text, duration
 from kstreams_assets.warehouse.point import GroupOffset, RecoveryPoint
 from kstreams_assets.warehouse.points import RecoveryPointTable
+from kstreams_assets.warehouse.records import file_actions
 from kstreams_assets.warehouse.restores import (
     OffsetMapsTable,
     PartitionProduced,
@@ -47,7 +50,7 @@ Again = Callable[[ApplicationSettings, RestorePlan, KafkaConnection], RestorePla
 
 @dataclass(frozen=True, slots=True)
 class RestoreResult:
-    """A run that came to its end; `took_s` by phase (topics, produce, verify) in seconds."""
+    """A run that came to its end; `took_s` by phase (check, topics, produce, verify) in seconds."""
 
     restore: StoredRestore
     produced: tuple[PartitionProduced, ...]
@@ -104,8 +107,7 @@ def run_restore(
                 application_id=plan.application_id, refusals=[str(found) for found in changed]
             )
         run = _Run(settings, now, point, before, cluster, spark, run_id, log)
-        run.prepare_topics()
-        return run.produce_and_verify(lock)
+        return run.execute(lock)
 
 
 class _Run:
@@ -147,54 +149,93 @@ class _Run:
             if not RecoveryPointTable(self._warehouse).load(application_id, [self._point.id]):
                 raise RestoreRefusedError(
                     application_id=application_id,
-                    refusals=[f"Recovery point {self._point.id} was thinned out just now."],
+                    refusals=[f"Recovery point {self._point.id} expired just now."],
                 )
+            self._require_files()
             self._store(topics=intended)
 
-    def produce_and_verify(self, lock: LockHandle) -> RestoreResult:
-        """Write the records, note where they went, read them back."""
-        plan, session, warehouse = self._plan, self._spark.spark_session, self._warehouse
+    def _require_files(self) -> None:
+        """From now on `expire` leaves the files alone; it may have put some together just before.
+
+        What is restored must be the same if it is gone on with later.
+        """
+        records = self._warehouse.records(self._plan.application_id)
+        there = {records / unquote(path) for path in file_actions(records)["path"].to_pylist()}
+        for topic in self._plan.topics:
+            planned = {file.path for one in topic.partitions for file in one.files}
+            if topic.snapshot is None and not planned <= there:
+                raise RestoreRefusedError(
+                    application_id=self._plan.application_id,
+                    refusals=[
+                        f"topic {topic.source}: its backups were put together just now (backup or"
+                        " expire). Run the restore again."
+                    ],
+                )
+
+    def execute(self, lock: LockHandle) -> RestoreResult:
+        """Look whether all that is read is as it was written, then make topics and write them."""
+        plan = self._plan
         # A snapshot holds what was saved with points already.
         sources = [p.source for t in plan.topics if t.snapshot is None for p in t.partitions]
-        with staged_saved_records(warehouse, plan.restore_id, self._point, sources) as saved:
-            works = self._works(saved, self._stage_snapshots())
-            self._announce()
-            with self._timed("produce"):
-                produced = produce(
-                    session,
-                    works,
-                    self._cluster.connection,
-                    settings=self._settings.restore,
-                    log=self._log,
-                    tasks_lock=lock.tasks,
-                    throttle=self._settings.throttle_of_restores,
-                )
-                OffsetMapsTable(warehouse).record(plan.application_id, plan.restore_id, produced)
-                self._store(
-                    state=RestoreState.PRODUCED,
-                    to_commit=_to_commit(plan, produced),
-                    problem="",
-                )
-            with self._timed("verify"):
-                found = verify(
-                    session,
-                    works,
-                    produced,
-                    topics=plan.topics,
-                    stored=self._restore.topics,
-                    connection=self._cluster.connection,
-                    extent=plan.request.verify,
-                    log=self._log,
-                    accept_replaced_timestamps=plan.request.accept_replaced_timestamps,
-                    throttle=self._settings.throttle_of_restores,
-                    tasks=self._settings.restore.tasks,
-                )
-                failed, verified = RestoreState.FAILED_VERIFICATION, RestoreState.VERIFIED
-                self._store(
-                    state=failed if found.problems else verified,
-                    verified_records=found.compared,
-                    problem="; ".join(str(problem) for problem in found.problems[:10]),
-                )
+        self._require_unchanged()
+        with staged_saved_records(self._warehouse, plan.restore_id, self._point, sources) as saved:
+            staged = self._stage_snapshots()
+            self.prepare_topics()
+            return self._produce_and_verify(lock, saved, staged)
+
+    def _require_unchanged(self) -> None:
+        """Before a topic is made: the files are those that their backups wrote, byte for byte."""
+        with self._timed("check"):
+            changed = changed_in(self._plan)
+        if changed:
+            raise RestoreRefusedError(application_id=self._plan.application_id, refusals=changed)
+
+    def _produce_and_verify(
+        self,
+        lock: LockHandle,
+        saved: Mapping[TopicPartitionId, StorePath],
+        staged: Mapping[TopicPartitionId, StorePath],
+    ) -> RestoreResult:
+        """Write the records, note where they went, read them back."""
+        plan, session, warehouse = self._plan, self._spark.spark_session, self._warehouse
+        works = self._works(saved, staged)
+        self._announce()
+        with self._timed("produce"):
+            produced = produce(
+                session,
+                works,
+                self._cluster.connection,
+                settings=self._settings.restore,
+                log=self._log,
+                tasks_lock=lock.tasks,
+                throttle=self._settings.throttle_of_restores,
+            )
+            OffsetMapsTable(warehouse).record(plan.application_id, plan.restore_id, produced)
+            self._store(
+                state=RestoreState.PRODUCED,
+                to_commit=_to_commit(plan, produced),
+                problem="",
+            )
+        with self._timed("verify"):
+            found = verify(
+                session,
+                works,
+                produced,
+                topics=plan.topics,
+                stored=self._restore.topics,
+                connection=self._cluster.connection,
+                extent=plan.request.verify,
+                log=self._log,
+                accept_replaced_timestamps=plan.request.accept_replaced_timestamps,
+                throttle=self._settings.throttle_of_restores,
+                tasks=self._settings.restore.tasks,
+            )
+            failed, verified = RestoreState.FAILED_VERIFICATION, RestoreState.VERIFIED
+            self._store(
+                state=failed if found.problems else verified,
+                verified_records=found.compared,
+                problem="; ".join(str(problem) for problem in found.problems[:10]),
+            )
         return RestoreResult(
             self._restore, tuple(produced), found.partitions, found.problems, self._took_s
         )

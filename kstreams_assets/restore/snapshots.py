@@ -463,5 +463,6 @@ class _Topic:
             bytes=part.bytes * records // max(part.rows, 1),
             odd_timestamps=self._odd.get(number, 0),
             lost=raw.lost,
+            expired=raw.expired,
             windows=frozenset({self._chosen.snapshot.window.key}),
         )

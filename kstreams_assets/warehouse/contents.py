@@ -8,6 +8,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import overload
@@ -21,7 +22,7 @@ import pyarrow.parquet as pq
 
 from kstreams_assets.app.model import StreamsApplication, TopicRole
 from kstreams_assets.errors import StoredDataError
-from kstreams_assets.layout import Warehouse, WrittenFile, file_problem
+from kstreams_assets.layout import Warehouse, WrittenFile, changed_files, file_problem
 from kstreams_assets.offsets import OffsetRange, RangeSet, TopicPartitionId
 from kstreams_assets.settings import ApplicationSettings
 from kstreams_assets.store import ObjectPath, StorePath, readable
@@ -30,9 +31,11 @@ from kstreams_assets.warehouse.ledger import (
     INCREMENT,
     Chain,
     Ledger,
+    StoredSpan,
     TopicFactsTable,
     chains_of,
     facts_in,
+    folded,
 )
 from kstreams_assets.warehouse.point import (
     PartitionCut,
@@ -75,7 +78,8 @@ class Holding:
 
     `records` is exact, `bytes` an estimate of keys, values and headers. `saved_records` of them lie
     in no file, but were saved with recovery points. `odd_timestamps` counts those with a timestamp
-    of 0 or below. `lost` are offsets that Kafka had lost before they could be backed up. `windows`
+    of 0 or below. `lost` are offsets that Kafka had lost before they could be backed up, `expired`
+    those that `expire` dropped since no kept point needs them. `windows`
     are the keys of the backups that the files belong to. `damaged` are spans among them whose files
     do not match the ledger: then nothing else is counted.
     """
@@ -86,6 +90,7 @@ class Holding:
     saved_records: int = 0
     odd_timestamps: int = 0
     lost: int = 0
+    expired: int = 0
     windows: frozenset[str] = frozenset()
     damaged: tuple[SpanDamage, ...] = ()
 
@@ -128,12 +133,14 @@ class Contents:
         self._topics = names | self._backed_up
         self._changelogs = {t.name for t in application.with_role(TopicRole.CHANGELOG)}
         self._ledger = Ledger(warehouse, application.application_id)
+        self._spans: tuple[StoredSpan, ...] | None = None
         self._look_s, self._look_left_s = look_s, look_at_wanted_s
         self.files_unseen = 0
         """Files that may hold wanted records and were not looked at, for lack of time."""
         self.files_damaged = False
         """Whether some of those that were looked at are missing or have another size."""
         self._chains = self._read_chains()
+        self._unchanged: set[StorePath] = set()
 
     @classmethod
     def of(
@@ -158,6 +165,13 @@ class Contents:
             look_s=look_s,
             look_at_wanted_s=look_at_wanted_s,
         )
+
+    def with_spans(self, spans: Iterable[StoredSpan]) -> "Contents":
+        """The same, if the ledger had these spans (of all topics); for `statuses` only."""
+        other = copy(self)
+        other._spans = tuple(spans)  # noqa: SLF001
+        other._chains = other._read_chains()  # noqa: SLF001
+        return other
 
     def at(self, point: RecoveryPoint, wanted: Iterable[WantedPartition]) -> "PointContents":
         """What they hold of these offsets of a point."""
@@ -209,12 +223,43 @@ class Contents:
             )
         return tuple(self.stored_files(wanted))
 
+    def require_unchanged(self, wanted: Iterable[WantedPartition]) -> None:
+        """Before a record is used: the files that may hold wanted ones are those that were written.
+
+        Each is read once in the life of this object, several at a time. Of files of earlier
+        releases nothing was noted.
+
+        Raises:
+            StoredDataError: One is not as its backup noted it; window, topic, partition are named.
+        """
+        whose = {
+            stored.file.path: (one.cut.id, stored)
+            for one in wanted
+            for stored in self.stored_files(one)
+            if stored.file.written is not None and stored.file.path not in self._unchanged
+        }
+        noted = [(path, s.file.written) for path, (_, s) in whose.items() if s.file.written]
+        for path, problem in changed_files(noted).items():
+            partition, stored = whose[path]
+            raise StoredDataError(
+                subject=f"The backup of {partition}, window {stored.window},",
+                problem=problem,
+                remedy="Bring the file back from a second copy, or back the window up again"
+                f" (kstreams-assets backup --window {stored.window}) while Kafka has it.",
+            )
+        self._unchanged.update(whose)
+
     def missing(self, wanted: WantedPartition) -> RangeSet:
         """Wanted offsets that neither a backup nor the saved records answer for."""
         needed, chain = RangeSet(wanted.ranges), self.chain(wanted.cut)
         if wanted.cut.saved_from is not None:
             needed = needed.clip(0, wanted.cut.saved_from)
         return needed - (chain.stored if chain else ())
+
+    def expired(self, wanted: WantedPartition) -> RangeSet:
+        """What of the missing offsets `expire` has dropped."""
+        chain = self.chain(wanted.cut)
+        return self.missing(wanted) & (chain.expired if chain else ())
 
     def damaged(self, wanted: WantedPartition) -> tuple[SpanDamage, ...]:
         """The damaged spans that wanted records may lie in; their files have been looked at."""
@@ -298,6 +343,8 @@ class Contents:
         }
 
     def _read_chains(self) -> Mapping[PartitionLife, Chain]:
+        if self._spans is not None:
+            return chains_of(folded(self._spans, holes_matter=self._changelogs))
         return chains_of(self._ledger.folded_spans(self._topics, holes_matter=self._changelogs))
 
     @cached_property
@@ -442,11 +489,13 @@ class _Log:
         digests = self.digests.take(noted_at).to_pylist()
         records = self.noted["records"].combine_chunks().take(noted_at).to_pylist()
         numbers = (each[at].tolist() for each in (self.size, self.records, self.first, self.last))
-        for path, digest, of_it, size, count, first, last in zip(
-            paths, digests, records, *numbers, strict=True
+        keys = map(self.window_keys.__getitem__, self.window[self.row[at]].tolist())
+        for path, digest, of_it, key, size, count, first, last in zip(
+            paths, digests, records, keys, *numbers, strict=True
         ):
             written = None if digest is None else WrittenFile(path, size, of_it, digest)
-            yield SpanFile(self.root / unquote(path), count, first, last, written)
+            window = key.partition(INCREMENT)[0]
+            yield SpanFile(self.root / unquote(path), count, first, last, written, window)
 
 
 def _filled(column: pa.ChunkedArray, null: int) -> _Offsets:
@@ -480,7 +529,7 @@ class PartitionFiles:
         for number, file in zip(numbers.tolist(), self.span_files(numbers), strict=True):
             yield StoredFile(
                 file=file,
-                window=self._window(number).partition(INCREMENT)[0],
+                window=file.window,
                 bytes_per_record=float(self.bytes_per_record[number]),
                 may_be_odd=bool(self.may_be_odd[number]),
             )
@@ -590,7 +639,8 @@ def _counted(contents: Contents, wanted: WantedPartition, saved: pa.Table) -> _C
             bytes=stored.bytes + int(payload_bytes(saved).sum()),
             saved_records=saved.num_rows,
             odd_timestamps=stored.odd_timestamps + _odd(saved),
-            lost=contents.missing(wanted).size,
+            lost=contents.missing(wanted).size - contents.expired(wanted).size,
+            expired=contents.expired(wanted).size,
         ),
         saved,
     )

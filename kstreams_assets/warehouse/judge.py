@@ -88,6 +88,8 @@ class _Findings:
     doubts: list[str] = field(default_factory=list)
     lost: list[str] = field(default_factory=list)
     """Lost, but not needed to continue."""
+    expired: list[str] = field(default_factory=list)
+    """Dropped by `expire`, which keeps what is needed to continue."""
     not_judged: dict[str, None] = field(default_factory=dict)
     absent: list[str] = field(default_factory=list)
     """Topics that a restore needs and that the point has nothing of, with what to do."""
@@ -200,6 +202,7 @@ class PointJudge:
                 missing = _first_missing(cut, chain, needed_from, cut.end)
                 if missing is None and chain is not None:
                     found.lost += _lost(cut, chain)
+                    found.expired += _expired(cut, chain)
             if missing is not None:
                 found.missing.append(missing)
         found.absent += absent_texts(point, self._roles)
@@ -259,6 +262,15 @@ class PointJudge:
     def _why(self, point: RecoveryPoint, missing: _Missing) -> str:
         if missing.in_flight:
             return "were in flight and were not saved with the point"
+        if (
+            missing.lost
+            and missing.chain
+            and missing.chain.expired.reach(missing.start) > missing.start
+        ):
+            return (
+                "were dropped by kstreams-assets expire: no kept recovery point needed them"
+                " (restore a point that is kept, or from a second copy that still has them)"
+            )
         if missing.lost:
             return "could no longer be read when they were to be backed up"
         before, after = missing.chain.neighbours(missing.start) if missing.chain else (None, None)
@@ -353,12 +365,19 @@ def _doubts(
 
 
 def _lost(cut: PartitionCut, chain: Chain) -> list[str]:
-    reached = chain.stored.reach(cut.log_start)
+    reached = (chain.stored | chain.expired).reach(cut.log_start)
     return [f"{cut.topic}-{cut.partition} from offset {reached} on"] if reached < cut.end else []
+
+
+def _expired(cut: PartitionCut, chain: Chain) -> list[str]:
+    dropped = chain.expired.clip(cut.log_start, cut.end)
+    return [f"{cut.topic}-{cut.partition} below offset {dropped[-1].end}"] if dropped else []
 
 
 def _notes(found: _Findings) -> str:
     notes = ""
+    if found.expired:
+        notes += f" Expired by policy, and not needed to continue: {_join(found.expired)}."
     if found.lost:
         notes += f" Lost, but not needed to continue: {_join(found.lost)}."
     if found.not_judged:

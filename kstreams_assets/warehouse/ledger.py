@@ -6,6 +6,7 @@ import time
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Annotated, Final, Protocol, TypeVar
@@ -18,7 +19,7 @@ import pyarrow.dataset as ds
 
 from kstreams_assets.app.model import StreamsApplication, TopicRole
 from kstreams_assets.layout import Warehouse
-from kstreams_assets.lease import LockHandle
+from kstreams_assets.lease import LockHandle, warehouse_lock
 from kstreams_assets.offsets import OffsetRange, RangeSet, TopicPartitionId
 from kstreams_assets.store import StorePath
 from kstreams_assets.warehouse.column import (
@@ -29,6 +30,7 @@ from kstreams_assets.warehouse.column import (
     RunId,
     TopicName,
 )
+from kstreams_assets.warehouse.committer import fence, sweep
 from kstreams_assets.warehouse.point import PartitionLife, taken_at_of
 from kstreams_assets.warehouse.records import COLUMNS as DAMAGE_COLUMNS
 from kstreams_assets.warehouse.records import (
@@ -37,6 +39,7 @@ from kstreams_assets.warehouse.records import (
     DamagedSpans,
     damaged_spans,
     file_actions,
+    open_records,
 )
 from kstreams_assets.warehouse.rows import rows_of
 from kstreams_assets.warehouse.spans import (
@@ -57,7 +60,7 @@ from kstreams_assets.warehouse.table import (
     Writer,
     log_state,
     one_of,
-    sql_string,
+    refuse_newer_tables,
     table_version,
     windows_and_topics,
 )
@@ -99,6 +102,8 @@ class StoredSpan:
     closed_at_ms: int | None = None
     """When the recovery point was begun that the span ends with (never after `recorded_at_ms`): no
     record at or above `end` had been committed then. None: not known."""
+    expired: bool = False
+    """Whether `expire` dropped what lies below `read_start`: no kept point needs it."""
 
     @property
     def life(self) -> PartitionLife:
@@ -181,6 +186,8 @@ class Chain:
     """Offsets that the ledger answers for, whether or not their records could still be read."""
     stored: RangeSet = field(init=False)
     """Offsets whose records, as far as the log held them, are in the backup."""
+    expired: RangeSet = field(init=False)
+    """Offsets whose records `expire` dropped, since no kept point needs them."""
     _ends: list[int] = field(init=False)
     _late: "dict[int, tuple[LateHole, ...]]" = field(init=False, default_factory=dict)
 
@@ -188,6 +195,7 @@ class Chain:
         self.spans = sorted(self.spans, key=lambda s: (s.start, s.end, s.window))
         self.recorded = RangeSet(OffsetRange(s.start, s.end) for s in self.spans)
         self.stored = RangeSet(OffsetRange(s.read_start, s.end) for s in self.spans if s.complete)
+        self.expired = RangeSet(OffsetRange(s.start, s.read_start) for s in self.spans if s.expired)
         self._ends = [span.end for span in self.spans]
 
     @property
@@ -334,7 +342,11 @@ _TABLES: Final = ("windows", "increments")
 INCREMENT: Final = "+"
 """Stands in keys of increments, between that of their window and their number."""
 
-_LIFE: Final = ["window", "topic", "partition", "topic_id"]
+FOLDED: Final = "~"
+"""Stands in keys of rows that `expire` has put together, between their first and last window."""
+
+_KEYS: Final = ["window", "topic"]
+_LIFE: Final = [*_KEYS, "partition", "topic_id"]
 
 _LOOKS: Final = 5
 
@@ -522,12 +534,22 @@ class Ledger:
             if span.continues and span.log_start < span.start
         }
 
-    def done(self, topics: Collection[str]) -> dict[Window, set[str]]:
-        """Windows that are recorded, with their topics among these."""
+    def done(
+        self, topics: Collection[str], *, windows: Iterable[Window] = ()
+    ) -> dict[Window, set[str]]:
+        """Windows that are recorded, with their topics among these.
+
+        Of `windows` also those that `expire` has put together with others: all topics of them.
+        """
         where = one_of("topic", topics)
-        return _topics_by_window(
-            self._table.rows_as(_Done, self._application_id, where, distinct=True)
-        )
+        found = self._table.rows_as(_Done, self._application_id, where, distinct=True)
+        done = _topics_by_window(one for one in found if not is_folded(one.window))
+        put_together = [one.window for one in found if is_folded(one.window)]
+        for window in windows:
+            # Whatever it did not hold when it was put together cannot be added any more.
+            if any(one.start_ms <= window.start_ms < one.end_ms for one in put_together):
+                done[window] = {*topics}
+        return done
 
     def not_examined(self, topics: Collection[str]) -> dict[Window, set[str]]:
         """Windows with topics of which the log could not be looked at in time."""
@@ -538,7 +560,7 @@ class Ledger:
     def closing_points(self, topics: Collection[str]) -> dict[str, dict[Window, str | None]]:
         """Of each topic, the recovery point (id) that bounds each recorded window."""
         found: dict[str, dict[Window, str | None]] = {}
-        where = one_of("topic", topics)
+        where = one_of("topic", topics) & _one_window
         for row in self._table.rows_as(_Closed, self._application_id, where, distinct=True):
             found.setdefault(row.topic, {})[row.window] = row.recovery_point_id
         return found
@@ -553,7 +575,7 @@ class Ledger:
         rows = self._table.read(
             application_id=self._application_id,
             columns=["window_start_ms"],
-            where=recent & one_of("topic", topics),
+            where=recent & one_of("topic", topics) & _one_window,
         )
         return min(rows["window_start_ms"].to_pylist(), default=None)
 
@@ -563,7 +585,9 @@ class Ledger:
         rows = self._table.read(
             application_id=self._application_id,
             columns=[*keys, "recorded_at_ms"],
-            where=(pc.field("window_start_ms") >= begins_ms) & one_of("topic", topics),
+            where=(pc.field("window_start_ms") >= begins_ms)
+            & one_of("topic", topics)
+            & _one_window,
         )
         rows = rows.group_by(keys).aggregate([("recorded_at_ms", "max")])
         columns = [rows[name].to_pylist() for name in (*keys, "recorded_at_ms_max")]
@@ -719,6 +743,13 @@ class Ledger:
         """These columns of every span of these topics, those of increments if asked for."""
         return self._spans(columns, _chosen(None, topics), increments=increments)
 
+    def all_span_rows(self, columns: Sequence[str]) -> pa.Table:
+        """These columns of every span of every topic, those of increments of open windows too.
+
+        Read while nobody commits, if that can be had.
+        """
+        return self._at_rest(lambda: self._spans(columns, _chosen(None, None), increments=True))
+
     def _spans(self, columns: Sequence[str], where: ds.Expression, *, increments: bool) -> pa.Table:
         if not increments:
             return self._table.read(
@@ -769,6 +800,24 @@ class Ledger:
     def _state(self) -> tuple[LogState, ...]:
         return tuple(map(log_state, (self._table.path, self._open.path, self._records)))
 
+    def noted_files(self) -> pa.Table:
+        """Every file that a row names, increments of closed windows included.
+
+        Columns `window, topic, partition, topic_id, start, path` (as in Delta's log)`, size,
+        digest`. Files of earlier releases are not among them.
+        """
+        columns = ["window", "topic", "partition", "topic_id", "start", "written"]
+        rows = pa.concat_tables(
+            table.read(application_id=self._application_id, columns=columns)
+            for table in (self._open, self._table)
+        )
+        written = rows["written"].combine_chunks()
+        files, of_row = written.flatten(), written.value_parent_indices()
+        named = {name: rows[name].combine_chunks().take(of_row) for name in columns[:-1]}
+        return pa.table(
+            {**named, **{name: files.field(name) for name in ("path", "size", "digest")}}
+        )
+
     def increments_of(
         self, window: Window, topics: Collection[str] | None = None
     ) -> list[LedgerEntry]:
@@ -794,11 +843,11 @@ class Ledger:
         self, window: Window, entries: Sequence[LedgerEntry], writer: LockHandle | None = None
     ) -> None:
         """Drop the increments of a window but for these, in one commit."""
-        application = sql_string(self._application_id)
         self._open.replace(
             entries,
-            where=f"application_id = {application} AND window_start_ms >= {window.start_ms}"
-            f" AND window_end_ms <= {window.end_ms}",
+            application_id=self._application_id,
+            where=(pc.field("window_start_ms") >= window.start_ms)
+            & (pc.field("window_end_ms") <= window.end_ms),
             writer=self._writer(writer),
         )
 
@@ -808,6 +857,30 @@ class Ledger:
         """Whole rows, ordered by window, topic and partition."""
         entries = self._table.rows(self._application_id, _chosen(windows, topics))
         return sorted(entries, key=lambda e: (e.result.plan.window, e.result.partition))
+
+    def keys(self) -> set[tuple[str, str]]:
+        """Keys of windows and increments that are recorded, with their topics."""
+        found: set[tuple[str, str]] = set()
+        for table in (self._open, self._table):
+            rows = table.read(application_id=self._application_id, columns=_KEYS)
+            keys = rows.group_by(_KEYS).aggregate([]).to_pydict()
+            found.update(zip(*(keys[name] for name in _KEYS), strict=True))
+        return found
+
+    def stored_bytes(self) -> dict[tuple[str, str], int]:
+        """How many bytes the files of each window (key) and topic have, increments too."""
+        rows = self._spans([*_KEYS, "stored_bytes"], _chosen(None, None), increments=True)
+        sizes = rows.group_by(_KEYS).aggregate([("stored_bytes", "sum")]).to_pydict()
+        keys = zip(*(sizes[name] for name in _KEYS), strict=True)
+        return dict(zip(keys, sizes["stored_bytes_sum"], strict=True))
+
+    def every_row(self, columns: Sequence[str]) -> pa.Table:
+        """These columns of every span of the application, increments too."""
+        return self._spans(columns, _chosen(None, None), increments=True)
+
+    def as_spans(self, entries: Sequence[LedgerEntry]) -> list[StoredSpan]:
+        """What rows say, as `stored_spans` would give it once they were recorded."""
+        return spans_of(_ROWS.write(entries))
 
     def of_run(self, run_id: str) -> Recorded:
         """What is still as a run recorded it."""
@@ -865,15 +938,62 @@ class Ledger:
             for span in backup.spans or (_no_span(backup),)
         ]
         pairs = windows_and_topics(WindowTopic(b.window.key, b.topic) for b in backups)
-        application = sql_string(self._application_id)
         # The range lets the writer skip files, which a long list of windows does not.
         starts_ms = [backup.window.start_ms for backup in backups]
         table.replace(
             rows,
-            where=f"application_id = {application} AND window_start_ms >= {min(starts_ms)}"
-            f" AND window_start_ms <= {max(starts_ms)} AND ({pairs})",
+            application_id=self._application_id,
+            where=(pc.field("window_start_ms") >= min(starts_ms))
+            & (pc.field("window_start_ms") <= max(starts_ms))
+            & pairs,
             writer=self._writer(writer),
         )
+
+    def put_together(
+        self,
+        rows: Sequence[LedgerEntry],
+        windows: Mapping[str, Collection[Window]],
+        *,
+        writer: LockHandle,
+    ) -> None:
+        """Put rows that stand for several windows in place of these, in one commit.
+
+        `windows` are those of each topic, which go.
+
+        Raises:
+            LeaseLostError: Another writer has the lock by now; nothing was written.
+        """
+        replaced = {(window, topic) for topic, of_it in windows.items() for window in of_it}
+        replaced |= {(row.result.plan.window, row.result.partition.topic) for row in rows}
+        pairs = windows_and_topics(WindowTopic(window.key, topic) for window, topic in replaced)
+        every = [window for window, _ in replaced]
+        begins_ms = pc.field("window_start_ms")
+        self._table.replace(
+            rows,
+            application_id=self._application_id,
+            where=(begins_ms >= min(one.start_ms for one in every))
+            & (begins_ms <= max(one.start_ms for one in every))
+            & pairs,
+            writer=self._writer(writer),
+        )
+
+    @contextmanager
+    def locked(self, purpose: str, wait_s: float) -> Iterator[LockHandle]:
+        """Hold the application's lock, with the warehouse in order: no earlier writer commits any
+        more, and what killed ones left is gone.
+
+        Raises:
+            NewerLayoutError: A newer release wrote a table; nothing was touched.
+            WarehouseLockedError: Another run holds the lock for longer than `wait_s` seconds.
+            WarehouseError: The warehouse cannot be read or written.
+        """
+        path = self._warehouse.lock_file(self._application_id)
+        with warehouse_lock(path, purpose=purpose, wait_s=wait_s) as lock:
+            records = open_records(self._records, to_write=True)
+            refuse_newer_tables(self._warehouse)
+            self.fence(lock)
+            sweep(self._records, fence(self._records, records, lock))
+            yield lock
 
     def fence(self, lock: LockHandle) -> None:
         """Let no earlier writer of the application commit to the ledger any more.
@@ -905,6 +1025,18 @@ def ledger_version(warehouse: Warehouse) -> int:
     """
     windows, increments = (table_version(warehouse.control(name)) for name in _TABLES)
     return windows + increments + 1
+
+
+def is_folded(window: Window) -> bool:
+    """Whether it stands for several windows, which `expire` has put together."""
+    return FOLDED in window.key
+
+
+_folds = pc.match_substring(  # pyright: ignore[reportAttributeAccessIssue] (made at run time)
+    pc.field("window"), FOLDED
+)
+_one_window = ~_folds
+"""A filter for rows of one window each."""
 
 
 def increment_key(window: Window, number: int) -> str:
@@ -975,8 +1107,11 @@ def spans_of(rows: pa.Table, damaged: DamagedSpans = NOTHING_DAMAGED) -> list[St
     seen_at_end = [True] * rows.num_rows
     for index in rows_with_gap(rows, _VANISHED):
         seen_at_end[index] = False
+    expired = [False] * rows.num_rows
+    for index in rows_with_gap(rows, {GapCause.EXPIRED}):
+        expired[index] = True
     columns = [rows.column(name).to_pylist() for name in COLUMNS[:-1]]
-    spans = list(map(_span, complete, seen_at_end, *columns)) if rows.num_rows else []
+    spans = list(map(_span, complete, seen_at_end, expired, *columns)) if rows.num_rows else []
     if not damaged:
         return spans
     return [
@@ -992,6 +1127,7 @@ def _is_damaged(span: StoredSpan, damaged: DamagedSpans) -> bool:
 def _span(
     complete: bool,
     seen_at_end: bool,
+    expired: bool,
     window: str,
     window_start_ms: int,
     window_end_ms: int,
@@ -1023,6 +1159,7 @@ def _span(
         recorded_at_ms=recorded_at_ms,
         ledger_version=ledger_version,
         closed_at_ms=_closed_at_ms(recovery_point_id, seen_at_end, recorded_at_ms),
+        expired=expired,
     )
 
 
@@ -1044,6 +1181,7 @@ def folded_rows(rows: pa.Table, *, holes_matter: Set[str] | None = None) -> list
     numbers = {name: values[order] for name, values in numbers.items()}
     start, end, recorded = numbers["start"], numbers["end"], numbers["recorded_at_ms"]
     complete, seen_at_end = (_without(rows, causes)[order] for causes in (UNKNOWN, _VANISHED))
+    expired = ~_without(rows, {GapCause.EXPIRED})[order]
     # As in `_span`: where nobody looked, the first offset may be a hole.
     looked = pc.fill_null(columns["contiguity_known"], False).to_numpy(zero_copy_only=False)
     hole = pc.fill_null(columns["first_hole"], _NO_HOLE).to_numpy()[order]
@@ -1096,6 +1234,7 @@ def folded_rows(rows: pa.Table, *, holes_matter: Set[str] | None = None) -> list
                 last=window(int(order[last])) if last > first else None,
                 ledger_version=one["ledger_version"],
                 closed_at_ms=closed_at_ms(first, last),
+                expired=bool(expired[first]),
             )
         )
     return spans
@@ -1174,7 +1313,7 @@ def rows_with_gap(rows: pa.Table, causes: Collection[GapCause]) -> list[int]:
     return found.column("row").to_pylist()
 
 
-COLUMNS = [*[*inspect.signature(_span).parameters][2:], "gaps"]
+COLUMNS = [*[*inspect.signature(_span).parameters][3:], "gaps"]
 """The columns that `spans_of` needs."""
 
 
@@ -1220,12 +1359,13 @@ class TopicFactsTable:
         if not rows:
             return
         pairs = windows_and_topics(WindowTopic(b.window.key, b.topic) for b in backups)
-        application = sql_string(self._application_id)
         ends_ms = [backup.window.end_ms for backup in backups]
         self._table.replace(
             rows,
-            where=f"application_id = {application} AND window_end_ms >= {min(ends_ms)}"
-            f" AND window_end_ms <= {max(ends_ms)} AND ({pairs})",
+            application_id=self._application_id,
+            where=(pc.field("window_end_ms") >= min(ends_ms))
+            & (pc.field("window_end_ms") <= max(ends_ms))
+            & pairs,
         )
 
     def delete_retention_ms(self, topics: Collection[str]) -> Mapping[str, int]:
@@ -1238,6 +1378,14 @@ class TopicFactsTable:
             for topic in wanted & of_file.keys():
                 least[topic] = min(of_file[topic], least.get(topic, of_file[topic]))
         return least
+
+    def roles(self) -> Mapping[str, str]:
+        """The roles of each topic, joined with `+`, as noted last."""
+        names = ["topic", "role"]
+        found: dict[str, str] = {}
+        for of_file in self._table.fold(self._application_id, names, _roles):
+            found |= of_file
+        return found
 
     def before(self, instant_ms: int) -> Mapping[str, TopicFacts]:
         """Of each topic, what was noted at the last window that ended at or before an instant."""
@@ -1260,6 +1408,11 @@ class TopicFactsTable:
     def rows(self, topics: Iterable[str]) -> pa.Table:
         """All that was noted of these topics; columns of `NotedTopic`."""
         return self._table.read(application_id=self._application_id, where=one_of("topic", topics))
+
+
+def _roles(rows: pa.Table) -> Mapping[str, str]:
+    distinct = rows.group_by(["topic", "role"]).aggregate([])
+    return dict(zip(distinct["topic"].to_pylist(), distinct["role"].to_pylist(), strict=True))
 
 
 def _least_delete_retention_ms(rows: pa.Table) -> Mapping[str, int]:

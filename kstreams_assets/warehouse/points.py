@@ -1,8 +1,9 @@
 """The tables of recovery points, and of the records that are saved with them."""
 
 import hashlib
+import time
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Annotated, Any, NamedTuple
@@ -221,6 +222,15 @@ class PointInstant:
         return self.effective_at_ms != self.taken_at_ms
 
 
+class PointVersions(NamedTuple):
+    """The number of a point, and the versions of tables that it was taken at; None: not known."""
+
+    id: str
+    sequence: int | None
+    ledger_version: int | None
+    saved_version: int | None
+
+
 _INSTANT = [
     "id",
     "taken_at_ms",
@@ -320,6 +330,13 @@ class RecoveryPointTable:
                 return sound[:count]
             wanted *= 2
 
+    def versions(self, application_id: str) -> list["PointVersions"]:
+        """What each point notes of other tables, without its positions."""
+        names = list(PointVersions._fields)
+        rows = self._table.read(application_id=application_id, columns=names)
+        columns = [rows[name].to_pylist() for name in names]
+        return [PointVersions(*row) for row in zip(*columns, strict=True)]
+
     def newest_sealed(self, application_id: str) -> RecoveryPoint | None:
         """The newest point that is sealed, None without one."""
         sealed = [i for i in self.instants(application_id) if i.sealed]
@@ -343,6 +360,11 @@ class RecoveryPointTable:
         """The files of an application by the times at which their points were taken."""
         return self._table.files(application_id)
 
+    def expire(self, application_id: str, going: Mapping[str, int]) -> None:
+        """Drop points, given by id with the time they were taken, from every list in one commit."""
+        if going:
+            self.drop(application_id, min(going.values()), max(going.values()), going.keys())
+
     def drop(self, application_id: str, low_ms: int, high_ms: int, ids: Collection[str]) -> None:
         """Put the files of points taken in `[low_ms, high_ms]` together, without these points."""
 
@@ -355,6 +377,45 @@ class RecoveryPointTable:
     def tidy(self) -> None:
         """Drop files and log entries that are no longer part of the table."""
         self._table.tidy()
+
+
+@dataclass(frozen=True, slots=True)
+class Pin:
+    """A row of the table of pins: a point that stays until it is unpinned."""
+
+    application_id: ApplicationId
+    recovery_point_id: Annotated[str, Column("The point that stays.")]
+    pinned_at_ms: Annotated[int, Column("When it was pinned, epoch milliseconds.")]
+    reason: Annotated[str, Column("Why, in the words of who pinned it.")]
+
+
+class PinsTable:
+    """Points that neither maintenance nor `expire` drops, of all applications."""
+
+    def __init__(self, warehouse: Warehouse) -> None:
+        self._table = Table(warehouse.control("pins"), Pin, grows_along="pinned_at_ms")
+
+    def of(self, application_id: str) -> list[Pin]:
+        """Those of an application, the last one first."""
+        found = self._table.rows(application_id)
+        return sorted(found, key=lambda pin: pin.pinned_at_ms, reverse=True)
+
+    def pin(self, application_id: str, point_id: str, reason: str) -> Pin:
+        """Pin a point; pinned again, it gets the new reason."""
+        pin = Pin(application_id, point_id, time.time_ns() // 1_000_000, reason)
+        self._replace(application_id, point_id, [pin])
+        return pin
+
+    def unpin(self, application_id: str, point_id: str) -> bool:
+        """Take a pin away; whether there was one."""
+        there = any(pin.recovery_point_id == point_id for pin in self.of(application_id))
+        if there:
+            self._replace(application_id, point_id, [])
+        return there
+
+    def _replace(self, application_id: str, point_id: str, pins: Sequence[Pin]) -> None:
+        where = pc.field("recovery_point_id") == point_id
+        self._table.replace(pins, application_id=application_id, where=where)
 
 
 def at_edges(instants: Sequence[PointInstant], edges_ms: Iterable[int]) -> set[str]:
@@ -424,6 +485,7 @@ SCHEMA = rows_of(SavedRecord).schema
 NONE_SAVED = SCHEMA.empty_table()
 _HEADERS = SCHEMA.field("headers").type
 _DIGEST_BYTES = 16
+_AT_ONCE = 65_536
 _KEY = ["topic", "partition", "topic_id", "offset"]
 
 
@@ -509,6 +571,18 @@ class SavedRecordsTable:
         found = chosen(rows, cuts)
         _require_unchanged(found)
         return found
+
+    def changed(self, application_id: str) -> Iterator[tuple[TopicPartitionId, str, int, str]]:
+        """Rows that do not match their digest: partition, topic id, offset, saving point; all are
+        read, one file after the other."""
+        for file in self._table.files(application_id):
+            point_id = pc.field("recovery_point_id")
+            rows = self._table.read(
+                application_id=application_id,
+                where=(point_id >= file.low) & (point_id <= file.high),
+            )
+            for batch in rows.to_batches(max_chunksize=_AT_ONCE):
+                yield from _changed(pa.Table.from_batches([batch]))
 
     def files(self, application_id: str) -> list[StoredFile]:
         """The files of an application by the ids of the points whose records they hold."""
@@ -632,21 +706,25 @@ def _digest(partition: TopicPartitionId, record: RawRecord) -> bytes:
 
 def _require_unchanged(rows: pa.Table) -> None:
     """Rows of earlier releases have no digest: nothing is known of them."""
-    names = ("topic", "partition", *RawRecord._fields, "recovery_point_id", "digest")
+    for source, _, offset, point_id in _changed(rows):
+        raise StoredDataError(
+            subject=f"Offset {offset} of {source}, saved with recovery point {point_id},",
+            problem="it does not match the digest that was noted when it was saved",
+            remedy="Bring the table recovery_point_records back from a copy of the warehouse,"
+            " or restore a recovery point that does not need it.",
+        )
+
+
+def _changed(rows: pa.Table) -> Iterator[tuple[TopicPartitionId, str, int, str]]:
+    names = ("topic", "partition", "topic_id", *RawRecord._fields, "recovery_point_id", "digest")
     columns = [rows.column(name).to_pylist() for name in names]
-    for topic, number, *fields, headers, point_id, digest in zip(*columns, strict=True):
+    for topic, number, life, *fields, headers, point_id, digest in zip(*columns, strict=True):
         offset, timestamp_ms, timestamp_type, key, value = fields
         pairs = tuple((header["key"], header["value"]) for header in headers or ())
         record = RawRecord(offset, timestamp_ms, timestamp_type, key, value, pairs)
         source = TopicPartitionId(topic, number)
         if digest is not None and digest != _digest(source, record):
-            raise StoredDataError(
-                subject=f"Offset {record.offset} of {source}, saved with recovery point"
-                f" {point_id},",
-                problem="it does not match the digest that was noted when it was saved",
-                remedy="Bring the table recovery_point_records back from a copy of the warehouse,"
-                " or restore a recovery point that does not need it.",
-            )
+            yield source, life, offset, point_id
 
 
 def _header_column(headers: Sequence[Sequence[tuple[str, bytes | None]]]) -> pa.Array:

@@ -20,7 +20,7 @@ from deltalake import DeltaTable
 
 from kstreams_assets.layout import LAYOUT_PROPERTY, LAYOUT_VERSION, WrittenFile, file_problem
 from kstreams_assets.offsets import OffsetRange, RangeSet, TopicPartitionId
-from kstreams_assets.store import StorePath, readable
+from kstreams_assets.store import StorePath, readable, sizes_in
 from kstreams_assets.warehouse.committer import NewFile, require_written
 from kstreams_assets.warehouse.spans import SpanContent
 from kstreams_assets.warehouse.table import (
@@ -75,7 +75,8 @@ class SpanId:
 class SpanFile:
     """One file of a span; its records are in offset order, `[first_offset, last_offset]`.
 
-    `written` is the file as its backup noted it, None where it did not (earlier releases).
+    `written` is the file as its backup noted it, None where it did not (earlier releases). `window`
+    is the key of the window that it belongs to, empty where nobody needs it.
     """
 
     path: StorePath
@@ -83,6 +84,7 @@ class SpanFile:
     first_offset: int
     last_offset: int
     written: WrittenFile | None = None
+    window: str = ""
 
 
 def span_of(file: NewFile) -> SpanId:
@@ -98,7 +100,7 @@ def open_records(path: StorePath, *, to_write: bool = False) -> DeltaTable | Non
         NewerLayoutError: A newer release wrote it.
         WarehouseError: It cannot be read.
     """
-    return open_delta(path, f"records/{path.name}", to_write=to_write)
+    return open_delta(path, f"records/{path.name}", to_write=to_write, layout=LAYOUT_VERSION)
 
 
 _ACTIONS = pa.schema(
@@ -218,22 +220,28 @@ def ensure_records(path: StorePath) -> DeltaTable:
         )
 
 
-def tidy_records(path: StorePath) -> None:
+def tidy_records(path: StorePath, *, keep_files: bool = False) -> None:
     """Delete files that were replaced hours ago, and what Delta's log no longer needs.
 
-    Nobody else writes the table meanwhile: the caller holds the lock.
+    Nobody else writes the table meanwhile: the caller holds the lock. With `keep_files` the files
+    stay: a restore may still read those that it has planned.
 
     Raises:
         WarehouseError: The table cannot be read or written.
     """
     table = open_records(path, to_write=True)
-    if table is None:
-        return
+    if table is not None:
+        tidy_files(path, table, keep_files=keep_files)
+
+
+def tidy_files(path: StorePath, table: DeltaTable, *, keep_files: bool) -> None:
+    """As `tidy_records`, of any table whose files lie in folders of their commits."""
     with storage_failures(path):
-        gone = table.vacuum(_REPLACED_HOURS, dry_run=False, enforce_retention_duration=False)
-        for folder in {(path / unquote(file)).parent for file in gone}:
-            with suppress(OSError):  # other files are in it
-                folder.rmdir()
+        if not keep_files:
+            gone = table.vacuum(_REPLACED_HOURS, dry_run=False, enforce_retention_duration=False)
+            for folder in {(path / unquote(file)).parent for file in gone}:
+                with suppress(OSError):  # other files are in it
+                    folder.rmdir()
         table.create_checkpoint()
         table.cleanup_metadata()
 
@@ -287,6 +295,8 @@ COLUMNS = [
 
 _SPAN = ["window", "topic", "partition"]
 _FILES_AT_ONCE: Final = 500
+_FEW_FILES: Final = 20
+"""So many files are looked at one by one; of more their folders are listed."""
 _NO_FILES: Final = pa.schema(
     [("row", pa.int64()), ("path", pa.string()), ("size", pa.int64())]
 ).empty_table()
@@ -414,6 +424,9 @@ class Comparison:
         left = self._files.num_rows
         if left == 0 or seconds <= 0:
             return
+        if seconds == math.inf and left > _FEW_FILES:
+            self._look_at_all()
+            return
         deadline = time.monotonic() + seconds
         while left > 0 and time.monotonic() < deadline:
             lot = self._files.slice(self._next, min(_FILES_AT_ONCE, left))
@@ -421,6 +434,28 @@ class Comparison:
                 self._look(file)
             left -= lot.num_rows
             self._next = (self._next + lot.num_rows) % self._files.num_rows
+
+    def _look_at_all(self) -> None:
+        """By listing the folders; what does not look right there is looked at by itself."""
+        folders: dict[str, str] = {}
+        places: list[tuple[str, str]] = []
+        for path in self._files["path"].to_pylist():
+            folder, _, name = path.rpartition("/")
+            known = folders.get(folder)
+            if known is None:
+                known = folders[folder] = unquote(folder)
+            places.append((known, unquote(name) if "%" in name else name))
+        there = sizes_in(self._path, folders.values())
+        nothing: dict[str, int] = {}
+        sizes = self._files["size"].to_pylist()
+        suspects = [
+            number
+            for number, ((folder, name), size) in enumerate(zip(places, sizes, strict=True))
+            if there.get(folder, nothing).get(name, -1) != size
+        ]
+        self.bad.clear()
+        for file in self._files.take(pa.array(suspects, pa.int64())).to_pylist():
+            self._look(file)
 
     def _look(self, file: Mapping[str, Any]) -> None:
         problem = file_problem(self._path / unquote(file["path"]), file["size"])

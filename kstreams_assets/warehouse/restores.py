@@ -6,7 +6,7 @@ import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -59,6 +59,10 @@ class OriginalHeaders:
     """`x-original-timestamp`, epoch milliseconds"""
     partition: bool = False
     """`x-source-partition`"""
+
+
+_ABANDONED_MS: Final = 14 * 86_400_000
+"""A restore that nobody has gone on with for so long does not keep files any more."""
 
 
 class RestoreState(StrEnum):
@@ -262,6 +266,15 @@ class RestoresTable:
     def unfinished(self, application_id: str) -> list[StoredRestore]:
         """The restores that are not finished, as they stand; as in `all`."""
         return [restore for restore in self.all(application_id) if not restore.is_finished]
+
+    def writing(self, application_id: str) -> list[StoredRestore]:
+        """Restores that may still read files: not verified yet, and changed in the last days."""
+        since_ms = time.time_ns() // 1_000_000 - _ABANDONED_MS
+        return [
+            restore
+            for restore in self.unfinished(application_id)
+            if not restore.state.matches_backup and restore.changed_at_ms >= since_ms
+        ]
 
     def pinned(self, application_id: str) -> frozenset[str]:
         """Ids of the recovery points that unfinished restores are made from."""

@@ -60,6 +60,10 @@ class GapCause(StrEnum):
     UNEXPLAINED = "unexplained"
     NOT_EXAMINED = "not_examined"
     """The log could not be looked at in time; the next run looks again."""
+    FOLDED = "folded"
+    """Earlier values of keys, which `expire` left out when it put windows together."""
+    EXPIRED = "expired"
+    """No recovery point that is kept needs them; `expire` dropped them."""
 
 
 LOSSES = frozenset(

@@ -4,11 +4,15 @@ import errno
 import json
 import logging
 import os
+import random
 import time
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import reduce
+from operator import or_
 from pathlib import Path
 from typing import Any, Final, Generic, TypeVar
 from urllib.parse import unquote
@@ -21,20 +25,31 @@ import pyarrow.parquet as pq
 from deltalake import (
     CommitProperties,
     DeltaTable,
+    PostCommitHookProperties,
     Schema,
     Transaction,
-    WriterProperties,
     write_deltalake,
 )
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+from deltalake.transaction import AddAction, RemoveAction
 
+from kstreams_assets.copy_mark import (
+    MARK,
+    copy_mark,
+    refuse_copy,
+    root_of,
+    state_for,
+    table_name,
+)
 from kstreams_assets.errors import WarehouseError
 from kstreams_assets.layout import (
+    CONTROL_LAYOUT_VERSION,
     CONTROL_TABLES,
     LAYOUT_PROPERTY,
     LAYOUT_VERSION,
     Warehouse,
     check_layout,
+    is_linked,
 )
 from kstreams_assets.lease import LeaseLostError, LockHandle, keep_private, warehouse_lock
 from kstreams_assets.store import (
@@ -42,11 +57,23 @@ from kstreams_assets.store import (
     StorePath,
     arrow_place,
     below,
+    put_file,
     put_text,
     readable,
     require_conditions,
     storage_options,
     storage_reason,
+)
+from kstreams_assets.warehouse.chain import (
+    Verified,
+    active_paths,
+    expired_entries,
+    file_name,
+    link_after,
+    partition_folder,
+    require_content,
+    require_linked,
+    stored_data_error,
 )
 from kstreams_assets.warehouse.rows import Rows, rows_of
 
@@ -125,15 +152,10 @@ class WindowTopic:
     topic: str
 
 
-def sql_string(text: str) -> str:
-    """A string literal."""
-    return "'" + text.replace("'", "''") + "'"
+def windows_and_topics(pairs: Iterable[WindowTopic]) -> pc.Expression:
+    """A filter over the columns `window` and `topic` that holds for exactly these pairs.
 
-
-def windows_and_topics(pairs: Iterable[WindowTopic]) -> str:
-    """A predicate over the columns `window` and `topic` that holds for exactly these pairs.
-
-    Windows with the same topics share one clause, so that hundreds of windows stay a short text.
+    Windows with the same topics share one clause, so that hundreds of windows stay a short one.
     """
     topics_of: dict[str, set[str]] = {}
     for pair in pairs:
@@ -142,14 +164,10 @@ def windows_and_topics(pairs: Iterable[WindowTopic]) -> str:
     for window, topics in topics_of.items():
         windows_of.setdefault(tuple(sorted(topics)), []).append(window)
     clauses = [
-        f"(window IN ({_literals(sorted(windows))}) AND topic IN ({_literals(topics)}))"
+        one_of("window", sorted(windows)) & one_of("topic", topics)
         for topics, windows in sorted(windows_of.items())
     ]
-    return " OR ".join(clauses)
-
-
-def _literals(values: Sequence[str]) -> str:
-    return ", ".join(sql_string(value) for value in values)
+    return reduce(or_, clauses) if clauses else pc.scalar(False)
 
 
 STORAGE_FAILURES: Final = (DeltaError, pa.ArrowException, OSError)
@@ -196,8 +214,12 @@ _DAMAGED: Final = (
 )
 
 
-def open_delta(path: StorePath, name: str, *, to_write: bool = False) -> DeltaTable | None:
-    """The table at a path, None while nobody has written it; `name` is its name in messages.
+def open_delta(
+    path: StorePath, name: str, *, to_write: bool = False, layout: int = CONTROL_LAYOUT_VERSION
+) -> DeltaTable | None:
+    """The table at a path, None while nobody has written it.
+
+    `name` is its name in messages, `layout` the newest that this release knows of it.
 
     What this process has opened before is used for as long as the table's log is the same: a list
     of its files instead of a replay of what they say. Who writes through the table asks for one of
@@ -205,18 +227,23 @@ def open_delta(path: StorePath, name: str, *, to_write: bool = False) -> DeltaTa
 
     Raises:
         NewerLayoutError: A newer release wrote it.
+        StoredDataError: It does not have the files of its newest commit (control tables).
         WarehouseError: It cannot be read, or has data files but no log.
     """
+    chosen = state_for(path)
+    version = None if chosen is None else chosen.versions.get(table_name(path))
+    if chosen is not None:
+        if to_write:
+            refuse_copy(root_of(path))
+        if version is None:
+            return None
     state = log_state(path)
     with storage_failures(path):
         key = (path, tuple((storage_options(path) or {}).items()))
         seen = _opened.get(key)
         if seen is not None and seen[0] == state and not to_write:
             return seen[1]
-        try:
-            table = delta_table(path) if state else None
-        except TableNotFoundError:
-            table = None
+        table = _opened_at(path, name, layout, version) if state else None
         # A table's log is written before its first file of data.
         if table is None and any(path.rglob("*.parquet")):
             raise WarehouseError(
@@ -224,7 +251,6 @@ def open_delta(path: StorePath, name: str, *, to_write: bool = False) -> DeltaTa
             )
     if table is None:
         return None
-    check_layout(name, table.metadata().configuration)
     if not to_write:
         _opened.pop(key, None)
         _opened[key] = (state, table)
@@ -233,14 +259,34 @@ def open_delta(path: StorePath, name: str, *, to_write: bool = False) -> DeltaTa
     return table
 
 
+def _opened_at(path: StorePath, name: str, layout: int, version: int | None) -> DeltaTable | None:
+    """The newest version of a table, or this one, if its files are those of its last commit."""
+    for _ in range(_LOOKS):
+        try:
+            table = delta_table(path, version)
+        except TableNotFoundError:
+            return None
+        configuration = table.metadata().configuration
+        check_layout(name, configuration, layout)
+        if not is_linked(configuration):
+            return table
+        try:
+            require_linked(path, name, table)
+        except FileNotFoundError:
+            continue  # Others have committed, and tidied the log up, since it was opened.
+        return table
+    raise stored_data_error(name, "the newest entry of its log (_delta_log) is missing")
+
+
+_LOOKS: Final = 3
 _MOST_OPENED: Final = 64
 _opened: dict[tuple[StorePath, tuple[tuple[str, str], ...]], tuple["LogState", DeltaTable]] = {}
 """Tables as this process has opened them last, with the log as it was just before."""
 
 
-def delta_table(path: StorePath) -> DeltaTable:
-    """The newest version of the table at a path; raises what deltalake raises."""
-    return DeltaTable(str(path), storage_options=storage_options(path))
+def delta_table(path: StorePath, version: int | None = None) -> DeltaTable:
+    """The newest version of the table at a path, or this one; raises what deltalake raises."""
+    return DeltaTable(str(path), version=version, storage_options=storage_options(path))
 
 
 def create_delta(
@@ -249,6 +295,7 @@ def create_delta(
     schema: pa.Schema | Schema,
     partition_by: Sequence[str],
     configuration: Mapping[str, str],
+    commit_properties: CommitProperties | None = None,
 ) -> DeltaTable:
     """The table at a path, created unless it is there; raises what deltalake raises."""
     path.mkdir(parents=True, exist_ok=True)
@@ -259,6 +306,7 @@ def create_delta(
         partition_by=[*partition_by],
         configuration={**configuration},
         storage_options=storage_options(path),
+        commit_properties=commit_properties,
         raise_if_key_not_exists=False,
     )
 
@@ -300,17 +348,31 @@ LogState = tuple[tuple[str, int, int], ...]
 def log_state(path: StorePath) -> LogState:
     """What changes with each commit to a table, and with damage to its log.
 
-    Cheaper than to open the table; empty while nobody has written it.
+    Cheaper than to open the table; empty while nobody has written it. Of a copy, what its readers
+    see: all of it changes at once.
 
     Raises:
         WarehouseError: The log cannot be looked at.
     """
+    chosen = state_for(path)
+    if chosen is not None:
+        version = chosen.versions.get(table_name(path))
+        return () if version is None else ((MARK, version, chosen.finished_at_ms),)
     with storage_failures(path):
         try:
             files = below(path / "_delta_log")
         except FileNotFoundError:
             return ()
     return tuple(sorted((name, size, changed) for name, (size, changed) in files.items()))
+
+
+def newest_commit(path: StorePath) -> float | None:
+    """When a table's log changed last, epoch seconds; None while nobody has written it.
+
+    Raises:
+        WarehouseError: The log cannot be looked at.
+    """
+    return max((changed / 1e9 for _, _, changed in log_state(path)), default=None)
 
 
 @contextmanager
@@ -409,6 +471,30 @@ def is_warehouse(root: StorePath) -> bool:
     return MARKER in found or not found.isdisjoint(_FOLDERS)
 
 
+MARKER_REMEDY: Final = (
+    "Bring it back from a copy of the warehouse; or delete it: the next backup makes it anew."
+)
+
+
+def marker_problem(root: StorePath) -> str:
+    """What is wrong with the marker of a warehouse; empty where it is as it was written.
+
+    Raises:
+        NewerLayoutError: A newer release wrote it.
+        OSError: It cannot be read.
+    """
+    try:
+        said = json.loads((root / MARKER).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return "it is missing"
+    except ValueError:  # neither UTF-8 nor JSON
+        said = None
+    if not isinstance(said, dict) or LAYOUT_PROPERTY not in said:
+        return "it does not say what it was written with"
+    check_layout("warehouse", said)
+    return ""
+
+
 def make_warehouse(root: StorePath, *, fstab: Path = _FSTAB) -> None:
     """Make the folder with its marker, unless it is there; a new one is logged as a warning.
 
@@ -419,10 +505,13 @@ def make_warehouse(root: StorePath, *, fstab: Path = _FSTAB) -> None:
     """
     keep_private()
     marker = root / MARKER
+    refuse_copy(root)
     with storage_failures(root):
         require_conditions(root)
         if marker.exists():
-            check_layout("warehouse", json.loads(marker.read_text(encoding="utf-8")))
+            problem = marker_problem(root)
+            if problem:
+                raise WarehouseError(path=marker, reason=problem, remedy=MARKER_REMEDY)
             return
         is_new = not is_warehouse(root)
         if is_new and isinstance(root, Path):
@@ -456,6 +545,15 @@ def absence(warehouse: Warehouse, application_id: str) -> WarehouseError | None:
             " mounted."
             if isinstance(warehouse.root, Path)
             else "Check bucket and prefix (warehouse in the YAML, --warehouse).",
+        )
+    mark = copy_mark(warehouse.root)
+    if mark is not None and application_id not in (mark.applications or (application_id,)):
+        return WarehouseError(
+            path=warehouse.root,
+            reason=f"it is a copy of {mark.source} that holds"
+            f" {', '.join(mark.applications or ())}, and not {application_id}",
+            remedy="Use another copy, or add the application (kstreams-assets copy"
+            f" --application {application_id}).",
         )
     if warehouse.records(application_id).exists() and not warehouse.control("windows").exists():
         return WarehouseError(
@@ -511,7 +609,12 @@ R = TypeVar("R")
 _folded: dict[tuple[Any, ...], dict[str, Any]] = {}
 """What `Table.fold` remembers: of each file in use what was made of it."""
 
-_ATTEMPTS = 5
+_verified = Verified()
+"""What this process has read of files on a disk."""
+
+_ATTEMPTS = 20
+_WAIT_S = 0.05
+"""Until the next attempt at most, times the number of those that failed."""
 _LOCK_WAIT_S = 30.0
 _RETENTION_HOURS = 1
 """How long files that are no longer part of a table stay: readers hold a version for seconds."""
@@ -522,15 +625,23 @@ _PROPERTIES = {
     "delta.deletedFileRetentionDuration": _RETENTION,
 }
 """Opening a table replays the log from the last checkpoint on: 7 ms instead of 30."""
-_ROW_GROUP = WriterProperties(max_row_group_size=512, compression="ZSTD", compression_level=1)
+_ROW_GROUP: Final = 512
+_LARGE_ROW_GROUP: Final = 8192
+_LONGEST: Final = 64
+"""Characters of a text in the log's statistics, but for the column that a table grows along."""
+_FETCHES: Final = 8
+"""Files of a store that are asked for at a time."""
+_FORMAT: Final = ds.ParquetFileFormat(
+    default_fragment_scan_options=ds.ParquetFragmentScanOptions(pre_buffer=True)
+)
+_RETENTION_NS = _RETENTION_HOURS * 3600 * 10**9
+_KEEP_LOG: Final = PostCommitHookProperties(cleanup_expired_logs=False)
+"""Expired entries of a log are dropped by `Table.tidy`, oldest first."""
 _FULL_BYTES = 2 * 1024**2
 _FULL_BULKY_BYTES = 16 * 1024**2
 """Files of this size are not written anew to be put together with others."""
 _PUT_TOGETHER_S = 5.0
 """No further range is written anew after this time: others wait for the lock for 30 s."""
-_LARGE_ROW_GROUP = WriterProperties(
-    max_row_group_size=8192, compression="ZSTD", compression_level=1
-)
 
 
 def one_of(column: str, values: Iterable[str]) -> ds.Expression:
@@ -630,21 +741,46 @@ class Table(Generic[R]):
 
     def append(self, rows: Sequence[R]) -> None:
         """Add rows in one commit."""
-        self._write(self._made.write(rows), predicate=None)
+        self.append_table(self._made.write(rows))
 
     def append_table(self, rows: pa.Table) -> None:
         """Add rows that are columns already, in one commit; columns as in the table's schema."""
-        self._write(rows, predicate=None)
+        new: list[AddAction] = []
 
-    def replace(self, rows: Sequence[R], *, where: str, writer: Writer | None = None) -> None:
-        """Put rows in place of those that match the predicate, in one commit.
+        def commit(table: DeltaTable) -> None:
+            if not new:
+                new.extend(self._new_files(rows))
+            self._commit(table, new)
+
+        with self._lock():
+            self._attempted(commit)
+            self._put_together(rows["application_id"].unique().to_pylist())
+
+    def replace(
+        self,
+        rows: Sequence[R],
+        *,
+        application_id: str,
+        where: pc.Expression,
+        writer: Writer | None = None,
+    ) -> None:
+        """Put rows of an application in place of those that match, in one commit.
 
         `writer` is the application, with the lock under which the rows came about.
 
         Raises:
             LeaseLostError: Another writer has the lock by now; nothing was written.
         """
-        self._write(self._made.write(rows), predicate=where, writer=writer)
+        new = self._made.write(rows)
+
+        def commit(table: DeltaTable) -> None:
+            found = self._parted(table, application_id, where)
+            added = self._new_files(pa.concat_tables([found.others, new]))
+            self._commit(table, added, found.files, writer)
+
+        with self._lock():
+            self._attempted(commit)
+            self._put_together([application_id])
 
     def rewrite(
         self, application_id: str, low: Value, high: Value, change: Callable[[pa.Table], pa.Table]
@@ -664,15 +800,12 @@ class Table(Generic[R]):
     ) -> None:
         column = self.grows_along
         where = (pc.field(column) >= low) & (pc.field(column) <= high)
-        predicate = (
-            f"application_id = {sql_string(application_id)}"
-            f" AND {column} >= {_literal(low)} AND {column} <= {_literal(high)}"
-        )
 
         def commit(table: DeltaTable) -> None:
-            # One batch: the writer spreads several over its threads and mixes up their order.
-            rows = change(self._rows(table, application_id, None, where)).combine_chunks()
-            self._commit(table, rows, predicate)
+            found = self._parted(table, application_id, where)
+            rows = self._of_schema(change(found.matching))
+            added = self._new_files(pa.concat_tables([found.others, rows]))
+            self._commit(table, added, found.files)
 
         self._attempted(commit)
 
@@ -684,7 +817,7 @@ class Table(Generic[R]):
 
         if self.open() is not None:
             with self._lock():
-                self._attempted(_tidy)
+                self._attempted(self._tidy)
 
     def files(self, application_id: str) -> list[StoredFile]:
         """The files of one application by their ranges of `grows_along`, lowest first."""
@@ -781,16 +914,14 @@ class Table(Generic[R]):
             return []
         key = (self.path, application_id, fold, tuple(columns), str(where))
         known = _folded.get(key, {})
-        found: dict[str, Any] = {}
         with storage_failures(self.path):
             files = list(self._dataset(table, application_id).get_fragments())
-        for file in files:
-            if file.path in known:
-                found[file.path] = known[file.path]
-                continue
+            new = self._whole([file for file in files if file.path not in known])
+            found = {file.path: known[file.path] for file in files if file.path in known}
+        for path, file in new.items():
             with storage_failures(self.path):
                 rows = file.to_table(schema=self.schema, columns=list(columns), filter=where)
-            found[file.path] = fold(rows)
+            found[path] = fold(rows)
         _folded[key] = found
         return list(found.values())
 
@@ -834,26 +965,88 @@ class Table(Generic[R]):
     ) -> pa.Table:
         with storage_failures(self.path):
             dataset = self._dataset(table, application_id)
+            if not self.bulky:  # Rows of bulky tables have digests of their own.
+                files = self._whole(dataset.get_fragments(filter=where))
+                dataset = ds.FileSystemDataset(
+                    list(files.values()), dataset.schema, dataset.format, dataset.filesystem
+                )
             return dataset.to_table(columns=list(columns) if columns else None, filter=where)
 
-    def _dataset(self, table: DeltaTable, application_id: str | None) -> ds.Dataset:
+    def _whole(self, files: Iterable[ds.Fragment]) -> dict[str, ds.Fragment]:
+        """Files by path, once they were found to be those that were written.
+
+        Raises:
+            StoredDataError: One is not.
+        """
+        by_path = {file.path: file for file in files}
+        if isinstance(self.path, ObjectPath):
+            with ThreadPoolExecutor(_FETCHES) as pool:
+                return dict(zip(by_path, pool.map(self._fetched, by_path.values()), strict=True))
+        _verified.require(self.path, self.name, [*by_path])
+        return by_path
+
+    def _fetched(self, file: ds.Fragment) -> ds.Fragment:
+        """What a file of a store holds: it is asked for once, to be looked at and to be read."""
+        content = (self.path / file.path).read_bytes()
+        require_content(self.name, file.path, content)
+        # Memory of Arrow's: a thread of its pool that lets go of an object of Python while the
+        # interpreter ends aborts the process (pyarrow 26: one process in four).
+        copy = pa.BufferOutputStream()
+        copy.write(content)
+        return file.format.make_fragment(
+            copy.getvalue(), partition_expression=file.partition_expression
+        )
+
+    def _parted(self, table: DeltaTable, application_id: str, where: pc.Expression) -> "_Parted":
+        """The files of an application that have rows which match, and all of their rows."""
+        found = _Parted([], [self.schema.empty_table()], [self.schema.empty_table()])
+        is_other = ~where | where.is_null()
+        dataset = self._dataset(table, application_id)
+        for path, file in self._whole(dataset.get_fragments(filter=where)).items():
+            if file.count_rows(filter=where):
+                rows = file.to_table(schema=self.schema)
+                found.add(path, rows.filter(where), rows.filter(is_other))
+        return found
+
+    def _dataset(self, table: DeltaTable, application_id: str | None) -> ds.FileSystemDataset:
         # Arrow's own file system: the bridge into deltalake's aborts at interpreter exit now and
         # then (deltalake 1.6.6 with pyarrow 26: 2 of 6 processes).
         files, place = arrow_place(self.path)
-        return table.to_pyarrow_dataset(
-            file_pruning_predicate=None
-            if application_id is None
-            else [("application_id", "=", application_id)],
-            filesystem=pafs.SubTreeFileSystem(place, files),
-            schema=self.schema,
-        )
+        files = pafs.SubTreeFileSystem(place, files)
+        actions = pa.table(table.get_add_actions(flatten=True))
+        if application_id is not None and actions.num_rows:
+            actions = actions.filter(pc.field("partition.application_id") == application_id)
+        fragments = [
+            _FORMAT.make_fragment(
+                unquote(action["path"]),
+                files,
+                self._guarantee(action),
+                file_size=action["size_bytes"],
+            )
+            for action in actions.to_pylist()
+        ]
+        return ds.FileSystemDataset(fragments, self.schema, _FORMAT, files)
 
-    def _write(
-        self, rows: pa.Table, *, predicate: str | None, writer: Writer | None = None
-    ) -> None:
-        with self._lock():
-            self._attempted(lambda table: self._commit(table, rows, predicate, writer))
-            self._put_together(rows["application_id"].unique().to_pylist())
+    def _guarantee(self, action: Mapping[str, Any]) -> pc.Expression:
+        """What holds for every row of a file, as the log says.
+
+        Not as deltalake makes it: there a file whose entry says nothing of a column, because an
+        earlier release did not note it, has no row for any filter over that column.
+        """
+        holds = pc.field("application_id") == action["partition.application_id"]
+        for name in self._noted:
+            low, high = action.get(f"min.{name}"), action.get(f"max.{name}")
+            if low is None or high is None:
+                continue
+            column = pc.field(name)
+            inside = (column >= low) & (column <= high)
+            holds &= inside if action[f"null_count.{name}"] == 0 else inside | column.is_null()
+        return holds
+
+    @property
+    def _noted(self) -> tuple[str, ...]:
+        """The columns of which the log notes the lowest and the highest value of each file."""
+        return self.statistics or (self.grows_along,)
 
     def _put_together(self, application_ids: Iterable[str]) -> None:
         """Small files become one, if that spares enough; what was written before does not fail."""
@@ -862,7 +1055,7 @@ class Table(Generic[R]):
                 table = self.open()
                 files = self._files(table, application_id) if table else []
                 if self._rewrite_small(application_id, files):
-                    self._attempted(_tidy)
+                    self._attempted(self._tidy)
         except STORAGE_FAILURES as error:
             _log.warning("Small files of %s were not put together: %s", self.name, error)
 
@@ -909,15 +1102,14 @@ class Table(Generic[R]):
     def _attempted(self, commit: Callable[[DeltaTable], None]) -> None:
         """Commit, under the lock."""
         for attempt in range(_ATTEMPTS):
-            table = self._opened_or_created()
             try:
-                self._set_properties(table)
-                commit(table)
+                commit(self._to_write())
             except CommitFailedError:
-                # A writer on another machine, whom the lock does not reach, came first; its rows
-                # do not touch ours, or lie in files that it has put together.
+                # Another writer came first, on another machine or to a store, where no lock
+                # keeps others out. It is all done again, with what he left.
                 if attempt == _ATTEMPTS - 1:
                     raise
+                time.sleep(random.uniform(0, _WAIT_S * (attempt + 1)))  # noqa: S311
             else:
                 return
 
@@ -928,30 +1120,103 @@ class Table(Generic[R]):
     def _commit(
         self,
         table: DeltaTable,
-        rows: pa.Table,
-        predicate: str | None,
+        new: Sequence[AddAction],
+        stale: Sequence[str] = (),
         writer: Writer | None = None,
     ) -> None:
-        properties = CommitProperties(max_commit_retries=20)
+        """Add files, and take others away (paths relative to the table).
+
+        Raises:
+            CommitFailedError: Somebody has committed since the table was opened.
+        """
+        marks = None
         if writer is not None:
             require_newest(self.path, table, writer.name, writer.lock)
-            mark = Transaction(writer.name, writer.lock.epoch)
-            properties = CommitProperties(max_commit_retries=20, app_transactions=[mark])
-        # A table of an earlier release gets the columns it lacks; its rows have no value in them.
-        if predicate is None:
-            write_deltalake(
-                table, rows, mode="append", schema_mode="merge", commit_properties=properties
-            )
-        else:
-            write_deltalake(
-                table,
-                rows,
-                mode="overwrite",
-                schema_mode="merge",
-                predicate=predicate,
-                commit_properties=properties,
-                writer_properties=_LARGE_ROW_GROUP if self.bulky or self.narrow else _ROW_GROUP,
-            )
+            marks = [Transaction(writer.name, writer.lock.epoch)]
+        elif not new and not stale:
+            return
+        actions = pa.table(table.get_add_actions(flatten=True))
+        paths = map(unquote, actions["path"].to_pylist())
+        sizes = dict(zip(paths, actions["size_bytes"].to_pylist(), strict=True))
+        if any(file.path in sizes for file in new):
+            return  # The attempt before has come through; what got lost is the store's answer.
+        now_ms = time.time_ns() // 1_000_000
+        removed = [
+            RemoveAction(path, True, now_ms, sizes[path], {"application_id": _application_of(path)})
+            for path in stale
+        ]
+        files = (sizes.keys() - set(stale)) | {file.path for file in new}
+        table.create_write_transaction(
+            [*new, *removed],
+            "append",
+            table.schema(),
+            ["application_id"],
+            commit_properties=self._linked(table.version(), files, marks),
+            post_commithook_properties=_KEEP_LOG,
+        )
+
+    def _linked(
+        self, version: int, files: Iterable[str], marks: list[Transaction] | None = None
+    ) -> CommitProperties:
+        """Of the commit after a version, which fails when there is one already."""
+        return CommitProperties(
+            custom_metadata=dict(link_after(self.path, self.name, version, files)),
+            max_commit_retries=0,
+            app_transactions=marks,
+        )
+
+    def _new_files(self, rows: pa.Table) -> list[AddAction]:
+        """Write rows, a file for each application; no commit refers to them yet."""
+        rows = self._of_schema(rows)
+        return [
+            self._new_file(one, rows.filter(pc.field("application_id") == one))
+            for one in rows["application_id"].unique().to_pylist()
+        ]
+
+    def _of_schema(self, rows: pa.Table) -> pa.Table:
+        return rows.select(self.schema.names).cast(self.schema)
+
+    def _new_file(self, application_id: str, rows: pa.Table) -> AddAction:
+        sink = pa.BufferOutputStream()
+        pq.write_table(
+            rows.drop_columns("application_id"),
+            sink,
+            row_group_size=_LARGE_ROW_GROUP if self.bulky or self.narrow else _ROW_GROUP,
+            compression="zstd",
+            compression_level=1,
+            store_schema=False,
+        )
+        content = sink.getvalue().to_pybytes()
+        name = file_name(content, uuid.uuid4().hex[:8])
+        path = f"{partition_folder(application_id)}/{name}"
+        put_file(self.path / path, content)
+        now_ms = time.time_ns() // 1_000_000
+        values = {"application_id": application_id}
+        return AddAction(path, len(content), values, now_ms, True, json.dumps(self._stats(rows)))
+
+    def _stats(self, rows: pa.Table) -> dict[str, Any]:
+        """What the log says of a file, so that readers can pass over it."""
+        lows: dict[str, Any] = {}
+        highs: dict[str, Any] = {}
+        nulls: dict[str, int] = {}
+        for name in self._noted:
+            column = rows[name]
+            nulls[name] = column.null_count
+            extremes = pc.min_max(column)  # pyright: ignore[reportAttributeAccessIssue] (made at run time)
+            low, high = extremes.as_py().values()
+            if low is None:
+                continue
+            if isinstance(low, str) and name != self.grows_along:
+                low = low[:_LONGEST]
+                # Nothing with this beginning comes after it.
+                high = high if len(high) <= _LONGEST else high[:_LONGEST] + "\U0010ffff"
+            lows[name], highs[name] = low, high
+        return {
+            "numRecords": rows.num_rows,
+            "minValues": lows,
+            "maxValues": highs,
+            "nullCount": nulls,
+        }
 
     def epoch_of(self, writer: Writer) -> int:
         """The epoch of the last writer of this application's rows; 0 where none is known."""
@@ -968,37 +1233,99 @@ class Table(Generic[R]):
             LeaseLostError: A later writer has the lock.
         """
         if self.open() is not None and self.epoch_of(writer) < writer.lock.epoch:
-            nothing = self.schema.empty_table()
             with self._lock():
-                self._attempted(lambda table: self._commit(table, nothing, None, writer))
+                self._attempted(lambda table: self._commit(table, [], (), writer))
 
-    def _opened_or_created(self) -> DeltaTable:
+    def _to_write(self) -> DeltaTable:
+        """The table as it stands, made if it is not there, as this release writes it."""
         table = open_delta(self.path, self.name, to_write=True)
-        if table is not None:
-            return table
-        return create_delta(
-            self.path,
-            schema=self.schema,
-            partition_by=["application_id"],
-            configuration={LAYOUT_PROPERTY: str(LAYOUT_VERSION), **self._properties},
-        )
+        if table is None:
+            return create_delta(
+                self.path,
+                schema=self.schema,
+                partition_by=["application_id"],
+                configuration=self._properties,
+                commit_properties=self._linked(-1, ()),
+            )
+        is_changed = False
+        if self._properties.items() - table.metadata().configuration.items():
+            table.alter.set_table_properties(
+                self._properties,
+                raise_if_not_exists=False,
+                commit_properties=self._linked(table.version(), active_paths(table)),
+                post_commithook_properties=_KEEP_LOG,
+            )
+            is_changed = True
+        if _lacks(pa.schema(table.schema()), self.schema):
+            # It gets the columns that it lacks; its rows have no value in them.
+            write_deltalake(
+                table,
+                self.schema.empty_table(),
+                mode="append",
+                schema_mode="merge",
+                commit_properties=self._linked(table.version(), active_paths(table)),
+                post_commithook_properties=_KEEP_LOG,
+            )
+            is_changed = True
+        return self._to_write() if is_changed else table
 
     @property
     def _properties(self) -> dict[str, str]:
-        named = {"delta.dataSkippingStatsColumns": ",".join(self.statistics)}
-        return _PROPERTIES | (named if self.statistics else {})
+        return _PROPERTIES | {
+            LAYOUT_PROPERTY: str(CONTROL_LAYOUT_VERSION),
+            "delta.dataSkippingStatsColumns": ",".join(self._noted),
+        }
 
-    def _set_properties(self, table: DeltaTable) -> None:
-        """A table of an earlier release gets the properties that this one relies on."""
-        here = table.metadata().configuration
-        if self._properties.items() - here.items():
-            table.alter.set_table_properties(self._properties, raise_if_not_exists=False)
+    def _tidy(self, table: DeltaTable) -> None:
+        # Nothing but the list: deltalake's own vacuum makes commits, which are not linked.
+        unused = table.vacuum(
+            _RETENTION_HOURS, dry_run=True, enforce_retention_duration=False, full=True
+        )
+        for file in unused:
+            (self.path / file).unlink(missing_ok=True)
+        table.create_checkpoint()
+        log = self.path / "_delta_log"
+        entries = below(log)
+        expired_ns = time.time_ns() - _RETENTION_NS
+        for name in expired_entries(entries, before=table.version()):
+            if entries[name][1] < expired_ns:
+                (log / name).unlink(missing_ok=True)
 
 
-def _tidy(table: DeltaTable) -> None:
-    table.vacuum(_RETENTION_HOURS, dry_run=False, enforce_retention_duration=False, full=True)
-    table.create_checkpoint()
-    table.cleanup_metadata()
+@dataclass(frozen=True, slots=True)
+class _Parted:
+    """Files that have rows which match a filter, and their rows: those that match, and others."""
+
+    files: list[str]
+    _matching: list[pa.Table]
+    _others: list[pa.Table]
+
+    def add(self, path: str, matching: pa.Table, others: pa.Table) -> None:
+        self.files.append(path)
+        self._matching.append(matching)
+        self._others.append(others)
+
+    @property
+    def matching(self) -> pa.Table:
+        return pa.concat_tables(self._matching).combine_chunks()
+
+    @property
+    def others(self) -> pa.Table:
+        return pa.concat_tables(self._others)
+
+
+def _application_of(path: str) -> str:
+    return unquote(path.partition("/")[0].removeprefix("application_id="))
+
+
+def _lacks(here: pa.Schema | pa.DataType, ours: pa.Schema | pa.DataType) -> bool:
+    """Whether there are columns, or fields in columns, that a table does not have yet."""
+    if isinstance(ours, pa.ListType | pa.LargeListType):
+        return _lacks(here.value_type, ours.value_type)
+    if not isinstance(ours, pa.Schema | pa.StructType):
+        return False
+    known = {field.name: field.type for field in here}
+    return any(field.name not in known or _lacks(known[field.name], field.type) for field in ours)
 
 
 def _none(_: FileRange) -> bool:
@@ -1007,7 +1334,3 @@ def _none(_: FileRange) -> bool:
 
 def _values(rows: pa.Table, column: str) -> list[Any]:
     return rows[column].to_pylist() if column in rows.column_names else [None] * rows.num_rows
-
-
-def _literal(value: Value) -> str:
-    return str(value) if isinstance(value, int) else sql_string(str(value))

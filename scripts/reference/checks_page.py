@@ -8,6 +8,7 @@ from kstreams_assets.governance.judge import CHECKS as GOVERNANCE_CHECKS
 from kstreams_assets.ktables.checks import KTABLE_CHECKS
 from kstreams_assets.orchestration.drill import DRILL_CHECKS
 from kstreams_assets.orchestration.restore import GROUP_OFFSETS_CHECKS, RESTORE_CHECKS
+from kstreams_assets.orchestration.verification import VERIFICATION_CHECKS
 from kstreams_assets.warehouse.coverage import POINT_CHECKS
 from kstreams_assets.warehouse.judge import Restores
 from kstreams_assets.warehouse.spans import LOSSES, UNKNOWN, GapCause
@@ -28,6 +29,9 @@ _GAPS = {
     GapCause.UNEXPLAINED: "Kafka shows committed records that the backup does not hold.",
     GapCause.NOT_EXAMINED: "The log could not be looked at after the records were read (see"
     " `backup.scan_stall_seconds`); the next run looks again, and reads no record twice.",
+    GapCause.FOLDED: "Earlier values of keys in a changelog, which `kstreams-assets expire` left"
+    " out when it put windows together that lie before a kept recovery point.",
+    GapCause.EXPIRED: "No kept recovery point needs them: `kstreams-assets expire` dropped them.",
 }
 
 _RESTORES = {
@@ -78,6 +82,7 @@ def check_lines() -> Iterator[str]:
         ("The group offsets of a restore have:", GROUP_OFFSETS_CHECKS),
         ("Governance has, with one evaluation each time it is looked at:", GOVERNANCE_CHECKS),
         ("Drills have:", DRILL_CHECKS),
+        ("Verifications of the warehouse have:", VERIFICATION_CHECKS),
     ):
         yield from ("", text, "")
         yield from named("check", "claim", checks)

@@ -12,6 +12,7 @@ from kstreams_assets.drill.report import StoredDrill
 from kstreams_assets.governance.findings import StoredVerdict
 from kstreams_assets.ktables.snapshot import Snapshot
 from kstreams_assets.layout import (
+    CONTROL_LAYOUT_VERSION,
     CONTROL_TABLES,
     LAYOUT_PROPERTY,
     LAYOUT_VERSION,
@@ -25,6 +26,7 @@ from kstreams_assets.warehouse.points import SavedRecord
 from kstreams_assets.warehouse.restores import MapRow, StoredRestore
 from kstreams_assets.warehouse.rows import rows_of
 from kstreams_assets.warehouse.schemas import StoredSchema
+from kstreams_assets.warehouse.verifications import StoredVerification
 from scripts.reference.markdown import table
 from spark_resources.data_files import RECORD_COLUMNS
 
@@ -48,8 +50,9 @@ def table_lines() -> Iterator[str]:
     """Every table below the warehouse with its columns."""
     warehouse = Warehouse(Path("/warehouse"))
     yield "All tables are Delta tables below the folder `warehouse`. Each carries its layout"
-    yield f"version (now {LAYOUT_VERSION}) in the table property `{LAYOUT_PROPERTY}`; a newer"
-    yield "layout is refused. Do not write to them."
+    yield f"version in the table property `{LAYOUT_PROPERTY}` (now {LAYOUT_VERSION} in `records`"
+    yield f"and `ktables`, {CONTROL_LAYOUT_VERSION} in the others); a newer layout is refused. Do"
+    yield "not write to them."
     tables = _tables(warehouse)
     _require_all({path.name for path, _, _ in tables})
     for path, text, columns in tables:
@@ -141,6 +144,11 @@ def _tables(warehouse: Warehouse) -> list[tuple[StorePath, str, Columns]]:
             warehouse.control("drills"),
             "Restore drills, one row each.",
             _columns(StoredDrill),
+        ),
+        (
+            warehouse.control("verifications"),
+            "Looks at the whole warehouse (`verify`), one row each; kept for 400 days.",
+            _columns(StoredVerification),
         ),
     ]
 

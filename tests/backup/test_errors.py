@@ -31,7 +31,12 @@ from kstreams_assets.errors import (
 )
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
-from kstreams_assets.layout import LAYOUT_PROPERTY, LAYOUT_VERSION, NewerLayoutError, Warehouse
+from kstreams_assets.layout import (
+    CONTROL_LAYOUT_VERSION,
+    LAYOUT_PROPERTY,
+    NewerLayoutError,
+    Warehouse,
+)
 from kstreams_assets.lease import WarehouseLockedError
 from kstreams_assets.local.cluster import LocalCluster
 from kstreams_assets.settings import BackupSettings
@@ -304,7 +309,7 @@ class TestWarehouse:
         workbench.close_window()
         workbench.spark = NoSpark()
         path = workbench.records_path if table == "records" else workbench.warehouse.root / table
-        newer = {LAYOUT_PROPERTY: str(LAYOUT_VERSION + 1)}
+        newer = {LAYOUT_PROPERTY: str(CONTROL_LAYOUT_VERSION + 1)}
         DeltaTable(on_disk(path)).alter.set_table_properties(newer, raise_if_not_exists=False)
         with refused(workbench, NewerLayoutError, rf"{table}.* has layout", within_s=10):
             workbench.back_up()

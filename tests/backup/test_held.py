@@ -1,5 +1,6 @@
 """How far backups of changelogs reach, read from the ledger."""
 
+import shutil
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -140,7 +141,8 @@ def test_rows_of_an_earlier_release_count_as_not_looked_at(tmp_path: Path) -> No
     table = tmp_path / "windows"
     rows = pa.Table.from_pylist(_rows(tmp_path), schema=rows_of(LedgerEntry).schema)
     older = rows.drop_columns(["first_hole", "contiguity_known"])
-    write_deltalake(table, older, mode="overwrite", schema_mode="overwrite")
+    shutil.rmtree(table)
+    write_deltalake(table, older, partition_by=["application_id"])
     (found,) = ledger.stored_spans({"log"})
     assert found.first_hole == 0
     (entry,) = ledger.entries()

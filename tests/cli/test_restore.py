@@ -5,9 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-import pyarrow.compute as pc
 import pytest
-from deltalake import DeltaTable, write_deltalake
 
 from kstreams_assets.checks import Finding
 from kstreams_assets.cli import restore as restore_module
@@ -37,6 +35,7 @@ from tests.cli.application import Program, document, nothing_written, write
 from tests.drill.reports import REPORT
 from tests.restore import outcomes
 from tests.restore.outcomes import ORDERS, TOTALS
+from tests.warehouse.forging import forge_column
 
 WRONG = Difference(TopicPartitionId(f"new-{TOTALS}", 0), 4, "the value differs")
 
@@ -253,7 +252,7 @@ class TestRun:
         assert found["committed"] == [{"topic": f"new-{ORDERS}", "partition": 0, "offset": 70}]
         assert (found["compared_records"], found["differences"]) == (100, [])
         assert found["recovery_point_age_s"] > 3_000_000
-        assert found["took_s"].keys() == {"topics", "produce", "verify", "all"}
+        assert found["took_s"].keys() == {"check", "topics", "produce", "verify", "all"}
         assert found["plan"]["restore_id"] == found["restore_id"]
 
     def test_what_snapshots_gave_stands_beside_the_raw_logs(
@@ -514,11 +513,8 @@ class TestMap:
         self, program: Program, app_file: Path, column: str, offsets: tuple[str, ...]
     ) -> None:
         path = app_file.parent / "warehouse" / "offset_maps"
-        rows = DeltaTable(path).to_pyarrow_table()
-        index = rows.schema.get_field_index(column)
-        shifted = pc.add(rows[column], 7)  # pyright: ignore[reportAttributeAccessIssue]
-        write_deltalake(
-            path, rows.set_column(index, rows.schema.field(index), shifted), mode="overwrite"
+        forge_column(
+            path, column, lambda found: [None if one is None else one + 7 for one in found]
         )
         result = program("restore", "map", "--app", app_file, "orders", "3", *offsets)
         assert (result.exit_code, result.out, result.err.count("\n")) == (2, "", 1)

@@ -44,6 +44,7 @@ class TestAssets:
             *(f"shop/restore/{topic}" for topic in topics),
             "shop/restore/group_offsets",
             "shop/governance",
+            "shop/verification",
         }
 
     def test_minimal_include_and_exclude(self, project: Project) -> None:
@@ -62,6 +63,7 @@ class TestAssets:
             "shop_eu/ktables",
             "shop_eu/restore",
             "shop_eu/governance",
+            "shop_eu/verification",
         }
 
     def test_python_users_get_the_same(self, project: Project) -> None:

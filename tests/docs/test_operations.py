@@ -13,6 +13,7 @@ from kstreams_assets.ktables.checks import KTABLE_CHECKS
 from kstreams_assets.metrics.catalogue import METRICS
 from kstreams_assets.orchestration.drill import DRILL_CHECKS
 from kstreams_assets.orchestration.restore import GROUP_OFFSETS_CHECKS, RESTORE_CHECKS
+from kstreams_assets.orchestration.verification import VERIFICATION_CHECKS
 from kstreams_assets.warehouse.coverage import POINT_CHECKS
 from tests.docs.documents import CHECKOUT, documents
 
@@ -26,6 +27,7 @@ CHECKS = {
     *GROUP_OFFSETS_CHECKS,
     *GOVERNANCE_CHECKS,
     *DRILL_CHECKS,
+    *VERIFICATION_CHECKS,
 }
 _METRIC = re.compile(r"\bkstreams_(?!assets\b|points?\b)[a-z_]+\b")
 

@@ -8,7 +8,6 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from deltalake import DeltaTable, write_deltalake
 
 from kstreams_assets.errors import RestoreRecordsError, StoredDataError
 from kstreams_assets.kafka.raw_batch import RawRecord
@@ -32,6 +31,7 @@ from tests.restore.snapshot_samples import snapshot
 from tests.restore.snapshot_tables import Row, write_snapshot
 from tests.restore.span_files import Stored, span_file, work_of
 from tests.store.place import edited, warehouse_at
+from tests.warehouse.forging import forge_column
 
 pytestmark = pytest.mark.on_store
 
@@ -157,20 +157,6 @@ def _taken() -> RecoveryPoint:
     return point(1000, cut, group_offsets=[GroupOffset("t", 0, 700, "AgAB")], point_id="p")
 
 
-def _change(table: StorePath, column: str, change: Callable[[list], list]) -> None:
-    """Write a control table anew with other values in a column."""
-    with edited(table) as folder:
-        _rewrite(folder, column, change)
-
-
-def _rewrite(table: Path, column: str, change: Callable[[list], list]) -> None:
-    rows = DeltaTable(table).to_pyarrow_table()
-    values = pa.array(change(rows[column].to_pylist()), rows.schema.field(column).type)
-    index = rows.schema.get_field_index(column)
-    rows = rows.set_column(index, rows.schema.field(index), values)
-    write_deltalake(table, rows, mode="overwrite")
-
-
 def _points(tmp_path: Path) -> StorePath:
     return warehouse_at(tmp_path).control("recovery_points")
 
@@ -196,7 +182,7 @@ def test_a_changed_point(tmp_path: Path, column: str, change: Callable[[list], l
     points = RecoveryPointTable(warehouse)
     points.append(_taken())
     assert points.load(APPLICATION_ID, ["p"]) == [_taken()]
-    _change(warehouse.control("recovery_points"), column, change)
+    forge_column(warehouse.control("recovery_points"), column, change)
     with pytest.raises(StoredDataError, match=r"Recovery point p cannot be used.*from a copy"):
         points.load(APPLICATION_ID, ["p"])
     assert points.newest(APPLICATION_ID) == []
@@ -210,7 +196,7 @@ def test_an_older_point_is_the_newest_that_counts(tmp_path: Path) -> None:
     points = RecoveryPointTable(warehouse_at(tmp_path))
     points.append(replace(_taken(), id="older", taken_at_ms=500, sealed=True))
     points.append(replace(_taken(), sealed=True))
-    _change(
+    forge_column(
         warehouse_at(tmp_path).control("recovery_points"),
         "took_ms",
         lambda rows: [ms + (ms == 7) for ms in rows],
@@ -228,13 +214,13 @@ def test_points_of_earlier_releases(tmp_path: Path, column: str) -> None:
     """They have no digest: nothing is known of them, and they are readable."""
     points = RecoveryPointTable(warehouse_at(tmp_path))
     points.append(_taken())
-    _change(
+    forge_column(
         warehouse_at(tmp_path).control("recovery_points"),
         "digest",
         lambda rows: [None for _ in rows],
     )
     if column == "taken_at_ms":
-        _change(
+        forge_column(
             warehouse_at(tmp_path).control("recovery_points"),
             column,
             lambda rows: [ms + 1 for ms in rows],
@@ -264,7 +250,7 @@ def test_changed_saved_records(tmp_path: Path, column: str, change: Callable[[li
     cut = PartitionCut("t", 0, "life-1", 0, 5, saved_from=0)
     taken = point(1000, cut, point_id="p")
     assert saved.of_point(taken).num_rows == 5
-    _change(warehouse_at(tmp_path).control("recovery_point_records"), column, change)
+    forge_column(warehouse_at(tmp_path).control("recovery_point_records"), column, change)
     with pytest.raises(StoredDataError, match=r"Offset 0 of t-0, saved with recovery point p"):
         saved.of_point(taken)
 
@@ -297,7 +283,7 @@ def test_a_shifted_offset_map(tmp_path: Path, column: str) -> None:
     runs = tuple(runs_of([0, 1, 2, 7, 8], [0, 1, 2, 3, 4]))
     table.record(APPLICATION_ID, "r", [PartitionProduced(source, target, runs, 5, 0, 5)])
     assert table.load(APPLICATION_ID, "r")[source].map.map(8) == 4
-    _change(
+    forge_column(
         warehouse_at(tmp_path).control("offset_maps"),
         column,
         lambda rows: [None if offset is None else offset + 7 for offset in rows],

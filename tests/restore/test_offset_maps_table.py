@@ -5,12 +5,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from deltalake import DeltaTable
 
 from kstreams_assets.errors import OffsetMapError, StoredDataError
 from kstreams_assets.layout import CONTROL_TABLES, Warehouse
 from kstreams_assets.offsets import OffsetMap, OffsetRun, TopicPartitionId, runs_of
 from kstreams_assets.warehouse.restores import OffsetMapsTable, PartitionProduced, StoredMap
+from tests.warehouse.forging import forge_column
 
 APPLICATION_ID = "shop"
 MILLION = 1_000_000
@@ -114,13 +114,16 @@ def test_a_map_that_cannot_be_is_not_stored(table: OffsetMapsTable) -> None:
 
 def test_a_stored_map_that_was_changed(table: OffsetMapsTable, tmp_path: Path) -> None:
     table.record(APPLICATION_ID, "r1", [produced(7, *RUNS)])
-    DeltaTable(tmp_path / "offset_maps").update(
-        predicate="source_start = 9", updates={"target_start": "2"}
+    starts = table._table.read(application_id=None)["source_start"].to_pylist()
+    forge_column(
+        tmp_path / "offset_maps",
+        "target_start",
+        lambda found: [2 if start == 9 else t for start, t in zip(starts, found, strict=True)],
     )
     with pytest.raises(StoredDataError, match="offset map of orders-7 in restore r1"):
         table.load(APPLICATION_ID, "r1")
     # One of an earlier release has no digest; then only what contradicts itself is noticed.
-    DeltaTable(tmp_path / "offset_maps").update(updates={"digest": "NULL"})
+    forge_column(tmp_path / "offset_maps", "digest", lambda found: [None] * len(found))
     with pytest.raises(OffsetMapError, match="further in the target") as caught:
         table.load(APPLICATION_ID, "r1")
     error = caught.value

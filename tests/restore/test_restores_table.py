@@ -4,7 +4,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from deltalake import DeltaTable, write_deltalake
 
 from kstreams_assets.layout import CONTROL_TABLES, Warehouse
 from kstreams_assets.warehouse.point import GroupOffset
@@ -15,6 +14,7 @@ from kstreams_assets.warehouse.restores import (
     StoredRestore,
     StoredTopic,
 )
+from tests.warehouse.forging import forge
 
 APPLICATION_ID = "shop"
 METADATA = "AgAAAZM\x00é\u2028"
@@ -121,8 +121,7 @@ def test_where_rows_lie_does_not_matter(table: RestoresTable, tmp_path: Path) ->
     for _ in range(2):
         assert table.newest(APPLICATION_ID, "r1") == restore(state=states[-1])
         assert table.all(APPLICATION_ID) == [restore(state=states[-1])]
-        rows = DeltaTable(tmp_path / "restores").to_pyarrow_table()
-        write_deltalake(tmp_path / "restores", rows.sort_by("change"), mode="overwrite")
+        forge(tmp_path / "restores", lambda rows: rows.sort_by("change"))
 
 
 def test_a_clock_that_was_set_back(table: RestoresTable) -> None:

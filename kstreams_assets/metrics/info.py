@@ -1,0 +1,284 @@
+"""What a warehouse holds of each application, at a glance: points, windows, bytes, its last checks.
+
+Everything comes from tables and logs of the warehouse; no broker, no JVM, no file of records.
+"""
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from kstreams_assets.backup.requests import window_statuses
+from kstreams_assets.drill.report import DrillsTable
+from kstreams_assets.errors import WarehouseError
+from kstreams_assets.ktables.table import open_table
+from kstreams_assets.layout import CONTROL_TABLES, Warehouse
+from kstreams_assets.settings import ApplicationSettings
+from kstreams_assets.upkeep.policy import NOT_BACKED_UP, kept_points
+from kstreams_assets.warehouse.contents import Contents
+from kstreams_assets.warehouse.coverage import newest_restorable
+from kstreams_assets.warehouse.judge import PointStatus, Restores
+from kstreams_assets.warehouse.ledger import FOLDED, INCREMENT, Ledger, TopicFactsTable
+from kstreams_assets.warehouse.point import Guarantee, Method, in_order
+from kstreams_assets.warehouse.points import PinsTable, PointInstant, RecoveryPointTable
+from kstreams_assets.warehouse.restores import RestoresTable
+from kstreams_assets.warehouse.table import is_warehouse, open_delta, storage_failures
+from kstreams_assets.warehouse.verifications import Verified
+
+_DAY_MS = 86_400_000
+_GROWTH_DAYS = 7
+_COLUMNS = [
+    "window",
+    "window_start_ms",
+    "window_end_ms",
+    "topic",
+    "records",
+    "stored_bytes",
+    "recorded_at_ms",
+]
+SAVED = "recovery_point_records"
+
+
+@dataclass(frozen=True, slots=True)
+class ApplicationInfo:
+    """One application of a warehouse; sizes in bytes as stored, times in epoch milliseconds.
+
+    `newest_exact` and `newest_covered` are only known of applications whose YAML is given, as are
+    `due` windows and `expires` (how many points the policy would let go, None without one).
+    `bytes_by_role` are those of the records' files by the roles of their topics. `windows` counts
+    rows of the ledger: windows that `expire` has put together are one.
+    """
+
+    application_id: str
+    points: int = 0
+    newest_point: PointInstant | None = None
+    oldest_point: PointInstant | None = None
+    pinned: int = 0
+    newest_exact: PointStatus | None = None
+    newest_covered: PointStatus | None = None
+    windows: int = 0
+    put_together: int = 0
+    backed_up_to_ms: int | None = None
+    due: int | None = None
+    records: int = 0
+    bytes_by_role: Mapping[str, int] = field(default_factory=dict)
+    saved_bytes: int = 0
+    ktable_bytes: int = 0
+    growth_per_day: float | None = None
+    verified: Verified = field(default_factory=Verified)
+    drilled_at_ms: int | None = None
+    drill_passed: bool | None = None
+    unfinished_restores: int = 0
+    expires: int | None = None
+
+    @property
+    def bytes(self) -> int:
+        """Everything that is the application's alone."""
+        return sum(self.bytes_by_role.values()) + self.saved_bytes + self.ktable_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class WarehouseInfo:
+    """All applications of a warehouse; `table_bytes` are those of the tables that they share."""
+
+    root: str
+    applications: tuple[ApplicationInfo, ...]
+    table_bytes: int
+    now_ms: int
+
+
+def warehouse_info(
+    warehouse: Warehouse,
+    settings: Iterable[ApplicationSettings] = (),
+    *,
+    now_ms: int | None = None,
+) -> WarehouseInfo:
+    """What a warehouse holds; of applications whose settings are given also what is due.
+
+    Raises:
+        WarehouseError: There is no warehouse, or it cannot be read.
+    """
+    if not is_warehouse(warehouse.root):
+        raise WarehouseError(
+            path=warehouse.root,
+            reason="there is no warehouse, so nothing is backed up there",
+            remedy="Check the path (warehouse in the YAML, --warehouse).",
+        )
+    known = {one.application_id: one for one in settings}
+    moment = time.time_ns() // 1_000_000 if now_ms is None else now_ms
+    sizes = _table_sizes(warehouse)
+    found = {*known, *_applications(warehouse), *(id_ for _, id_ in sizes)}
+    return WarehouseInfo(
+        str(warehouse.root),
+        tuple(
+            _of_application(warehouse, id_, known.get(id_), sizes, moment) for id_ in sorted(found)
+        ),
+        sum(size for (table, _), size in sizes.items() if table != SAVED),
+        moment,
+    )
+
+
+def _applications(warehouse: Warehouse) -> set[str]:
+    with storage_failures(warehouse.root):
+        try:
+            found = {path.name for path in (warehouse.root / "records").iterdir()}
+        except FileNotFoundError:
+            found = set()
+    return found
+
+
+def _table_sizes(warehouse: Warehouse) -> dict[tuple[str, str], int]:
+    """Bytes of the files of each control table and application, as its log says."""
+    found: dict[tuple[str, str], int] = {}
+    for name in CONTROL_TABLES:
+        table = open_delta(warehouse.control(name), name)
+        if table is None:
+            continue
+        added = pa.table(table.get_add_actions(flatten=True))
+        if added.num_rows == 0:
+            continue
+        sums = added.group_by("partition.application_id").aggregate([("size_bytes", "sum")])
+        ids, sizes = sums["partition.application_id"], sums["size_bytes_sum"]
+        for application_id, size in zip(ids.to_pylist(), sizes.to_pylist(), strict=True):
+            found[name, application_id] = size
+    return found
+
+
+def _of_application(
+    warehouse: Warehouse,
+    application_id: str,
+    settings: ApplicationSettings | None,
+    sizes: Mapping[tuple[str, str], int],
+    now_ms: int,
+) -> ApplicationInfo:
+    instants = sorted(RecoveryPointTable(warehouse).instants(application_id), key=in_order)
+    rows = Ledger(warehouse, application_id).every_row(_COLUMNS)
+    drill = DrillsTable(warehouse).newest(application_id)
+    info = ApplicationInfo(
+        application_id=application_id,
+        points=len(instants),
+        newest_point=instants[-1] if instants else None,
+        oldest_point=instants[0] if instants else None,
+        pinned=len(PinsTable(warehouse).of(application_id)),
+        windows=_windows(rows, folded=False),
+        put_together=_windows(rows, folded=True),
+        backed_up_to_ms=int(rows["window_end_ms"].to_numpy().max()) if rows.num_rows else None,
+        records=_sum(rows, "records"),
+        bytes_by_role=_by_role(warehouse, application_id, rows),
+        saved_bytes=sizes.get((SAVED, application_id), 0),
+        ktable_bytes=_ktable_bytes(warehouse, application_id),
+        growth_per_day=_growth(rows, now_ms),
+        verified=Verified.of(warehouse, application_id),
+        drilled_at_ms=None if drill is None else drill.began_at_ms,
+        drill_passed=None if drill is None else drill.passed,
+        unfinished_restores=len(RestoresTable(warehouse).unfinished(application_id)),
+    )
+    return info if settings is None else _with_settings(info, settings, instants, now_ms)
+
+
+def _with_settings(
+    info: ApplicationInfo,
+    settings: ApplicationSettings,
+    instants: Sequence[PointInstant],
+    now_ms: int,
+) -> ApplicationInfo:
+    restorable = newest_restorable(settings, Contents.of(settings, look_s=0))
+    due = [status.window for status in window_statuses(settings) if status.is_due]
+    return replace(
+        info,
+        newest_exact=restorable.exact,
+        newest_covered=restorable.covered,
+        due=len(due),
+        expires=_expires(info, settings, instants, now_ms),
+    )
+
+
+def _expires(
+    info: ApplicationInfo,
+    settings: ApplicationSettings,
+    instants: Sequence[PointInstant],
+    now_ms: int,
+) -> int | None:
+    """How many points would go, if all of them could be restored."""
+    if settings.keep is None:
+        return None
+    by_id = {instant.id: instant for instant in instants}
+
+    def judge(point_id: str) -> PointStatus:
+        instant = by_id[point_id]
+        exact = instant.exact
+        return PointStatus(
+            point_id,
+            instant.taken_at_ms,
+            Method.TRANSACTIONS,
+            Guarantee.EXACT if exact else Guarantee.AT_LEAST_ONCE,
+            instant.sealed,
+            covered=True,
+            gives=Restores.EXACT if exact else Restores.AT_LEAST_ONCE,
+            reason=NOT_BACKED_UP,
+        )
+
+    pins = PinsTable(settings.warehouse).of(info.application_id)
+    kept = kept_points(
+        instants,
+        judge,
+        settings.keep,
+        now_ms=now_ms,
+        timezone=settings.windows.timezone,
+        backed_up_to_ms=info.backed_up_to_ms or 0,
+        pinned={pin.recovery_point_id for pin in pins},
+        restored=RestoresTable(settings.warehouse).pinned(info.application_id),
+    )
+    return len(instants) - len(kept)
+
+
+def _windows(rows: pa.Table, *, folded: bool) -> int:
+    keys = rows["window"].unique().to_pylist()
+    return sum((FOLDED in key) is folded and INCREMENT not in key for key in keys)
+
+
+def _by_role(warehouse: Warehouse, application_id: str, rows: pa.Table) -> dict[str, int]:
+    roles = TopicFactsTable(warehouse, application_id).roles()
+    found: dict[str, int] = {}
+    sums = rows.group_by("topic").aggregate([("stored_bytes", "sum")])
+    for topic, size in zip(
+        sums["topic"].to_pylist(), sums["stored_bytes_sum"].to_pylist(), strict=True
+    ):
+        role = roles.get(topic, "not noted")
+        found[role] = found.get(role, 0) + size
+    return found
+
+
+def _ktable_bytes(warehouse: Warehouse, application_id: str) -> int:
+    folder = warehouse.ktable(application_id, "store").parent
+    with storage_failures(folder):
+        try:
+            stores = [*folder.iterdir()]
+        except FileNotFoundError:
+            return 0
+    total = 0
+    for path in stores:
+        table = open_table(path)
+        added = None if table is None else pa.table(table.get_add_actions(flatten=True))
+        if added is not None and added.num_rows:
+            total += _sum(added, "size_bytes")
+    return total
+
+
+def _growth(rows: pa.Table, now_ms: int) -> float | None:
+    """Bytes a day, over the windows of the last days; None where there are none."""
+    since_ms = now_ms - _GROWTH_DAYS * _DAY_MS
+    recent = rows.filter(
+        (pc.field("window_start_ms") >= since_ms) & ~pc.match_substring(pc.field("window"), FOLDED)  # pyright: ignore[reportAttributeAccessIssue]
+    )
+    if recent.num_rows == 0:
+        return None
+    begins_ms = int(recent["window_start_ms"].to_numpy().min())
+    ends_ms = int(recent["window_end_ms"].to_numpy().max())
+    return _sum(recent, "stored_bytes") * _DAY_MS / max(ends_ms - begins_ms, 1)
+
+
+def _sum(rows: pa.Table, column: str) -> int:
+    return int(rows[column].to_numpy().sum())

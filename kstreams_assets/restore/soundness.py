@@ -1,0 +1,134 @@
+"""That what a restore is to read is as it was written, before anything is made on the target."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from kstreams_assets.checks import Finding, Severity
+from kstreams_assets.errors import KStreamsAssetsError
+from kstreams_assets.layout import Warehouse, WrittenFile, changed_files
+from kstreams_assets.restore.plan import RestorePlan, TopicPlan
+from kstreams_assets.store import StorePath
+from kstreams_assets.warehouse.records import SpanFile
+from kstreams_assets.warehouse.verifications import (
+    Damage,
+    DamageKind,
+    Verified,
+    damaged_tables,
+)
+
+_NEEDED: Final = frozenset(
+    {
+        "recovery_points",
+        "recovery_point_records",
+        "windows",
+        "increments",
+        "topics",
+        "restores",
+        "offset_maps",
+        "ktable_snapshots",
+    }
+)
+"""The control tables that a restore reads or goes on from."""
+
+
+def of_tables(warehouse: Warehouse, verified: Verified) -> list[Finding]:
+    """Tables that a restore reads, and that are not as they were committed."""
+    found = damaged_tables(warehouse, verified.heads)
+    return [
+        _refusal(one)
+        for one in found
+        if one.severity is Severity.ERROR
+        and (one.kind is DamageKind.WAREHOUSE or one.place.partition("/")[0] in _NEEDED)
+    ]
+
+
+def of_plan(
+    warehouse: Warehouse, verified: Verified, topics: Sequence[TopicPlan], point_id: str | None
+) -> Iterator[Finding]:
+    """What a verification has found of the point, the rows and the files of a plan.
+
+    What is about one file is looked at again: it may have been brought back since.
+    """
+    noted = {file.path: file for topic in topics for p in topic.partitions for file in p.files}
+    for damage in verified.open:
+        if damage.severity is not Severity.ERROR or not _is_needed(damage, topics, point_id):
+            continue
+        file = noted.get(warehouse.root / damage.place)
+        if file is None or _is_changed(file):
+            yield _refusal(damage)
+
+
+def _is_needed(damage: Damage, topics: Sequence[TopicPlan], point_id: str | None) -> bool:
+    if damage.kind is DamageKind.TABLE:
+        return damage.by_reading and damage.place.partition("/")[0] in _NEEDED
+    if damage.kind is DamageKind.POINT:
+        return point_id in damage.points
+    if damage.kind is DamageKind.SNAPSHOT:
+        return any(
+            topic.snapshot is not None
+            and (topic.snapshot.store, topic.snapshot.window) == (damage.store, damage.window)
+            for topic in topics
+        )
+    if damage.kind not in (DamageKind.FILE, DamageKind.LEDGER, DamageKind.SAVED_RECORDS):
+        return False
+    return any(
+        damage.topic == topic.source
+        and damage.partition == partition.source.partition
+        and damage.touches(one.start, one.end)
+        for topic in topics
+        if topic.snapshot is None
+        for partition in topic.partitions
+        for one in partition.ranges
+    )
+
+
+def _is_changed(file: SpanFile) -> bool:
+    return file.written is not None and bool(changed_files([(file.path, file.written)]))
+
+
+def _refusal(damage: Damage) -> Finding:
+    found = damage.finding
+    return Finding(f"warehouse, {found.subject}", found.found, action=found.action)
+
+
+@dataclass(frozen=True, slots=True)
+class _Noted:
+    """A file of a plan, and whose it is."""
+
+    path: StorePath
+    written: WrittenFile
+    whose: str
+
+
+def changed_in(plan: RestorePlan) -> list[str]:
+    """The files of a plan that are not the ones that their backups wrote, as refusals.
+
+    Every file is read, several at a time; those of earlier releases, whose digests nobody noted,
+    are left to the tasks. Snapshots are compared as they are staged.
+    """
+    files = [
+        _Noted(file.path, file.written, f"{partition.source}, window {file.window}")
+        for topic in plan.topics
+        if topic.snapshot is None
+        for partition in topic.partitions
+        for file in partition.files
+        if file.written is not None
+    ]
+    found = changed_files([(file.path, file.written) for file in files])
+    return [
+        f"The backup of {file.whose}: {found[file.path]}. Bring the file back from a second copy,"
+        " or back the window up again while Kafka has it, and run the restore again; else restore"
+        " a recovery point before it."
+        for file in files
+        if file.path in found
+    ]
+
+
+def stored_verdict(warehouse: Warehouse, application_id: str) -> Verified:
+    """What verifications have found; nothing where their table cannot be read: no restore needs
+    it."""
+    try:
+        return Verified.of(warehouse, application_id)
+    except KStreamsAssetsError:
+        return Verified()

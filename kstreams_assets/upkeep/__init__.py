@@ -1,0 +1,1 @@
+"""What keeps a warehouse in order: verify, expire, copy, repair."""

@@ -1,0 +1,880 @@
+"""Drops recovery points by policy, and of the backups what no kept point needs.
+
+The points go first, in one commit, so that nothing is listed that is about to lose its records.
+Then, topic by topic, windows that lie between two kept points are put together:
+
+- of a store's changelog the last record of each key stays, with its offset, as Kafka's compaction
+  would leave it; deletions stay as long as something before them may still hold their key;
+- inputs, outputs and records in flight go below what the oldest kept point needs;
+- what stays of them becomes one row and one file of each partition.
+
+New files are written and looked at while backups go on. Under the application's lock all is
+planned again; every kept point must restore as it did. One commit adds the files, one changes the
+ledger, and only then the old files go. A run that is killed anywhere is finished by the next one.
+"""
+
+import logging
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from functools import cached_property
+
+from kstreams_assets.app.model import TopicRoles
+from kstreams_assets.app.store_format import StoreKind
+from kstreams_assets.backup.fold import Pieces, fold_tasks, gaps_together
+from kstreams_assets.backup.requests import window_statuses
+from kstreams_assets.errors import ConfigurationError, StoredDataError
+from kstreams_assets.ktables.run import table_stores
+from kstreams_assets.ktables.snapshot import Snapshot
+from kstreams_assets.ktables.snapshots_table import SnapshotsTable
+from kstreams_assets.ktables.table import open_table
+from kstreams_assets.lease import LockHandle, warehouse_lock
+from kstreams_assets.offsets import RangeSet, TopicPartitionId
+from kstreams_assets.settings import ApplicationSettings, KeepSettings
+from kstreams_assets.store import StorePath
+from kstreams_assets.texts import bytes_text
+from kstreams_assets.upkeep.policy import first_index, kept_points
+from kstreams_assets.warehouse.committer import NewFile, commit, fence, uncommitted
+from kstreams_assets.warehouse.contents import Contents
+from kstreams_assets.warehouse.judge import PointStatus
+from kstreams_assets.warehouse.ledger import (
+    DELETE_RETENTION_MS,
+    FOLDED,
+    INCREMENT,
+    Ledger,
+    LedgerEntry,
+    StoredSpan,
+    TopicFactsTable,
+    chains_of,
+    is_folded,
+)
+from kstreams_assets.warehouse.point import PartitionCut, RecoveryPoint, in_order
+from kstreams_assets.warehouse.points import PinsTable, PointInstant, RecoveryPointTable
+from kstreams_assets.warehouse.records import (
+    SpanId,
+    contents_of,
+    ensure_records,
+    file_actions,
+    tidy_files,
+    tidy_records,
+)
+from kstreams_assets.warehouse.restores import RestoresTable
+from kstreams_assets.warehouse.spans import Gap, GapCause, SpanContent, SpanResult, Window
+from kstreams_assets.warehouse.table import require_backup
+from spark_resources.span_tasks import LastOfEachKey
+
+_RATIO = 4
+_ALWAYS_MS = 2**62
+_AT_ONCE = 2
+"""Partitions that are put together at a time."""
+
+_log = logging.getLogger(__name__)
+
+
+class Change(StrEnum):
+    """What becomes of windows that are put together.
+
+    `drop`: no record stays. `fold`: the last one of each key. `join`: all of them.
+    """
+
+    DROP = "drop"
+    FOLD = "fold"
+    JOIN = "join"
+
+
+@dataclass(frozen=True, slots=True)
+class TopicChange:
+    """Windows of one topic that become one row of each partition.
+
+    `window` stands for all of them. `keeps` says by partition what stays when they are folded.
+    """
+
+    topic: str
+    what: Change
+    window: Window
+    windows: tuple[Window, ...]
+    pieces: tuple[Pieces, ...]
+    keeps: Mapping[TopicPartitionId, LastOfEachKey] = field(default_factory=dict)
+
+    @property
+    def records(self) -> int:
+        """How many records they hold now."""
+        return sum(e.result.content.records for one in self.pieces for e in one.entries)
+
+    @property
+    def bytes(self) -> int:
+        """How many bytes their files have now."""
+        return sum(e.result.content.stored_bytes for one in self.pieces for e in one.entries)
+
+
+@dataclass(frozen=True, slots=True)
+class ExpirePlan:
+    """What `expire` would do. `kept` are point ids with the lines of the policy that keep them.
+
+    `going` are points that go, with the time at which they were taken (epoch milliseconds).
+    `waits` says why windows are not put together now; empty where they are.
+    `notes` are for the operator.
+    """
+
+    application_id: str
+    policy: KeepSettings
+    kept: Mapping[str, tuple[str, ...]]
+    going: Mapping[str, int]
+    snapshots: tuple[Snapshot, ...] = ()
+    changes: tuple[TopicChange, ...] = ()
+    waits: str = ""
+    notes: tuple[str, ...] = ()
+
+    @property
+    def by_line(self) -> dict[str, int]:
+        """How many points each line of the policy keeps; one point may be kept by several."""
+        found: dict[str, int] = defaultdict(int)
+        for lines in self.kept.values():
+            for line in lines:
+                found[line] += 1
+        return dict(found)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to do."""
+        return not (self.going or self.snapshots or self.changes)
+
+
+@dataclass(frozen=True, slots=True)
+class TopicResult:
+    """What came of the windows of a topic; sizes in bytes, as stored."""
+
+    topic: str
+    what: Change
+    window: str
+    windows: int
+    records_before: int
+    records_after: int
+    bytes_before: int
+    bytes_after: int
+
+
+@dataclass(frozen=True, slots=True)
+class ExpireResult:
+    """What a run has done."""
+
+    plan: ExpirePlan
+    topics: tuple[TopicResult, ...] = ()
+    took_s: float = 0.0
+
+    @property
+    def bytes_freed(self) -> int:
+        """How much less the backups take; files on the disk go some hours later."""
+        return sum(one.bytes_before - one.bytes_after for one in self.topics)
+
+
+def plan_expire(settings: ApplicationSettings, *, now_ms: int | None = None) -> ExpirePlan:
+    """What `expire` would do now; writes nothing.
+
+    Raises:
+        ConfigurationError: The application has no policy.
+        StoredDataError: No recovery point could be restored; then nothing may go.
+        WarehouseError: There is no warehouse, or it cannot be read.
+    """
+    if settings.keep is None:
+        raise ConfigurationError(
+            f"{settings.application_id} has no policy: what may expire is not said.",
+            remedy="Write it into its YAML, as keep: {all: 2d, hourly: 7d, daily: 90d}.",
+        )
+    require_backup(settings.warehouse, settings.application_id)
+    return _planner(settings, now_ms).plan()
+
+
+def _planner(settings: ApplicationSettings, now_ms: int | None) -> "_Planner":
+    policy = settings.keep or KeepSettings(all_s=0)
+    moment = time.time_ns() // 1_000_000 if now_ms is None else now_ms
+    return _Planner(settings, policy, moment)
+
+
+class _Planner:
+    """One look at an application's points and backups."""
+
+    def __init__(self, settings: ApplicationSettings, policy: KeepSettings, now_ms: int) -> None:
+        self._settings, self._policy, self._now_ms = settings, policy, now_ms
+        self._id = settings.application_id
+        self._points = RecoveryPointTable(settings.warehouse)
+        self._contents = Contents.of(settings)
+        self._statuses: dict[str, PointStatus | None] = {}
+        self._notes: list[str] = []
+
+    def plan(self) -> ExpirePlan:
+        instants = self._points.instants(self._id)
+        kept = self._kept(instants)
+        going = {i.id: i.taken_at_ms for i in instants if i.id not in kept}
+        restorable = any(
+            (status := self._judge(id_)) is not None and status.covered for id_ in kept
+        )
+        if going and not restorable:
+            raise StoredDataError(
+                subject=f"The warehouse of {self._id}",
+                problem="holds no recovery point that could be restored, so nothing of it expires",
+                remedy="See kstreams-assets recovery-points list for why, back up what is due, then"
+                " run expire again.",
+            )
+        waits = self._waits()
+        changes = self.changes_of(self._bounds([i for i in instants if i.id in kept]))
+        changes = changes if restorable else ()
+        return ExpirePlan(
+            application_id=self._id,
+            policy=self._policy,
+            kept=kept,
+            going=going,
+            snapshots=tuple(self._snapshots(kept, changes)),
+            changes=changes,
+            waits=waits,
+            notes=tuple(dict.fromkeys(self._notes)),
+        )
+
+    def _judge(self, point_id: str) -> PointStatus | None:
+        if point_id not in self._statuses:
+            (self._statuses[point_id],) = self._contents.statuses_of([point_id])
+        return self._statuses[point_id]
+
+    def _kept(self, instants: Sequence[PointInstant]) -> dict[str, tuple[str, ...]]:
+        warehouse = self._settings.warehouse
+        ends = [span.window.end_ms for span in self._spans]
+        due = [status.window for status in window_statuses(self._settings) if status.is_due]
+        return kept_points(
+            instants,
+            self._judge,
+            self._policy,
+            now_ms=self._now_ms,
+            timezone=self._settings.windows.timezone,
+            backed_up_to_ms=max(ends, default=0),
+            pinned={pin.recovery_point_id for pin in PinsTable(warehouse).of(self._id)},
+            restored=RestoresTable(warehouse).pinned(self._id),
+            due_edges_ms={edge for window in due for edge in (window.start_ms, window.end_ms)},
+        )
+
+    def _waits(self) -> str:
+        writing = RestoresTable(self._settings.warehouse).writing(self._id)
+        if not writing:
+            return ""
+        return (
+            f"Restore {writing[0].restore_id} is not verified yet and reads the backups as they"
+            " are: windows are put together once it is (run it again, or roll it back)."
+        )
+
+    @cached_property
+    def _ledger(self) -> Ledger:
+        return Ledger(self._settings.warehouse, self._id)
+
+    @cached_property
+    def _spans(self) -> list[StoredSpan]:
+        return self._ledger.stored_spans({topic.name for topic in self._settings.topics})
+
+    def _snapshots(
+        self, kept: Mapping[str, object], changes: Iterable[TopicChange]
+    ) -> Iterator[Snapshot]:
+        """Those of points that go, but the last one of each store: later ones build on it."""
+        inside = {
+            (change.topic, window.end_ms) for change in changes for window in change.windows[:-1]
+        }
+        found = SnapshotsTable(self._settings.warehouse).of(self._id)
+        newest = {s.store: s.window for s in found}
+        for snapshot in found:
+            if snapshot.point_id in kept:
+                continue
+            # What ends within windows that are put together, nothing can build on.
+            if snapshot.window < newest[snapshot.store] or (
+                (snapshot.topic, snapshot.window.end_ms) in inside
+            ):
+                yield snapshot
+
+    def changes_of(self, bounds: Sequence[RecoveryPoint]) -> tuple[TopicChange, ...]:
+        """What is to be put together between these points."""
+        if not bounds or self._waits():
+            return ()
+        topics = {topic.name: topic.roles for topic in self._settings.topics}
+        spans: dict[str, list[StoredSpan]] = defaultdict(list)
+        for span in self._spans:
+            spans[span.partition.topic].append(span)
+        found: list[TopicChange] = []
+        facts = TopicFactsTable(self._settings.warehouse, self._id)
+        retention, noted = facts.delete_retention_ms(topics), facts.before(_ALWAYS_MS)
+        sizes = self._ledger.stored_bytes()
+        for name, roles in sorted(topics.items()):
+            topic = _Topic(
+                name,
+                roles,
+                [s for s in spans[name] if INCREMENT not in s.window.key],
+                bounds,
+                whole_logs=self._policy.whole_logs,
+                folds=self._folds(name, roles, dict(noted[name].configs) if name in noted else {}),
+                delete_retention_ms=retention.get(name, DELETE_RETENTION_MS),
+                sizes=sizes,
+            )
+            wanted = topic.wanted()
+            if not wanted:
+                continue
+            entries = self._ledger.entries(
+                windows={w.key for one in wanted for w in one.windows}, topics={name}
+            )
+            found += [topic.change(one, entries) for one in wanted]
+        return tuple(found)
+
+    def bounds(self) -> list[RecoveryPoint]:
+        """The points that are there, as of the kept ones."""
+        return self._bounds(self._points.instants(self._id))
+
+    def _bounds(self, instants: Iterable[PointInstant]) -> list[RecoveryPoint]:
+        """Points in order, up to the first one from which on all of them are kept."""
+        ordered = sorted(instants, key=in_order)
+        all_from_ms = self._now_ms - 1000 * self._policy.all_s
+        few: list[str] = []
+        for instant in ordered:
+            few.append(instant.id)
+            if instant.effective_at_ms >= all_from_ms:
+                break
+        return sorted(self._points.load(self._id, few), key=in_order)
+
+    def _folds(self, name: str, roles: TopicRoles, configs: Mapping[str, str]) -> bool:
+        """Whether of its records the last one of each key will do."""
+        if not roles.rebuilds_store:
+            return False
+        if not roles.changelog_only:
+            # Others write it: only what Kafka itself would compact is folded.
+            return "compact" in configs.get("cleanup.policy", "")
+        stores = [store for store in table_stores(self._settings) if store.topic == name]
+        for store in stores:
+            kind = store.format.kind
+            lag = int(configs.get("min.compaction.lag.ms", 0)) > 0
+            if kind is StoreKind.VERSIONED or (
+                kind is StoreKind.KEY_VALUE and store.format.undeclared and lag
+            ):
+                self._notes.append(
+                    f"All records of {name} stay: its store {store.store} is versioned, or may be"
+                    " (its kind is not declared, and the topic has min.compaction.lag.ms set)."
+                )
+                return False
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """Windows to put together; `first` says that nothing lies before them."""
+
+    what: Change
+    windows: tuple[Window, ...]
+    first: bool
+    until: RecoveryPoint | None
+    """The kept point that ends them."""
+
+
+class _Topic:
+    """The windows of one topic, and where the kept points stand in them."""
+
+    def __init__(
+        self,
+        name: str,
+        roles: TopicRoles,
+        spans: Sequence[StoredSpan],
+        bounds: Sequence[RecoveryPoint],
+        *,
+        whole_logs: bool,
+        folds: bool,
+        delete_retention_ms: int,
+        sizes: Mapping[tuple[str, str], int],
+    ) -> None:
+        self._name, self._roles, self._bounds = name, roles, bounds
+        self._whole_logs, self._folds = whole_logs, folds
+        self._committed = [
+            {(o.topic, o.partition): o.offset for o in point.group_offsets} for point in bounds
+        ]
+        by_window: dict[Window, list[StoredSpan]] = defaultdict(list)
+        for span in spans:
+            by_window[span.window].append(span)
+        self._sizes = sizes
+        self._windows = sorted(by_window)
+        self._rows = [by_window[window] for window in self._windows]
+        late = {
+            hole.window
+            for chain in chains_of(spans).values()
+            for hole in chain.late_holes(delete_retention_ms)
+        }
+        # Nothing is put together across what is not whole, not proved, or not next to each other.
+        self._breaks = {
+            index
+            for index, (window, rows) in enumerate(zip(self._windows, self._rows, strict=True))
+            if window.key in late or not all(row.complete for row in rows)
+        }
+
+    def wanted(self) -> list[_Wanted]:
+        """What is to be put together."""
+        dropped = self._below_need()
+        wanted: list[_Wanted] = []
+        if dropped and not self._is_dropped(dropped):
+            windows = tuple(self._windows[:dropped])
+            wanted.append(_Wanted(Change.DROP, windows, first=True, until=None))
+        what = Change.FOLD if self._folds else Change.JOIN
+        for low, high, until in self._runs(dropped):
+            sizes = [self._size(index) for index in range(low, high)]
+            first = low + first_index(sizes, ratio=_RATIO)
+            if high - first >= 2:
+                windows = tuple(self._windows[first:high])
+                wanted.append(_Wanted(what, windows, first=first == 0, until=until))
+        return wanted
+
+    def _size(self, index: int) -> int:
+        return self._sizes.get((self._windows[index].key, self._name), 0)
+
+    def _is_dropped(self, count: int) -> bool:
+        return count == 1 and is_folded(self._windows[0])
+
+    def _below_need(self) -> int:
+        """How many windows, from the first on, no kept point needs."""
+        if self._roles.rebuilds_store:
+            return 0  # what lies below a point is its state
+        count = 0
+        for rows in self._rows:
+            if any(not self._unneeded(row, at) for row in rows for at in range(len(self._bounds))):
+                break
+            count += 1
+        return count
+
+    def _unneeded(self, row: StoredSpan, at: int) -> bool:
+        """Whether a kept point needs nothing of a span."""
+        point = self._bounds[at]
+        cut = point.cut(row.partition)
+        if cut is None or cut.topic_id != row.topic_id:
+            return row.window.end_ms <= point.effective_at_ms + 1 or row.start == row.end
+        return row.end <= self._needed_from(cut, at)
+
+    def _needed_from(self, cut: PartitionCut, at: int) -> int:
+        if self._roles.written_only:
+            return cut.log_start if self._whole_logs else cut.end
+        if self._whole_logs and not self._roles.in_flight_only:
+            return cut.log_start
+        return max(cut.log_start, self._committed[at].get((cut.topic, cut.partition), 0))
+
+    def _runs(self, dropped: int) -> Iterator[tuple[int, int, RecoveryPoint]]:
+        """Windows `[low, high)` between two kept points, none of which ends within one of them."""
+        low = dropped
+        for at, point in enumerate(self._bounds):
+            if not any(cut.topic == self._name for cut in point.partitions):
+                continue  # it has nothing of the topic
+            high = low
+            while high < len(self._rows) and self._all(high, at, below=True):
+                high += 1
+            for begin, end in self._unbroken(low, high):
+                yield begin, end, point
+            low = high
+            while low < len(self._rows) and not self._all(low, at, below=False):
+                low += 1  # the point stands within these
+
+    def _all(self, index: int, at: int, *, below: bool) -> bool:
+        point = self._bounds[at]
+        return all(self._is(row, point, at, below=below) for row in self._rows[index])
+
+    def _is(self, row: StoredSpan, point: RecoveryPoint, at: int, *, below: bool) -> bool:
+        """Whether a span lies below where a point stands, or above."""
+        cut = point.cut(row.partition)
+        if cut is None or cut.topic_id != row.topic_id:
+            earlier = row.window.end_ms <= point.effective_at_ms + 1
+            return earlier if below else not earlier
+        stands = cut.end
+        if self._roles.is_source_changelog:
+            stands = min(stands, self._needed_from(cut, at))
+        return row.end <= stands if below else row.start >= stands
+
+    def _unbroken(self, low: int, high: int) -> Iterator[tuple[int, int]]:
+        begin = low
+        for index in range(low, high):
+            if index in self._breaks:
+                yield begin, index
+                begin = index + 1
+            elif index > begin and self._windows[index - 1].end_ms != self._windows[index].start_ms:
+                yield begin, index
+                begin = index
+        yield begin, high
+
+    def change(self, wanted: _Wanted, entries: Sequence[LedgerEntry]) -> TopicChange:
+        """The change, with the rows of the ledger that it is made of."""
+        window = _together(wanted.windows)
+        keys = {one.key for one in wanted.windows}
+        of_partition: dict[TopicPartitionId, list[LedgerEntry]] = defaultdict(list)
+        for entry in entries:
+            if entry.result.plan.window.key in keys and entry.has_span:
+                of_partition[entry.result.partition].append(entry)
+        pieces: list[Pieces] = []
+        keeps: dict[TopicPartitionId, LastOfEachKey] = {}
+        for partition, of_it in sorted(of_partition.items()):
+            life = self._life(partition, of_it, wanted)
+            whole = tuple(e for e in of_it if e.result.plan.topic_id == life)
+            if not whole:
+                continue
+            pieces.append(Pieces(window, whole))
+            if wanted.what is Change.FOLD and wanted.until is not None:
+                keeps[partition] = self._keeps(partition, life, wanted, wanted.until)
+        if not pieces:
+            # One row says that the windows are done.
+            pieces = [Pieces(window, tuple(entries[-1:]))] if entries else []
+        return TopicChange(self._name, wanted.what, window, wanted.windows, tuple(pieces), keeps)
+
+    def _life(
+        self, partition: TopicPartitionId, entries: Sequence[LedgerEntry], wanted: _Wanted
+    ) -> str:
+        """Of several topics of one name, the one that the point has, which ends the windows."""
+        cut = wanted.until.cut(partition) if wanted.until else None
+        return cut.topic_id if cut else entries[-1].result.plan.topic_id
+
+    def _keeps(
+        self, partition: TopicPartitionId, life: str, wanted: _Wanted, until: RecoveryPoint
+    ) -> LastOfEachKey:
+        cuts = [
+            cut
+            for point in self._bounds
+            if (cut := point.cut(partition)) is not None and cut.topic_id == life
+        ]
+        own = until.cut(partition)
+        return LastOfEachKey(
+            undecided=RangeSet(own.excluded if own else ()),
+            # Of what the log did not hold any more at the first of them nobody needs anything.
+            floor=min((cut.log_start for cut in cuts), default=0),
+            without_deletions=wanted.first and self._roles.changelog_only,
+        )
+
+
+def _together(windows: Sequence[Window]) -> Window:
+    first, last = windows[0].key.partition(FOLDED)[0], windows[-1].key.rpartition(FOLDED)[2]
+    return Window(windows[0].start_ms, windows[-1].end_ms, f"{first}{FOLDED}{last}")
+
+
+def _row(
+    change: TopicChange, pieces: Pieces, content: SpanContent, version: int | None, run_id: str
+) -> LedgerEntry:
+    """The row that stands for the windows of one partition.
+
+    Whatever a later look at it can find must be what it found in the rows before: holes, when they
+    were read, when the windows were closed.
+    """
+    entries = pieces.entries
+    results = [entry.result for entry in entries]
+    plan = pieces.plan
+    had = sum(result.content.records for result in results)
+    gaps = gaps_together(gap for result in results for gap in result.gaps)
+    if change.what is Change.DROP:
+        plan = replace(plan, read_start=plan.end)
+        gaps = (Gap(GapCause.EXPIRED, plan.start, plan.end, plan.end - plan.start),)
+        gaps = gaps if plan.start < plan.end else ()
+    elif content.records > had or (change.what is Change.JOIN and content.records != had):
+        raise StoredDataError(
+            subject=f"What was put together of {pieces.partition}",
+            problem=f"it has {content.records:,} records, the windows had {had:,}",
+            remedy="Nothing was changed. Run it again; if it says the same, see kstreams-assets"
+            " verify --full.",
+        )
+    elif content.records < had:
+        left_out = Gap(GapCause.FOLDED, plan.start, plan.end, had - content.records)
+        gaps = gaps_together([*gaps, left_out])
+    examined = [r for r in results if r.plan.start < r.plan.end]
+    known = any(r.contiguity_known for r in examined) or not examined
+    holes = [
+        (r.first_hole if r.contiguity_known else r.plan.start, entry.ledger_version)
+        for r, entry in zip(results, entries, strict=True)
+        if r.plan.start < r.plan.end and (r.first_hole is not None or not r.contiguity_known)
+    ]
+    read = [e.recorded_at_ms for e in entries if e.result.plan.start < e.result.plan.end]
+    versions = [version for _, version in holes] or [e.ledger_version for e in entries]
+    last = max(entries, key=lambda e: e.result.plan.window)
+    return LedgerEntry(
+        application_id=entries[0].application_id,
+        result=SpanResult(
+            plan=plan,
+            content=content,
+            gaps=gaps,
+            kept=any(r.kept for r in results),
+            first_hole=min((hole for hole, _ in holes if hole is not None), default=None)
+            if known
+            else None,
+            contiguity_known=known and any(r.contiguity_known for r in results),
+        ),
+        recovery_point_id=last.recovery_point_id,
+        delta_version=version,
+        run_id=run_id,
+        recorded_at_ms=min(read, default=min(e.recorded_at_ms for e in entries)),
+        ledger_version=None if None in versions else max(v for v in versions if v is not None),
+    )
+
+
+def expire(
+    settings: ApplicationSettings,
+    *,
+    run_id: str,
+    now_ms: int | None = None,
+    log: Callable[[str], None] = _log.info,
+    check: Callable[[], None] = lambda: None,
+) -> ExpireResult:
+    """Drop what the policy does not keep, and put together what lies between kept points.
+
+    `check` is called now and then and may raise.
+
+    Raises:
+        ConfigurationError: The application has no policy.
+        StoredDataError: Files of the backups are not those that were written, or a kept point would
+            restore worse than before; nothing was changed then.
+        WarehouseLockedError: Another run works on the application for too long.
+    """
+    began = time.monotonic()
+    run = _Run(settings, run_id, now_ms, log, check)
+    with warehouse_lock(
+        settings.warehouse.lock_file(f"fold/{settings.application_id}"),
+        purpose=f"expire run {run_id}",
+        wait_s=settings.backup.lock_wait_s,
+    ):
+        plan = plan_expire(settings, now_ms=now_ms)
+        run.drop_points(plan)
+        topics = run.put_together()
+    return ExpireResult(plan, tuple(topics), time.monotonic() - began)
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """One run, which holds the lock of those that put files together."""
+
+    settings: ApplicationSettings
+    run_id: str
+    now_ms: int | None
+    log: Callable[[str], None]
+    check: Callable[[], None]
+
+    @property
+    def _id(self) -> str:
+        return self.settings.application_id
+
+    @property
+    def _records(self) -> StorePath:
+        return self.settings.warehouse.records(self._id)
+
+    @property
+    def _ledger(self) -> Ledger:
+        return Ledger(self.settings.warehouse, self._id)
+
+    def drop_points(self, plan: ExpirePlan) -> None:
+        """Take the points that go from every list, and the snapshots that were made at them."""
+        settings = self.settings
+        with self._ledger.locked(f"expire run {self.run_id}", settings.backup.lock_wait_s) as lock:
+            self._remove_leftovers(lock)
+            self._drop_snapshots(plan.snapshots, lock)
+        if not plan.going:
+            return
+        with warehouse_lock(
+            settings.warehouse.lock_file(f"recorder/{self._id}"),
+            purpose=f"expire run {self.run_id}",
+            wait_s=settings.backup.lock_wait_s,
+        ):
+            # A restore may have begun, or a point been pinned, since the plan was made.
+            again = plan_expire(settings, now_ms=self.now_ms).going
+            going = {id_: at_ms for id_, at_ms in plan.going.items() if id_ in again}
+            RecoveryPointTable(settings.warehouse).expire(self._id, going)
+            RecoveryPointTable(settings.warehouse).tidy()
+        self.log(f"{len(going):,} recovery points of {self._id} expired.")
+
+    def _drop_snapshots(self, snapshots: Sequence[Snapshot], lock: LockHandle) -> None:
+        SnapshotsTable(self.settings.warehouse).drop(snapshots)
+        by_store: dict[str, list[Snapshot]] = defaultdict(list)
+        for snapshot in snapshots:
+            by_store[snapshot.store].append(snapshot)
+        for store, of_it in by_store.items():
+            path = self.settings.warehouse.ktable(self._id, store)
+            table = fence(path, open_table(path, to_write=True), lock)
+            if table is None:
+                continue
+            gone = [{"window": snapshot.window.key} for snapshot in of_it]
+            commit(path, table, [], writer=lock, replaces=gone, provenance=self._provenance)
+            table = open_table(path, to_write=True)
+            if table is not None:
+                tidy_files(path, table, keep_files=self._is_read)
+
+    @property
+    def _is_read(self) -> bool:
+        return bool(RestoresTable(self.settings.warehouse).writing(self._id))
+
+    @property
+    def _provenance(self) -> dict[str, object]:
+        return {"run_id": self.run_id, "application_id": self._id, "expire": True}
+
+    def put_together(self) -> list[TopicResult]:
+        """Topic by topic, so that a run that is stopped has done a part of it.
+
+        Between all points that are there now, whatever was planned: what is listed is restorable.
+        """
+        planner = _planner(self.settings, self.now_ms)
+        bounds = planner.bounds()
+        done = [self._put_together(change, bounds) for change in planner.changes_of(bounds)]
+        with self._ledger.locked(
+            f"expire run {self.run_id}", self.settings.backup.lock_wait_s
+        ) as lock:
+            self._remove_leftovers(lock)
+            tidy_records(self._records, keep_files=self._is_read)
+        return done
+
+    def _put_together(self, change: TopicChange, bounds: Sequence[RecoveryPoint]) -> TopicResult:
+        with ExitStack() as stack:
+            with uncommitted(self._records) as folder:
+                files = self._write(change, folder)
+                contents = contents_of(self._records, files)
+                lock = stack.enter_context(
+                    self._ledger.locked(
+                        f"expire run {self.run_id}", self.settings.backup.lock_wait_s
+                    )
+                )
+                self._require_unchanged(change)
+            parts = [{"window": change.window.key, "topic": change.topic}]
+            version = commit(
+                self._records,
+                ensure_records(self._records),
+                files,
+                writer=lock,
+                replaces=parts,
+                provenance=self._provenance,
+            )
+            rows = [
+                _row(
+                    change,
+                    one,
+                    contents.get(SpanId(change.window.key, one.partition), SpanContent()),
+                    version,
+                    self.run_id,
+                )
+                for one in change.pieces
+            ]
+            stack.enter_context(
+                warehouse_lock(
+                    self.settings.warehouse.lock_file(f"recorder/{self._id}"),
+                    purpose=f"expire run {self.run_id}",
+                    wait_s=self.settings.backup.lock_wait_s,
+                )
+            )
+            self._require_as_before(change, rows, bounds)
+            self._ledger.put_together(rows, {change.topic: change.windows}, writer=lock)
+            commit(
+                self._records,
+                ensure_records(self._records),
+                [],
+                writer=lock,
+                replaces=[
+                    {"window": window.key, "topic": change.topic}
+                    for window in change.windows
+                    if window.key != change.window.key
+                ],
+                provenance=self._provenance,
+            )
+        result = TopicResult(
+            topic=change.topic,
+            what=change.what,
+            window=change.window.key,
+            windows=len(change.windows),
+            records_before=change.records,
+            records_after=sum(row.result.content.records for row in rows),
+            bytes_before=change.bytes,
+            bytes_after=sum(row.result.content.stored_bytes for row in rows),
+        )
+        self.log(
+            f"{result.topic}: {result.windows} windows ({result.window}) are one now,"
+            f" {bytes_text(result.bytes_before)} became {bytes_text(result.bytes_after)}."
+        )
+        return result
+
+    def _write(self, change: TopicChange, folder: StorePath) -> list[NewFile]:
+        if change.what is Change.DROP:
+            return []
+        from spark_resources.data_files import NewFolder
+        from spark_resources.span_tasks import run_here
+
+        backup = self.settings.backup
+        new = NewFolder(folder, backup.compression, backup.compression_level)
+        tasks = [
+            replace(task, keeps=change.keeps.get(task.partition))
+            for task in fold_tasks(self._records, change.pieces, new)
+        ]
+        done = run_here(tasks, self.check, at_a_time=backup.tasks or _AT_ONCE)
+        return [NewFile.told(folder, row) for one in done for row in one.rows]
+
+    def _require_unchanged(self, change: TopicChange) -> None:
+        """The rows are still those of which the files were made, and no restore reads them."""
+        keys = {window.key for window in change.windows}
+        now = {
+            (e.result.plan.window, e.result.partition, e.result.plan.topic_id): e
+            for e in self._ledger.entries(windows=keys, topics={change.topic})
+        }
+        same = all(
+            now.get((e.result.plan.window, e.result.partition, e.result.plan.topic_id)) == e
+            for one in change.pieces
+            for e in one.entries
+        )
+        if not same or self._is_read:
+            raise StoredDataError(
+                subject=f"The backup of {change.topic}",
+                problem="was changed by another run while its windows were put together, or a"
+                " restore has begun to read it",
+                remedy="Nothing was changed. Run expire again when that has ended.",
+            )
+
+    def _require_as_before(
+        self, change: TopicChange, rows: Sequence[LedgerEntry], bounds: Sequence[RecoveryPoint]
+    ) -> None:
+        """Every point restores as it did, and each of them is still there."""
+        contents = Contents.of(self.settings)
+        names = {topic.name for topic in self.settings.topics}
+        keys = {window.key for window in change.windows}
+        spans = [
+            span
+            for span in self._ledger.stored_spans(names)
+            if span.partition.topic != change.topic or span.window.key not in keys
+        ]
+        after = contents.with_spans([*spans, *self._ledger.as_spans(rows)])
+        for one, other in zip(contents.statuses(bounds), after.statuses(bounds), strict=True):
+            if one.covered and one.gives is not other.gives:
+                raise StoredDataError(
+                    subject=f"Recovery point {one.id}",
+                    problem=f"gives {one.gives} and would give {other.gives} once the windows"
+                    f" {change.window.key} of {change.topic} are put together: {other.reason}",
+                    remedy="Nothing was changed. Report this; until it is mended, keep.logs: whole"
+                    " or a pin keeps the windows as they are.",
+                )
+
+    def _remove_leftovers(self, lock: LockHandle) -> None:
+        """Files of windows that the ledger has put together, left by a run that was killed."""
+        gone = leftovers(self._ledger, self._records)
+        if gone:
+            commit(
+                self._records,
+                ensure_records(self._records),
+                [],
+                writer=lock,
+                replaces=[{"window": key, "topic": topic} for key, topic in sorted(gone)],
+                provenance=self._provenance,
+            )
+
+
+def leftovers(ledger: Ledger, records: StorePath) -> set[tuple[str, str]]:
+    """Windows (keys) and topics of files that no row of the ledger has any more.
+
+    Those that `expire` has put together, and what it wrote without getting to the ledger.
+    """
+    known = ledger.keys()
+    folded = [(key, topic) for key, topic in known if FOLDED in key]
+    found: set[tuple[str, str]] = set()
+    actions = file_actions(records).select(["window", "topic"]).group_by(["window", "topic"])
+    for row in actions.aggregate([]).to_pylist():
+        key, topic = row["window"], row["topic"]
+        window = key.partition(INCREMENT)[0]
+        if (key, topic) in known:
+            continue
+        if FOLDED in key or any(
+            topic == other and first <= window <= last
+            for other, first, last in (
+                (topic_of, *of_folded.split(FOLDED)) for of_folded, topic_of in folded
+            )
+        ):
+            found.add((key, topic))
+    return found

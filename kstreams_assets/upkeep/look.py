@@ -1,0 +1,464 @@
+"""A quick look at all that a warehouse holds of an application: lists and tables, no contents."""
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from kstreams_assets.checks import Severity
+from kstreams_assets.errors import KStreamsAssetsError
+from kstreams_assets.ktables.snapshots_table import SnapshotsTable
+from kstreams_assets.layout import NewerLayoutError
+from kstreams_assets.settings import ApplicationSettings
+from kstreams_assets.store import subfolders
+from kstreams_assets.upkeep.contents import MAKE_AGAIN, unsound_points
+from kstreams_assets.upkeep.expire import leftovers
+from kstreams_assets.warehouse.chain import Head
+from kstreams_assets.warehouse.ledger import (
+    INCREMENT,
+    Ledger,
+    StoredSpan,
+    chains_of,
+    ledger_version,
+)
+from kstreams_assets.warehouse.point import RecoveryPoint
+from kstreams_assets.warehouse.points import RecoveryPointTable
+from kstreams_assets.warehouse.records import file_actions
+from kstreams_assets.warehouse.table import table_version
+from kstreams_assets.warehouse.verifications import (
+    MOST_POINTS,
+    Damage,
+    DamageKind,
+    damaged_tables,
+)
+
+_NEWEST_POINTS: Final = 100
+"""Of so many the rows are read in a quick look; a full one reads them all."""
+_BATCH: Final = 16
+_SPAN: Final = ["window", "topic", "partition", "topic_id"]
+
+_FROM_COPY: Final = "Bring the table back from a second copy"
+_UNKNOWN: Final = (
+    f"{_FROM_COPY} (windows), or back the window up again (kstreams-assets backup --window"
+    " {window}) while Kafka has it."
+)
+
+
+def quick_damages(
+    settings: ApplicationSettings,
+    seen: Mapping[str, Head] | None,
+    *,
+    public_key: Path | None = None,
+) -> list[Damage]:
+    """What does not fit together, without a look into any data file.
+
+    `seen` are the newest versions of the control tables at an earlier look.
+
+    Raises:
+        NewerLayoutError: A newer release wrote something.
+    """
+    found = damaged_tables(settings.warehouse, seen, public_key=public_key)
+    known = {one.place.partition("/")[0] for one in found}
+    for part, needs, place in _PARTS:
+        try:
+            found += part(settings)
+        except NewerLayoutError:
+            raise
+        except KStreamsAssetsError as error:
+            # A part that needs a damaged table cannot be looked at: that was told already.
+            if known.isdisjoint((*needs, place)):
+                where = f"{place}/{settings.application_id}" if place == "records" else place
+                found.append(
+                    Damage(DamageKind.TABLE, where, error.problem.rstrip("."), error.remedy)
+                )
+                known.add(place)
+    return found
+
+
+def _files(settings: ApplicationSettings) -> Iterator[Damage]:
+    """Spans whose files are not those that the ledger notes."""
+    application_id = settings.application_id
+    for span in Ledger(settings.warehouse, application_id).damaged(look_s=math.inf):
+        yield Damage(
+            DamageKind.FILE,
+            f"records/{application_id}",
+            span.problem,
+            "",
+            window=span.window.partition(INCREMENT)[0],
+            topic=span.topic,
+            partition=span.partition,
+            topic_id=span.topic_id,
+            start=span.start,
+            end=span.end,
+        )
+
+
+def _rows(settings: ApplicationSettings) -> list[Damage]:
+    """Rows of the ledger that come twice or are gone, and spans that leave offsets out."""
+    ledger = Ledger(settings.warehouse, settings.application_id)
+    rows = ledger.all_span_rows([*_SPAN, "start", "end", "written", "delta_version"])
+    unknown = list(_unknown_files(settings, rows))
+    found = [*_doubles(rows), *unknown, *_behind(settings, rows)]
+    chains = chains_of(ledger.folded_spans(rows["topic"].unique().to_pylist(), holes_matter=()))
+    gone = {(one.topic, one.partition) for one in unknown}
+    for chain in chains.values():
+        for before, after in pairwise(s for s in chain.spans if s.start < s.end):
+            found += _edge(before, after, gone)
+    return found
+
+
+def _doubles(rows: pa.Table) -> Iterator[Damage]:
+    counted = rows.group_by(_SPAN).aggregate([("start", "count"), ("start", "min"), ("end", "max")])
+    for row in counted.filter(pc.field("start_count") > 1).to_pylist():
+        yield _of_row(
+            row,
+            f"the ledger has {row['start_count']} rows of it",
+            f"{_FROM_COPY} (windows), or back the window up again (kstreams-assets backup --window"
+            f" {row['window']}).",
+            start=row["start_min"],
+            end=row["end_max"],
+        )
+
+
+def _edge(before: StoredSpan, after: StoredSpan, gone: set[tuple[Any, Any]]) -> Iterator[Damage]:
+    """What is wrong between two spans that follow each other in the log."""
+    life = before.partition
+    adjacent = before.last_window.end_ms >= after.window.start_ms
+    place = {"topic": life.topic, "partition": life.partition, "topic_id": before.topic_id}
+    if after.start < before.end and before.window != after.window:  # else it comes twice
+        yield Damage(
+            DamageKind.LEDGER,
+            "windows",
+            f"the ledger has offsets {after.start} to {min(before.end, after.end) - 1} in windows"
+            f" {before.last_window.key} and {after.window.key}",
+            f"{_FROM_COPY} (windows), or back both windows up again (kstreams-assets backup"
+            " --window).",
+            window=after.window.key,
+            start=after.start,
+            end=min(before.end, after.end),
+            **place,
+        )
+    elif after.start > before.end and (after.continues or not after.begins_life):
+        told = (
+            f"no window has them, between {before.last_window.key}, which ends at {before.end}, and"
+            f" {after.window.key}, which begins at {after.start}"
+        )
+        is_row = adjacent or (life.topic, life.partition) in gone
+        yield Damage(
+            DamageKind.LEDGER,
+            "windows",
+            told if is_row else f"{told}: a window in between is not backed up",
+            f"{_FROM_COPY} (windows), or back the windows up again (kstreams-assets backup"
+            f" --window {after.window.key}) while Kafka has them."
+            if is_row
+            else "Back up what is due: kstreams-assets backup.",
+            window=after.window.key,
+            start=before.end,
+            end=after.start,
+            severity=Severity.ERROR if is_row else Severity.WARN,
+            **place,
+        )
+
+
+def _unknown_files(settings: ApplicationSettings, rows: pa.Table) -> Iterator[Damage]:
+    """Files of the records table that no row of the ledger has: a row was dropped.
+
+    A backup that is at work, or was stopped, has committed records and not yet its rows.
+    """
+    actions = file_actions(settings.warehouse.records(settings.application_id))
+    if actions.num_rows == 0:
+        return
+    spans = rows.select(["window", "topic", "partition"])
+    files = actions.select(["window", "topic", "partition", "first", "last"])
+    lacking = files.join(spans, ["window", "topic", "partition"], join_type="left anti")
+    if lacking.num_rows == 0:
+        return
+    left = leftovers(
+        Ledger(settings.warehouse, settings.application_id),
+        settings.warehouse.records(settings.application_id),
+    )
+    with_rows = {*zip(rows["window"].to_pylist(), rows["topic"].to_pylist(), strict=True)}
+    ends: dict[str, int] = {}
+    for topic, number, end in zip(
+        *(rows[name].to_pylist() for name in ("topic", "partition", "end")), strict=True
+    ):
+        key = f"{topic}-{number}"
+        ends[key] = max(ends.get(key, 0), end)
+    grouped = lacking.group_by(["window", "topic", "partition"]).aggregate(
+        [("first", "min"), ("last", "max"), ("first", "count")]
+    )
+    for row in grouped.to_pylist():
+        if (row["window"], row["topic"]) in left:
+            yield _of_row(
+                {**row, "topic_id": None},
+                f"the records table has {row['first_count']} file(s) of it that kstreams-assets"
+                " expire has replaced, or was about to when it was stopped",
+                "Nothing needs them; the next expire removes them.",
+                start=row["first_min"],
+                end=row["last_max"] + 1,
+                severity=Severity.WARN,
+            )
+            continue
+        window = row["window"].partition(INCREMENT)[0]
+        later = ends.get(f"{row['topic']}-{row['partition']}", 0) > row["last_max"]
+        certain = later or (row["window"], row["topic"]) in with_rows
+        what = f"the records table has {row['first_count']} file(s) of it that the ledger has not"
+        yield _of_row(
+            {**row, "window": window, "topic_id": None},
+            f"{what}: a row of the ledger is gone"
+            if certain
+            else f"{what}: a backup was stopped before it noted them, or rows of the ledger are"
+            " gone",
+            _UNKNOWN.format(window=window),
+            start=row["first_min"],
+            end=row["last_max"] + 1,
+            severity=Severity.ERROR if certain else Severity.WARN,
+        )
+
+
+def _behind(settings: ApplicationSettings, rows: pa.Table) -> Iterator[Damage]:
+    """The records table has lost commits that rows of the ledger tell of."""
+    version = table_version(settings.warehouse.records(settings.application_id))
+    noted = max((v for v in rows["delta_version"].to_pylist() if v is not None), default=-1)
+    if noted > version:
+        yield Damage(
+            DamageKind.TABLE,
+            f"records/{settings.application_id}",
+            f"a row of the ledger was written when it had version {noted}, now it has {version}:"
+            " its last commits are missing",
+            f"{_FROM_COPY}, or back the newest windows up again while Kafka has them.",
+        )
+
+
+def _of_row(
+    row: Mapping[str, Any],
+    problem: str,
+    remedy: str,
+    *,
+    start: int,
+    end: int,
+    severity: Severity = Severity.ERROR,
+) -> Damage:
+    return Damage(
+        DamageKind.LEDGER,
+        "windows",
+        problem,
+        remedy,
+        window=row["window"].partition(INCREMENT)[0],
+        topic=row["topic"],
+        partition=row["partition"],
+        topic_id=row["topic_id"],
+        start=start,
+        end=end,
+        severity=severity,
+    )
+
+
+def _points(settings: ApplicationSettings) -> list[Damage]:
+    """Rows of the newest points, their numbers, and tables that are older than they."""
+    warehouse, application_id = settings.warehouse, settings.application_id
+    # Before the tables they tell of, which only grow.
+    points = RecoveryPointTable(warehouse).versions(application_id)
+    found = unsound_points(settings, newest=_NEWEST_POINTS)
+    by_number: dict[int, list[str]] = defaultdict(list)
+    for point in points:
+        if point.sequence is not None:
+            by_number[point.sequence].append(point.id)
+    found += [
+        Damage(
+            DamageKind.POINT,
+            f"recovery_points/{ids[1]}",
+            f"{len(ids)} recovery points have the number {number}: {', '.join(sorted(ids))}",
+            f"{_FROM_COPY} (recovery_points).",
+            points=tuple(sorted(ids, reverse=True)[:MOST_POINTS]),
+            points_lost=len(ids),
+        )
+        for number, ids in by_number.items()
+        if len(ids) > 1
+    ]
+    for name, version, noted in (
+        (
+            "windows",
+            ledger_version(warehouse),
+            max(
+                ((p.ledger_version, p.id) for p in points if p.ledger_version is not None),
+                default=None,
+            ),
+        ),
+        (
+            "recovery_point_records",
+            table_version(warehouse.control("recovery_point_records")),
+            max(
+                ((p.saved_version, p.id) for p in points if p.saved_version is not None),
+                default=None,
+            ),
+        ),
+    ):
+        if noted is not None and noted[0] > version:
+            found.append(
+                Damage(
+                    DamageKind.TABLE,
+                    name,
+                    f"recovery point {noted[1]} was taken when it had version {noted[0]}, now it"
+                    f" has {version}: its last commits are missing",
+                    f"{_FROM_COPY}.",
+                )
+            )
+    if not points and ledger_version(warehouse) >= 0:
+        ledger = Ledger(warehouse, application_id)
+        if ledger.closing_point_ids():
+            found.append(
+                Damage(
+                    DamageKind.TABLE,
+                    "recovery_points",
+                    "the ledger names recovery points, and there is none",
+                    f"{_FROM_COPY}.",
+                )
+            )
+    return found
+
+
+def _snapshots(settings: ApplicationSettings) -> list[Damage]:
+    application_id = settings.application_id
+    table = SnapshotsTable(settings.warehouse)
+    snapshots = table.of(application_id)
+    problems = [(snapshot, problem) for snapshot, problem in table.damaged(application_id)]
+    problems += [
+        (snapshot, f"its row says {snapshot.rows:,} rows, its files were written with {written:,}")
+        for snapshot in snapshots
+        if snapshot.written
+        and (written := sum(file.records for file in snapshot.written)) != snapshot.rows
+    ]
+    found = [
+        Damage(
+            DamageKind.SNAPSHOT,
+            f"ktables/{application_id}/{snapshot.store}",
+            problem,
+            MAKE_AGAIN.format(window=snapshot.window.key),
+            window=snapshot.window.key,
+            topic=snapshot.topic,
+            store=snapshot.store,
+        )
+        for snapshot, problem in problems
+    ]
+    stores = {
+        path.name for path in subfolders(settings.warehouse.root / "ktables" / application_id)
+    }
+    if (
+        stores
+        and not snapshots
+        and table_version(settings.warehouse.control("ktable_snapshots")) < 0
+    ):
+        found.append(
+            Damage(
+                DamageKind.TABLE,
+                "ktable_snapshots",
+                f"it is gone, and there are tables of {len(stores)} store(s)",
+                f"{_FROM_COPY}, or make the snapshots again (kstreams-assets ktables make).",
+            )
+        )
+    return found
+
+
+_Part = Callable[[ApplicationSettings], Sequence[Damage] | Iterator[Damage]]
+_PARTS: Final[Sequence[tuple[_Part, Sequence[str], str]]] = (
+    (_files, ("windows", "increments"), "records"),
+    (_rows, ("windows", "increments"), "records"),
+    (_points, ("recovery_point_records", "windows", "increments"), "recovery_points"),
+    (_snapshots, (), "ktable_snapshots"),
+)
+"""What is looked at, the tables that it reads besides, and the one that it is about."""
+
+_ALL_POINTS: Final = frozenset({"recovery_points", "windows", "increments"})
+_NO_POINT: Final = frozenset({DamageKind.SNAPSHOT, DamageKind.OFFSET_MAP, DamageKind.POINT})
+
+
+def points_taken_away(settings: ApplicationSettings, damages: Sequence[Damage]) -> list[Damage]:
+    """The damages with the recovery points that need what is damaged, the newest first.
+
+    Without a damage that takes any away no point is read, and few are in memory at a time.
+    """
+    asked = [one for one in damages if one.kind not in _NO_POINT]
+    if not asked:
+        return list(damages)
+    table = RecoveryPointTable(settings.warehouse)
+    lost: dict[tuple[object, ...], list[str]] = {one.identity: [] for one in asked}
+    try:
+        ids = [instant.id for instant in reversed(table.instants(settings.application_id))]
+        for begin in range(0, len(ids), _BATCH):
+            batch = table.load(
+                settings.application_id, ids[begin : begin + _BATCH], damaged_too=True
+            )
+            for point in reversed(batch):
+                for one in asked:
+                    if _needs(point, one):
+                        lost[one.identity].append(point.id)
+    except KStreamsAssetsError:
+        return list(damages)  # the points themselves cannot be read
+    return [
+        replace(one, points=tuple(mine[:MOST_POINTS]), points_lost=len(mine))
+        if (mine := lost.get(one.identity))
+        else one
+        for one in damages
+    ]
+
+
+def _needs(point: RecoveryPoint, damage: Damage) -> bool:
+    if damage.topic is None or damage.partition is None:
+        if damage.kind is DamageKind.WAREHOUSE:
+            return False
+        table = damage.place.partition("/")[0]
+        if table == "recovery_point_records":
+            return any(cut.saved_from is not None for cut in point.partitions)
+        return table in _ALL_POINTS or table == "records"
+    start, end = damage.start or 0, damage.end or 0
+    for cut in point.partitions:
+        if (cut.topic, cut.partition) != (damage.topic, damage.partition):
+            continue
+        if damage.topic_id is not None and damage.topic_id != cut.topic_id:
+            continue
+        if damage.kind is DamageKind.SAVED_RECORDS:
+            return any(one.start < end and start < one.end for one in cut.saved)
+        return cut.log_start < end and start < cut.end
+    return False
+
+
+def with_remedies(settings: ApplicationSettings, damages: Sequence[Damage]) -> list[Damage]:
+    """The damages with what to do about spans: read again, a second copy, an older point."""
+    wanted = [one for one in damages if not one.remedy and one.window is not None]
+    if not wanted:
+        return list(damages)
+    try:
+        ids = [
+            instant.id
+            for instant in reversed(
+                RecoveryPointTable(settings.warehouse).instants(settings.application_id)
+            )
+        ]
+    except KStreamsAssetsError:
+        ids = []
+    taken = {point for one in damages for point in one.points}
+    most = max((one.points_lost for one in damages), default=0)
+    older = next((i for i in ids[most:] if i not in taken), None)
+    else_ = (
+        f"restore recovery point {older} or an older one, which need none of what is damaged"
+        if older
+        else "no recovery point is left that does not need it"
+    )
+    return [
+        replace(
+            one,
+            remedy="Read the window again while Kafka has it (kstreams-assets verify --repair, or"
+            f" kstreams-assets backup --window {one.window}), or take the file from a second copy;"
+            f" else {else_}.",
+        )
+        if not one.remedy and one.window is not None
+        else one
+        for one in damages
+    ]

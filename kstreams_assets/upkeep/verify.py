@@ -1,0 +1,363 @@
+"""Whether all that a warehouse holds of an application is as it was written: `verify`."""
+
+import json
+import logging
+import math
+import time
+import zlib
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from kstreams_assets.checks import Severity
+from kstreams_assets.errors import KStreamsAssetsError, WarehouseError
+from kstreams_assets.kafka.throttle import throttle as throttle_of
+from kstreams_assets.settings import ApplicationSettings
+from kstreams_assets.texts import bytes_text
+from kstreams_assets.upkeep.contents import (
+    noted_files,
+    unsound_maps,
+    unsound_points,
+    unsound_records,
+)
+from kstreams_assets.upkeep.look import points_taken_away, quick_damages, with_remedies
+from kstreams_assets.upkeep.reading import NotedFile, problems_of
+from kstreams_assets.warehouse.chain import Head
+from kstreams_assets.warehouse.table import is_warehouse, newest_commit, require_backup
+from kstreams_assets.warehouse.verifications import (
+    Damage,
+    DamageKind,
+    StoredVerification,
+    VerificationKind,
+    VerificationsTable,
+    damaged_tables,
+    heads_of,
+    heads_text,
+)
+from spark_resources.work import Spark
+
+_log = logging.getLogger(__name__)
+
+SETTLE_S: Final = 10.0
+"""A writer may be between two commits that belong together: looked at again for so long."""
+_FIRST_PAUSE_S: Final = 0.5
+_MOST: Final = 1_000
+"""So many damages are told by themselves."""
+_READ: Final = frozenset({DamageKind.FILE, DamageKind.SNAPSHOT})
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """How it came out. `files` and `bytes` are those whose content was read.
+
+    `damages` are those found now, and those of earlier verifications that were looked at again and
+    are still there. `unrecorded` says why it was not stored; empty when it was.
+    """
+
+    application_id: str
+    kind: VerificationKind
+    sample: float
+    began_at_ms: int
+    took_ms: int
+    files: int
+    bytes: int
+    damages: tuple[Damage, ...]
+    covered_since_ms: int | None = None
+    unrecorded: str = ""
+
+    @property
+    def errors(self) -> tuple[Damage, ...]:
+        """What keeps something from being restored."""
+        return tuple(one for one in self.damages if one.severity is Severity.ERROR)
+
+    @property
+    def sound(self) -> bool:
+        """Whether nothing was found that keeps something from being restored."""
+        return not self.errors
+
+
+def verify(
+    settings: ApplicationSettings,
+    *,
+    full: bool = False,
+    sample: float = 1.0,
+    bytes_per_s: int | None = None,
+    public_key: Path | None = None,
+    spark: Spark | None = None,
+    record: bool = True,
+    run_id: str = "",
+    settle_s: float | None = None,
+    log: Callable[[str], None] = _log.info,
+) -> Verification:
+    """Look at everything that the warehouse holds of an application; writes one row of a table.
+
+    Args:
+        settings: The application.
+        full: Read contents as well.
+        sample: Which share of the files of records and KTables a full one reads, in (0, 1]; those
+            that were not read for longest, so that 1/sample runs read all.
+        bytes_per_s: Read no faster than that.
+        public_key: Compare signatures of the control tables with this key (Ed25519, PEM).
+        spark: Read files as tasks of this session; None: in threads of this process.
+        record: Store what was found. A warehouse that cannot be written is not written either.
+        run_id: Is stored with it.
+        settle_s: What is found is looked at again for so long (seconds, 10 when left out): a backup
+            at work is between two commits for a moment.
+        log: Takes lines on the progress.
+
+    Raises:
+        WarehouseError: There is no warehouse or it cannot be read.
+        NewerLayoutError: A newer release wrote it.
+    """
+    pause = SETTLE_S if settle_s is None else settle_s
+    look = _Look(settings, full, sample, bytes_per_s, public_key, spark, pause, log)
+    made = look.made()
+    if not record:
+        return made
+    return _recorded(settings, made, look.heads_after(made.damages), look.turn, run_id)
+
+
+@dataclass(frozen=True, slots=True)
+class _Turn:
+    """Which part of the files a sampled verification reads."""
+
+    rounds: int = 1
+    number: int = 0
+
+    def takes(self, file: NotedFile) -> bool:
+        """Whether a file is in this part; it always is in the same."""
+        return zlib.crc32(str(file.path).encode()) % self.rounds == self.number
+
+
+def turn_of(before: Sequence[StoredVerification], sample: float) -> _Turn:
+    """The part that was not read for longest; `before` are earlier ones, newest first."""
+    rounds = max(1, math.ceil(1 / sample - 1e-9))
+    times = _read_at(before, rounds)
+    return _Turn(rounds, min(range(rounds), key=lambda number: times.get(number, -1)))
+
+
+def _read_at(before: Sequence[StoredVerification], rounds: int) -> dict[int, int]:
+    """By part, when it was read last (epoch milliseconds)."""
+    times: dict[int, int] = {}
+    for row in before:
+        if row.kind is VerificationKind.FULL and row.rounds in (1, rounds):
+            for number in range(rounds) if row.rounds == 1 else (row.round,):
+                times.setdefault(number, row.verified_at_ms)
+    return times
+
+
+def covered_since(before: Sequence[StoredVerification], turn: _Turn, now_ms: int) -> int | None:
+    """When the oldest of the last readings was, with one of `turn` now; None: not all were read."""
+    times = _read_at(before, turn.rounds) | {turn.number: now_ms}
+    return min(times.values()) if len(times) == turn.rounds else None
+
+
+class _Look:
+    """One verification while it is made."""
+
+    def __init__(
+        self,
+        settings: ApplicationSettings,
+        full: bool,
+        sample: float,
+        bytes_per_s: int | None,
+        public_key: Path | None,
+        spark: Spark | None,
+        settle_s: float,
+        log: Callable[[str], None],
+    ) -> None:
+        self._settings, self._full, self._sample = settings, full, sample if full else 0.0
+        self._public_key, self._spark = public_key, spark
+        self._settle_s, self._log = settle_s, log
+        self._throttle = throttle_of("verify", bytes_per_s, None, tasks=None)
+        self._require_there()
+        self._began = time.monotonic()
+        self._began_at_ms = time.time_ns() // 1_000_000
+        self._before = self._earlier()
+        self.turn = turn_of(self._before, sample) if full else _Turn()
+        newest = self._before[0] if self._before else None
+        self._seen = None if newest is None else newest.seen_heads
+        self._open = () if newest is None else newest.damages
+        # Before anything is looked at: what is committed meanwhile is newer than this.
+        self._heads = heads_of(settings.warehouse)
+        self._files = self._bytes = 0
+
+    def _require_there(self) -> None:
+        root = self._settings.warehouse.root
+        if not is_warehouse(root):
+            require_backup(self._settings.warehouse, self._settings.application_id)
+
+    def _earlier(self) -> list[StoredVerification]:
+        try:
+            return VerificationsTable(self._settings.warehouse).all(self._settings.application_id)
+        except KStreamsAssetsError as error:
+            self._log(f"Earlier verifications cannot be read: {error}")
+            return []
+
+    def heads_after(self, damages: Sequence[Damage]) -> dict[str, Head]:
+        """What the next look compares the tables with: of a damaged one what was seen before."""
+        damaged = {one.place.partition("/")[0] for one in damages if one.kind is DamageKind.TABLE}
+        seen = self._seen or {}
+        return {**self._heads, **{name: seen[name] for name in damaged & seen.keys()}}
+
+    def made(self) -> Verification:
+        """Look, and tell."""
+        found = self._settled(self._quick(), lambda _: self._quick())
+        told = {one.identity for one in found}
+        read = [one for one in self._first_read() if one.identity not in told]
+        found += self._settled(read, lambda seen: self._read(seen, everything=False))
+        settings = self._settings
+        first = {one.identity: one for one in reversed(found)}
+        told = [one for one in found if first[one.identity] is one][:_MOST]
+        told = with_remedies(settings, points_taken_away(settings, told))
+        more = len(first) - len(told)
+        if more > 0:
+            self._log(f"{more:,} more damages are not told one by one.")
+        now_ms = self._began_at_ms
+        covered = self._before[0].covered_since_ms if self._before else None
+        return Verification(
+            application_id=settings.application_id,
+            kind=VerificationKind.FULL if self._full else VerificationKind.QUICK,
+            sample=self._sample,
+            began_at_ms=now_ms,
+            took_ms=round(1000 * (time.monotonic() - self._began)),
+            files=self._files,
+            bytes=self._bytes,
+            damages=tuple(sorted(told, key=_order)),
+            covered_since_ms=covered_since(self._before, self.turn, now_ms)
+            if self._full
+            else covered,
+        )
+
+    def _quick(self) -> list[Damage]:
+        settings = self._settings
+        found = quick_damages(settings, self._seen, public_key=self._public_key)
+        _note(self._log, found, "Quick look")
+        return found
+
+    def _first_read(self) -> list[Damage]:
+        """What only whoever reads contents sees; in a quick look, of what was found so before."""
+        return self._read([one for one in self._open if one.by_reading], everything=self._full)
+
+    def _read(self, doubtful: Sequence[Damage], *, everything: bool) -> list[Damage]:
+        settings, kinds = self._settings, {one.kind for one in doubtful}
+        found: list[Damage] = []
+        if everything or DamageKind.TABLE in kinds:
+            found += damaged_tables(
+                settings.warehouse, read=True, public_key=self._public_key, throttle=self._pay
+            )
+        places = {one.place for one in doubtful if one.kind in _READ}
+        found += self._of_files(places, everything=everything)
+        for kind, look in (
+            (DamageKind.POINT, unsound_points),
+            (DamageKind.SAVED_RECORDS, unsound_records),
+            (DamageKind.OFFSET_MAP, unsound_maps),
+        ):
+            if everything or kind in kinds:
+                found += look(settings)
+        return found
+
+    @property
+    def _pay(self) -> Callable[[int], None] | None:
+        limit = self._throttle
+        return None if limit is None else lambda size: limit.wait(size, 0)
+
+    def _of_files(self, doubtful: Collection[str], *, everything: bool) -> list[Damage]:
+        if not everything and not doubtful:
+            return []
+        files = noted_files(self._settings)
+        wanted = [
+            file
+            for file in files
+            if (everything and self.turn.takes(file)) or file.damage.place in doubtful
+        ]
+        size = sum(file.size for file in wanted)
+        if everything:
+            self._log(f"{len(wanted):,} of {len(files):,} files are read, {bytes_text(size)}.")
+        began = time.monotonic()
+        bad = problems_of(wanted, throttle=self._throttle, spark=self._spark, log=self._log)
+        took_s = time.monotonic() - began
+        if everything:
+            self._files, self._bytes = len(wanted), size
+            if took_s > 0:
+                self._log(f"Read in {took_s:.1f} s, {bytes_text(round(size / took_s))}/s.")
+        return [replace(file.damage, problem=problem) for file, problem in bad]
+
+    def _settled(
+        self, found: list[Damage], look: Callable[[list[Damage]], list[Damage]]
+    ) -> list[Damage]:
+        """What is found at every look: a writer is between two commits for a moment only."""
+        deadline, pause = time.monotonic() + self._settle_s, min(_FIRST_PAUSE_S, self._settle_s)
+        while found and time.monotonic() < deadline and not self._is_quiet():
+            time.sleep(pause)
+            pause *= 2
+            again = {one.identity for one in look(found)}
+            found = [one for one in found if one.identity in again]
+        return found
+
+    def _is_quiet(self) -> bool:
+        """Whether nobody has committed for so long that nobody is between two commits."""
+        settings = self._settings
+        paths = [
+            settings.warehouse.records(settings.application_id),
+            *map(settings.warehouse.control, ("windows", "increments", "recovery_points")),
+        ]
+        newest = max((at for path in paths if (at := newest_commit(path))), default=0.0)
+        return time.time() - newest > 6 * self._settle_s
+
+
+def _order(damage: Damage) -> tuple[bool, str, str, int, int]:
+    return (
+        damage.severity is not Severity.ERROR,
+        damage.place,
+        damage.topic or "",
+        damage.partition or 0,
+        damage.start or 0,
+    )
+
+
+def _note(log: Callable[[str], None], found: Sequence[Damage], what: str) -> None:
+    if found:
+        log(f"{what}: {len(found):,} damages so far, the first of them: {found[0].finding}")
+
+
+def _recorded(
+    settings: ApplicationSettings,
+    made: Verification,
+    heads: Mapping[str, Head],
+    turn: _Turn,
+    run_id: str,
+) -> Verification:
+    row = StoredVerification(
+        application_id=made.application_id,
+        verified_at_ms=made.began_at_ms,
+        kind=made.kind,
+        sample=made.sample,
+        rounds=turn.rounds,
+        round=turn.number,
+        files=made.files,
+        bytes=made.bytes,
+        took_ms=made.took_ms,
+        covered_since_ms=made.covered_since_ms,
+        errors=len(made.errors),
+        findings=json.dumps([one.document() for one in made.damages]),
+        heads=heads_text(heads),
+        run_id=run_id,
+    )
+    try:
+        VerificationsTable(settings.warehouse).record(row)
+    except (KStreamsAssetsError, OSError) as error:
+        return replace(made, unrecorded=str(error))
+    return made
+
+
+def verify_all(
+    all_settings: Iterable[ApplicationSettings], look: Callable[[ApplicationSettings], Verification]
+) -> Iterator[tuple[ApplicationSettings, Verification | WarehouseError]]:
+    """Each application's verification, or why it could not be made."""
+    for settings in all_settings:
+        try:
+            yield settings, look(settings)
+        except WarehouseError as error:
+            yield settings, error

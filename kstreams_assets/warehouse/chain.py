@@ -1,0 +1,663 @@
+"""What ties a control table together: digests in the names of its files, and a chain of commits.
+
+The name of each file of a table ends with the SHA-256 of its bytes. Each commit notes the digest of
+all names that belong to the table then (`root`), and the digest of the log's entry before it
+(`previous`); with a private key it is signed. So whoever has the newest entry knows each byte.
+"""
+
+import base64
+import binascii
+import hashlib
+import json
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote, unquote
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
+
+from kstreams_assets.copy_mark import copied_from
+from kstreams_assets.errors import ConfigurationError, StoredDataError
+from kstreams_assets.layout import file_problem
+from kstreams_assets.store import ObjectPath, StorePath, below, file_digest, readable
+from kstreams_assets.store import storage_options as options_of
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import (
+        Ed25519PrivateKey,
+        Ed25519PublicKey,
+    )
+
+METADATA: Final = "kstreams_assets"
+"""What a commit's link is called in Delta's log."""
+SIGNING_KEY: Final = "KSTREAMS_ASSETS_SIGNING_KEY"
+"""The environment's variable with the path of a private key (Ed25519, PEM)."""
+
+_LOG: Final = "_delta_log"
+_ENTRY: Final = re.compile(r"(\d{20})\.json")
+_CHECKPOINT: Final = re.compile(r"(\d{20})\.checkpoint\.parquet")
+_DIGEST: Final = re.compile(r"-([0-9a-f]{64})\.parquet$")
+_THREADS: Final = 4
+_LOOKS: Final = 3
+_BROUGHT_BACK: Final = (
+    "Something else than kstreams-assets changed or damaged it. Bring the table back from a copy of"
+    " the warehouse; do not delete what is there."
+)
+_FOREIGN: Final = (
+    "Nothing but kstreams-assets may write this table. Bring it back from a copy of the warehouse"
+    " as it was before that entry."
+)
+_UNSIGNED: Final = (
+    f"Find out who committed it. Every process that writes the warehouse needs the key"
+    f" ({SIGNING_KEY}); verify with the public key that belongs to it."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """What a commit says of the table: `previous` and `root` are SHA-256 in hex, `signature` is
+    base64. `previous` is empty where there was no entry before."""
+
+    previous: str
+    root: str
+    signature: str | None
+
+    def signed(self, name: str, version: int) -> bytes:
+        """The bytes that are signed."""
+        return f"{name}\n{version}\n{self.previous}\n{self.root}".encode()
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """The newest entry of a table's log: its version, and the SHA-256 of its bytes in hex."""
+
+    version: int
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class TableProblem:
+    """What is wrong with a file of a control table; `file` is relative to the table."""
+
+    table: str
+    file: str
+    problem: str
+    remedy: str
+
+
+def root_of(paths: Iterable[str]) -> str:
+    """SHA-256 of the paths of a table's files, relative to the table, in hex."""
+    return hashlib.sha256("\n".join(sorted(paths)).encode()).hexdigest()
+
+
+def file_name(content: bytes | memoryview, unique: str) -> str:
+    """The name of a new file; `unique` tells two of the same bytes apart."""
+    return f"part-{unique}-{hashlib.sha256(content).hexdigest()}.parquet"
+
+
+def partition_folder(application_id: str) -> str:
+    """The folder of an application's files, as Hive calls it."""
+    return f"application_id={quote(application_id, safe='')}"
+
+
+def digest_in(path: str) -> str | None:
+    """The digest that a file's name holds; None for files of earlier releases."""
+    found = _DIGEST.search(path)
+    return None if found is None else found[1]
+
+
+def active_paths(table: DeltaTable) -> list[str]:
+    """The paths of a table's files, relative to the table."""
+    return [unquote(path) for path in _actions(table)["path"].to_pylist()]
+
+
+def link_after(path: StorePath, name: str, version: int, files: Iterable[str]) -> Mapping[str, Any]:
+    """What the commit after a version carries as metadata; `files` belong to the table then.
+
+    Raises:
+        ConfigurationError: The signing key cannot be used.
+        OSError: The entry of the version cannot be read.
+    """
+    previous = ""
+    if version >= 0:
+        try:
+            previous = hashlib.sha256(_entry_path(path, version).read_bytes()).hexdigest()
+        except FileNotFoundError:
+            previous = ""  # An earlier release has dropped it.
+    link = Link(previous, root_of(files), None)
+    told = {"previous": link.previous, "root": link.root}
+    key_file = os.environ.get(SIGNING_KEY)
+    if key_file:
+        signature = private_key(Path(key_file)).sign(link.signed(name, version + 1))
+        told["signature"] = base64.b64encode(signature).decode()
+    return {METADATA: json.dumps(told, separators=(",", ":"))}
+
+
+def private_key(file: Path) -> "Ed25519PrivateKey":
+    """The key that commits are signed with.
+
+    Raises:
+        ConfigurationError: It cannot be read, or is of another kind.
+    """
+    try:
+        return _private_key(file, file.stat().st_mtime_ns)
+    except (OSError, ValueError, TypeError) as error:
+        raise ConfigurationError(
+            f"The signing key {file} ({SIGNING_KEY}) cannot be used: {_first_line(error)}.",
+            remedy="Give the path of an Ed25519 key in PEM without a password: openssl genpkey"
+            " -algorithm ed25519 -out KEY.pem.",
+        ) from None
+
+
+@lru_cache(maxsize=4)
+def _private_key(file: Path, _changed_ns: int) -> "Ed25519PrivateKey":
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+    key = load_pem_private_key(file.read_bytes(), None)
+    if not isinstance(key, Ed25519PrivateKey):
+        raise TypeError("it is no Ed25519 key")
+    return key
+
+
+def public_key_at(file: Path) -> "Ed25519PublicKey":
+    """The key that signatures are verified with.
+
+    Raises:
+        ConfigurationError: It cannot be read, or is of another kind.
+    """
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+    from cryptography.hazmat.primitives.serialization import load_pem_public_key
+
+    try:
+        key = load_pem_public_key(file.read_bytes())
+        if not isinstance(key, Ed25519PublicKey):
+            raise TypeError("it is no Ed25519 key")
+    except (OSError, ValueError, TypeError) as error:
+        raise ConfigurationError(
+            f"The public key {file} cannot be used: {_first_line(error)}.",
+            remedy="Give the path of an Ed25519 public key in PEM: openssl pkey -in KEY.pem -pubout"
+            " -out PUBLIC.pem.",
+        ) from None
+    return key
+
+
+def require_linked(path: StorePath, name: str, table: DeltaTable) -> None:
+    """Refuse a table whose files are not those that its newest commit noted.
+
+    Raises:
+        StoredDataError: They are not, or something else has committed to it.
+        FileNotFoundError: An entry of the log is not there (any more).
+    """
+    version = table.version()
+    while True:
+        entry = _entry(version, _entry_path(path, version).read_bytes())
+        if entry.problem:
+            raise stored_data_error(name, f"{_entry_name(version)} {entry.problem}")
+        if entry.link is not None:
+            break
+        if entry.changes_files:
+            problem = f"{_entry_name(version)} was written by something else than kstreams-assets"
+            raise stored_data_error(name, problem, _FOREIGN)
+        version -= 1
+    actions = _actions(table)
+    paths = [unquote(path) for path in actions["path"].to_pylist()]
+    if root_of(paths) != entry.link.root:
+        raise stored_data_error(
+            name, f"its log does not give the files that {_entry_name(version)} was committed with"
+        )
+    strange = _in_wrong_folder(paths, actions)
+    if strange is not None:
+        raise stored_data_error(name, f"its log has {strange} for another application")
+
+
+def stored_data_error(name: str, problem: str, remedy: str = _BROUGHT_BACK) -> StoredDataError:
+    """The error of a control table."""
+    return StoredDataError(subject=f"The table {name}", problem=problem, remedy=remedy)
+
+
+def _in_wrong_folder(paths: Sequence[str], actions: pa.Table) -> str | None:
+    """A file that the log gives to another application than its path says."""
+    applications = actions["partition.application_id"].to_pylist()
+    for path, application_id in zip(paths, applications, strict=True):
+        folder = path.partition("/")[0].removeprefix("application_id=")
+        if unquote(folder) != application_id:
+            return path
+    return None
+
+
+_STRANGE: Final = "is not the file that was written: its SHA-256 is not the one in its name"
+
+
+class Verified:
+    """Files of a disk that this process has found to be what their names say."""
+
+    def __init__(self) -> None:
+        self._known: dict[Path, tuple[int, ...]] = {}
+
+    def require(self, table: Path, name: str, files: Sequence[str]) -> None:
+        """Read what has changed or is new; `files` are relative to the table.
+
+        Raises:
+            StoredDataError: A file is not the one that was written.
+            OSError: One cannot be read.
+        """
+        todo: list[tuple[str, Path, tuple[int, ...]]] = []
+        for file in files:
+            if digest_in(file) is None:
+                continue
+            path = table / file
+            stat = path.stat()
+            state = (stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino)
+            if self._known.get(path) != state:
+                todo.append((file, path, state))
+        if not todo:
+            return
+        if len(todo) == 1:
+            digests = [file_digest(todo[0][1])]
+        else:
+            with ThreadPoolExecutor(min(_THREADS, len(todo))) as pool:
+                digests = list(pool.map(file_digest, [path for _, path, _ in todo]))
+        for (file, path, state), digest in zip(todo, digests, strict=True):
+            if digest != digest_in(file):
+                raise stored_data_error(name, f"{file} {_STRANGE}")
+            if len(self._known) >= _MOST_KNOWN:
+                self._known.clear()
+            self._known[path] = state
+
+
+_MOST_KNOWN: Final = 50_000
+
+
+def require_content(name: str, file: str, content: bytes) -> None:
+    """Refuse the bytes of a file that are not those that its name tells of.
+
+    Raises:
+        StoredDataError: They are not.
+    """
+    digest = digest_in(file)
+    if digest is not None and hashlib.sha256(content).hexdigest() != digest:
+        raise stored_data_error(name, f"{file} {_STRANGE}")
+
+
+def expired_entries(names: Iterable[str], before: int) -> list[str]:
+    """Entries and checkpoints of a log that lie before a version, oldest first.
+
+    In this order they are deleted, so that there is never a gap behind what is left.
+    """
+    found = [(_version_of(name), name.endswith(".parquet"), name) for name in names]
+    known = [(v, is_checkpoint, name) for v, is_checkpoint, name in found if v is not None]
+    return [name for version, _, name in sorted(known) if version < before]
+
+
+def _version_of(name: str) -> int | None:
+    found = _ENTRY.fullmatch(name) or _CHECKPOINT.fullmatch(name)
+    return None if found is None else int(found[1])
+
+
+def head(path: StorePath) -> Head | None:
+    """The newest entry of a table's log; None while nobody has written the table.
+
+    Raises:
+        OSError: The log cannot be read.
+    """
+    versions = _versions(_names(path), _ENTRY)
+    if not versions:
+        return None
+    content = _entry_path(path, versions[-1]).read_bytes()
+    return Head(versions[-1], hashlib.sha256(content).hexdigest())
+
+
+def shortened(path: StorePath, name: str, seen: Head) -> TableProblem | None:
+    """What says that commits which were there before are gone from a table.
+
+    `seen` is what `head` gave earlier.
+
+    Raises:
+        OSError: The log cannot be read.
+    """
+    versions = _versions(_names(path), _ENTRY)
+    file = _entry_name(seen.version)
+    if not versions or versions[-1] < seen.version:
+        last = f"ends at version {versions[-1]}" if versions else "is gone"
+        problem = f"its log {last}, and had version {seen.version} before"
+        return TableProblem(name, file, problem, _BROUGHT_BACK)
+    digest = None
+    if seen.version in versions:
+        digest = hashlib.sha256(_entry_path(path, seen.version).read_bytes()).hexdigest()
+    elif seen.version + 1 in versions:
+        content = _entry_path(path, seen.version + 1).read_bytes()
+        link = _entry(seen.version + 1, content).link
+        digest = None if link is None else link.previous
+    if digest in (None, seen.digest):
+        return None
+    return TableProblem(name, file, "is another entry than the one that was there", _BROUGHT_BACK)
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """An entry of the log; `problem` says why it cannot be read."""
+
+    version: int
+    digest: str
+    link: Link | None = None
+    changes_files: bool = False
+    problem: str = ""
+
+
+def _entry(version: int, content: bytes) -> _Entry:
+    digest = hashlib.sha256(content).hexdigest()
+    try:
+        actions = [json.loads(line) for line in content.decode().split("\n") if line.strip()]
+        told = [action["commitInfo"].get(METADATA) for action in actions if "commitInfo" in action]
+        link = next((_link(text) for text in told if text is not None), None)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        problem = f"cannot be read ({_first_line(error)})"
+        return _Entry(version, digest, problem=problem)
+    if not actions:
+        return _Entry(version, digest, problem="is empty")
+    changes_files = any("add" in action or "remove" in action for action in actions)
+    return _Entry(version, digest, link, changes_files)
+
+
+def _link(text: str) -> Link:
+    told = json.loads(text)
+    return Link(str(told["previous"]), str(told["root"]), told.get("signature"))
+
+
+def table_problems(
+    path: StorePath,
+    name: str,
+    *,
+    read: bool = False,
+    public_key: Path | None = None,
+    throttle: Callable[[int], None] | None = None,
+) -> list[TableProblem]:
+    """What is wrong with a control table, by file; nothing where nobody has written it.
+
+    Log, checkpoints, existence and sizes of files; with `read` every byte of them, before which
+    `throttle` is told how many it will be. Entries have to be signed if a public key is given.
+    Others may write the table meanwhile.
+
+    Raises:
+        ConfigurationError: The public key cannot be used.
+        OSError: The folder or the store cannot be read at all.
+    """
+    key = None if public_key is None else public_key_at(public_key)
+    # While others commit and tidy, a look at the files may be of several moments: what is wrong
+    # stays wrong.
+    found, state = _Look(path, name, key).problems(), _names(path)
+    for _ in range(_LOOKS - 1):
+        if not found:
+            break
+        before, state = state, _names(path)
+        again = set(_Look(path, name, key).problems())
+        found = [problem for problem in found if problem in again]
+        if before == state == _names(path):
+            break
+    if read and _versions(state, _ENTRY) and not any(p.file == _LOG for p in found):
+        known = {problem.file for problem in found}
+        found += [p for p in _read_problems(path, name, throttle) if p.file not in known]
+    return found
+
+
+class _Look:
+    """One look at a table."""
+
+    def __init__(self, path: StorePath, name: str, key: "Ed25519PublicKey | None") -> None:
+        self._path, self._name, self._key = path, name, key
+        self._found: list[TableProblem] = []
+
+    def problems(self) -> list[TableProblem]:
+        names = _names(self._path)
+        versions = _versions(names, _ENTRY)
+        checkpoints = _versions(names, _CHECKPOINT)
+        if not versions:
+            if checkpoints or any(self._path.rglob("*.parquet")):
+                self._add(_LOG, "has no entry, although the table has files")
+            return self._found
+        if copied_from(self._path) is not None:
+            # What expired between two runs of a copy was never copied, and what was stays.
+            versions = _without_gap(versions)
+        entries = self._entries(versions)
+        self._gaps(versions, checkpoints)
+        self._links(entries)
+        if self._key is not None:
+            self._signatures(entries, self._key)
+        self._checkpoints(checkpoints, entries, names)
+        self._files(versions[-1], entries)
+        return self._found
+
+    def _add(self, file: str, problem: str, remedy: str = _BROUGHT_BACK) -> None:
+        self._found.append(TableProblem(self._name, file, problem, remedy))
+
+    def _entries(self, versions: Sequence[int]) -> dict[int, _Entry]:
+        def entry(version: int) -> _Entry:
+            try:
+                return _entry(version, _entry_path(self._path, version).read_bytes())
+            except OSError as error:
+                return _Entry(version, "", problem=f"cannot be read ({error.strerror})")
+
+        with ThreadPoolExecutor(_THREADS) as pool:
+            entries = {entry.version: entry for entry in pool.map(entry, versions)}
+        for found in entries.values():
+            if found.problem:
+                self._add(_entry_name(found.version), found.problem)
+        return entries
+
+    def _gaps(self, versions: Sequence[int], checkpoints: Sequence[int]) -> None:
+        for version in sorted(set(range(versions[0], versions[-1])) - set(versions)):
+            self._add(_entry_name(version), "is missing")
+        if versions[0] > 0 and not any(c >= versions[0] - 1 for c in checkpoints):
+            self._add(_entry_name(versions[0] - 1), "is missing, and there is no checkpoint for it")
+        if checkpoints and checkpoints[-1] > versions[-1]:
+            self._add(_entry_name(checkpoints[-1]), "is missing, its checkpoint is there")
+
+    def _links(self, entries: Mapping[int, _Entry]) -> None:
+        linked = False
+        for version, entry in sorted(entries.items()):
+            if entry.link is None:
+                if linked and entry.changes_files:
+                    problem = "was written by something else than kstreams-assets"
+                    self._add(_entry_name(version), problem, _FOREIGN)
+                continue
+            linked = True
+            before = entries.get(version - 1)
+            if before is not None and before.digest and before.digest != entry.link.previous:
+                problem = "is not the entry that was committed: the next one has another SHA-256"
+                self._add(_entry_name(version - 1), problem)
+
+    def _signatures(self, entries: Mapping[int, _Entry], key: "Ed25519PublicKey") -> None:
+        from cryptography.exceptions import InvalidSignature
+
+        for version, entry in sorted(entries.items()):
+            if entry.link is None:
+                continue
+            if entry.link.signature is None:
+                self._add(_entry_name(version), "is not signed", _UNSIGNED)
+                continue
+            try:
+                signature = base64.b64decode(entry.link.signature, validate=True)
+                key.verify(signature, entry.link.signed(self._name, version))
+            except (InvalidSignature, binascii.Error):
+                self._add(_entry_name(version), "has a signature of another key", _UNSIGNED)
+
+    def _checkpoints(
+        self, checkpoints: Sequence[int], entries: Mapping[int, _Entry], names: Iterable[str]
+    ) -> None:
+        for version in checkpoints:
+            file = f"{_LOG}/{version:020d}.checkpoint.parquet"
+            try:
+                paths = _checkpoint_paths(self._path / file)
+            except FileNotFoundError:
+                continue  # It expired a moment ago.
+            except (OSError, pa.ArrowException) as error:
+                self._add(file, f"cannot be read ({_first_line(error)})")
+                continue
+            entry = _linked(entries, version)
+            if entry is not None and root_of(paths) != entry.root:
+                self._add(file, f"does not give the files that version {version} has")
+        if "_last_checkpoint" in names:
+            file = f"{_LOG}/_last_checkpoint"
+            try:
+                version = json.loads((self._path / file).read_bytes())["version"]
+            except (OSError, ValueError, KeyError, TypeError) as error:
+                self._add(file, f"cannot be read ({_first_line(error)})")
+                return
+            if version not in checkpoints:
+                self._add(file, f"tells of a checkpoint of version {version}, which is missing")
+
+    def _files(self, newest: int, entries: Mapping[int, _Entry]) -> None:
+        try:
+            table = _opened(self._path)
+            actions = _actions(table)
+        except (DeltaError, OSError, pa.ArrowException) as error:
+            if not self._found:
+                self._add(_LOG, f"cannot be read ({_first_line(error)})")
+            return
+        paths = [unquote(path) for path in actions["path"].to_pylist()]
+        version = table.version()
+        if version < newest:
+            self._add(_entry_name(newest), f"is not reached: the log is read up to {version}")
+        link = _linked(entries, version)
+        if link is not None and root_of(paths) != link.root:
+            problem = f"does not give the files that version {version} was committed with"
+            self._add(_LOG, problem)
+        strange = _in_wrong_folder(paths, actions)
+        if strange is not None:
+            self._add(strange, "is in the log for another application")
+        sizes = actions["size_bytes"].to_pylist()
+        for path, problem in _size_problems(self._path, paths, sizes):
+            self._add(path, problem)
+
+
+def _without_gap(versions: Sequence[int]) -> list[int]:
+    """The last of these versions, as far back as none is missing."""
+    missing = set(range(versions[0], versions[-1])) - set(versions)
+    return [version for version in versions if version > max(missing, default=-1)]
+
+
+def _linked(entries: Mapping[int, _Entry], version: int) -> Link | None:
+    """The link that tells of the files at a version, as far as it is known."""
+    while (entry := entries.get(version)) is not None and not entry.problem:
+        if entry.link is not None:
+            return entry.link
+        if entry.changes_files:
+            return None
+        version -= 1
+    return None
+
+
+def _size_problems(
+    path: StorePath, files: Sequence[str], sizes: Sequence[int]
+) -> Iterable[tuple[str, str]]:
+    if not isinstance(path, ObjectPath):
+        for file, size in zip(files, sizes, strict=True):
+            problem = file_problem(path / file, size)
+            if problem:
+                yield file, problem.removeprefix(f"file {Path(file).name} ")
+        return
+    there = {str(one.relative_to(path)): stat.st_size for one, stat in path.below()}
+    for file, size in zip(files, sizes, strict=True):
+        if file not in there:
+            yield file, "is missing"
+        elif there[file] != size:
+            yield file, f"has {there[file]:,} bytes, {size:,} were written"
+
+
+def _read_problems(
+    path: StorePath, name: str, throttle: Callable[[int], None] | None
+) -> list[TableProblem]:
+    try:
+        actions = _actions(_opened(path))
+    except (DeltaError, OSError, pa.ArrowException) as error:
+        return [TableProblem(name, _LOG, f"cannot be read ({_first_line(error)})", _BROUGHT_BACK)]
+
+    def look(action: Mapping[str, Any]) -> TableProblem | None:
+        file = unquote(action["path"])
+        try:
+            if throttle is not None:
+                throttle(action["size_bytes"])
+            digest = digest_in(file)
+            problem = None
+            if digest is not None and file_digest(path / file) != digest:
+                problem = _STRANGE
+            problem = problem or _statistics_problem(path / file, action)
+        except (OSError, pa.ArrowException) as error:
+            problem = f"cannot be read ({_first_line(error)})"
+        return None if problem is None else TableProblem(name, file, problem, _BROUGHT_BACK)
+
+    with ThreadPoolExecutor(_THREADS) as pool:
+        found = [problem for problem in pool.map(look, actions.to_pylist()) if problem]
+    if not found:
+        return []
+    # What others have put together while we read may be gone from the table and the folder.
+    still = set(active_paths(_opened(path)))
+    return [problem for problem in found if problem.file in still]
+
+
+def _statistics_problem(file: StorePath, action: Mapping[str, Any]) -> str | None:
+    """What the log says of a file, by which readers pass over files, has to be true."""
+    metadata = pq.ParquetFile(readable(file)).metadata
+    rows = action["num_records"]
+    if rows is not None and rows != metadata.num_rows:
+        return f"has {metadata.num_rows:,} rows, the log says {rows:,}"
+    for group in range(metadata.num_row_groups):
+        columns = metadata.row_group(group)
+        for number in range(columns.num_columns):
+            column = columns.column(number)
+            low = action.get(f"min.{column.path_in_schema}")
+            high = action.get(f"max.{column.path_in_schema}")
+            told = column.statistics
+            if low is None or high is None or told is None or not told.has_min_max:
+                continue
+            if told.min < low or told.max > high:
+                return f"has values of {column.path_in_schema} that its entry in the log excludes"
+    return None
+
+
+def _opened(path: StorePath) -> DeltaTable:
+    return DeltaTable(str(path), storage_options=options_of(path))
+
+
+def _actions(table: DeltaTable) -> pa.Table:
+    return pa.table(table.get_add_actions(flatten=True))
+
+
+def _checkpoint_paths(file: StorePath) -> list[str]:
+    table = pq.ParquetFile(readable(file)).read(columns=["add.path"])
+    return [unquote(add["path"]) for add in table["add"].to_pylist() if add and add["path"]]
+
+
+def _entry_name(version: int) -> str:
+    return f"{_LOG}/{version:020d}.json"
+
+
+def _entry_path(path: StorePath, version: int) -> StorePath:
+    return path / _LOG / f"{version:020d}.json"
+
+
+def _names(path: StorePath) -> frozenset[str]:
+    try:
+        return frozenset(below(path / _LOG))
+    except FileNotFoundError:
+        return frozenset()
+
+
+def _versions(names: Iterable[str], kind: re.Pattern[str]) -> list[int]:
+    return sorted(int(found[1]) for name in names if (found := kind.fullmatch(name)))
+
+
+def _first_line(error: Exception) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return lines[0].rstrip(".: ")

@@ -1,0 +1,382 @@
+"""An application that never ran: its windows and points made by hand, backed up as real ones are.
+
+Keys come and go, transactions overlap recovery points, records wait in a repartition topic. What a
+restore of a point has to give is known, so that nothing that happens to the backups later can
+change it unnoticed.
+"""
+
+import random
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from kstreams_assets.app.model import AppTopic, Store, StreamsApplication, TopicRole, TopicRoles
+from kstreams_assets.app.store_format import StoreFormat
+from kstreams_assets.backup.result import TopicBackup
+from kstreams_assets.kafka.connection import KafkaConnection
+from kstreams_assets.layout import Warehouse
+from kstreams_assets.lease import warehouse_lock
+from kstreams_assets.offsets import OffsetRange, RangeSet, TopicPartitionId
+from kstreams_assets.settings import ApplicationSettings, KeepSettings, WindowSchedule
+from kstreams_assets.store import readable
+from kstreams_assets.warehouse.calendar import WindowCalendar
+from kstreams_assets.warehouse.committer import NewFile, commit, uncommitted
+from kstreams_assets.warehouse.contents import Contents
+from kstreams_assets.warehouse.ledger import Ledger, TopicFactsTable
+from kstreams_assets.warehouse.point import (
+    GroupOffset,
+    Guarantee,
+    Method,
+    PartitionCut,
+    RecoveryPoint,
+    WantedPartition,
+    new_point_id,
+)
+from kstreams_assets.warehouse.points import RecoveryPointTable
+from kstreams_assets.warehouse.records import SpanId, contents_of, ensure_records
+from kstreams_assets.warehouse.spans import (
+    Gap,
+    GapCause,
+    SpanContent,
+    SpanPlan,
+    SpanResult,
+    TopicFacts,
+    Window,
+)
+from kstreams_assets.warehouse.table import make_warehouse
+from spark_resources.data_files import FILE, NewFolder, SpanEdges, SpanFiles
+
+APPLICATION_ID: Final = "shop"
+INPUT, FLIGHT, STATE, OUTPUT = (
+    "orders",
+    "shop-by-customer-repartition",
+    "shop-totals-changelog",
+    "sums",
+)
+ROLES: Final[Mapping[str, TopicRole]] = {
+    INPUT: TopicRole.INPUT,
+    FLIGHT: TopicRole.REPARTITION,
+    STATE: TopicRole.CHANGELOG,
+    OUTPUT: TopicRole.OUTPUT,
+}
+PARTITIONS: Final = 2
+KEYS: Final = 25
+_TOPIC_IDS: Final = {name: f"{name}-id" for name in ROLES}
+_COMPACT: Final = (("cleanup.policy", "compact"),)
+
+State = dict[bytes, bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A committed record."""
+
+    offset: int
+    key: bytes
+    value: bytes | None
+    timestamp_ms: int
+
+
+@dataclass(slots=True)
+class SimulatedApp:
+    """The application, its logs as Kafka would have them, and its backups.
+
+    `logs` are the committed records of each partition, `committed` the group's offsets.
+    """
+
+    settings: ApplicationSettings
+    chance: random.Random
+    logs: dict[TopicPartitionId, list[Row]] = field(default_factory=dict)
+    ends: dict[TopicPartitionId, int] = field(default_factory=dict)
+    backed_up: dict[TopicPartitionId, int] = field(default_factory=dict)
+    committed: dict[TopicPartitionId, int] = field(default_factory=dict)
+    points: list[RecoveryPoint] = field(default_factory=list)
+    per_window: int = 30
+
+    @classmethod
+    def at(
+        cls, warehouse: Warehouse, *, seed: int, windows: int, keep: KeepSettings
+    ) -> "SimulatedApp":
+        """One whose next `windows` windows are closed already."""
+        topics = tuple(AppTopic(name, TopicRoles({role})) for name, role in ROLES.items())
+        start = datetime.now(UTC).replace(minute=0, second=0, microsecond=0) - timedelta(
+            hours=windows
+        )
+        settings = ApplicationSettings(
+            application=StreamsApplication(
+                APPLICATION_ID, topics, stores=(Store("totals", STATE),)
+            ),
+            topics=topics,
+            connection=KafkaConnection(bootstrap_servers="127.0.0.1:1"),
+            warehouse=warehouse,
+            windows=WindowSchedule.every("hour", start=f"{start:%Y-%m-%d-%H:%M}"),
+            store_formats={"totals": StoreFormat()},
+            keep=keep,
+        )
+        made = cls(settings, random.Random(seed))
+        for name in ROLES:
+            for number in range(PARTITIONS):
+                id_ = TopicPartitionId(name, number)
+                made.logs[id_], made.ends[id_], made.backed_up[id_] = [], 0, 0
+                if ROLES[name] in (TopicRole.INPUT, TopicRole.REPARTITION):
+                    made.committed[id_] = 0
+        make_warehouse(warehouse.root)
+        return made
+
+    @property
+    def windows(self) -> list[Window]:
+        """Those that are closed."""
+        calendar = WindowCalendar(self.settings.windows)
+        return calendar.closed_since(calendar.first_ms)
+
+    @property
+    def ledger(self) -> Ledger:
+        """Of the application."""
+        return Ledger(self.settings.warehouse, APPLICATION_ID)
+
+    def run(self, windows: Iterable[Window], *, points_in_window: int = 1) -> None:
+        """Live through windows: work, points, a backup of each."""
+        for window in windows:
+            for number in range(points_in_window):
+                self._work(window)
+                length = window.end_ms - window.start_ms
+                at_ms = window.start_ms + length * (number + 1) // points_in_window - 1_000
+                self.take(at_ms)
+            self.back_up(window)
+
+    def _work(self, window: Window) -> None:
+        chance = self.chance
+        for number in range(PARTITIONS):
+            for _ in range(chance.randrange(self.per_window)):
+                self._write(INPUT, number, b"order", b"%d" % chance.randrange(1_000), window)
+            got = self.ends[TopicPartitionId(INPUT, number)]
+            read = TopicPartitionId(INPUT, number)
+            self.committed[read] = max(self.committed[read], got - chance.randrange(8))
+            for _ in range(chance.randrange(self.per_window)):
+                self._write(FLIGHT, number, b"by customer", b"%d" % chance.randrange(10**6), window)
+            waits = TopicPartitionId(FLIGHT, number)
+            self.committed[waits] = max(
+                self.committed[waits], self.ends[waits] - chance.randrange(5)
+            )
+            for _ in range(chance.randrange(self.per_window)):
+                key = b"customer-%d" % chance.randrange(KEYS)
+                value = None if chance.random() < 0.2 else b"total %d" % chance.randrange(10**6)
+                self._write(STATE, number, key, value, window)
+                self._write(OUTPUT, number, key, value, window)
+            for name in (STATE, OUTPUT):
+                self.ends[TopicPartitionId(name, number)] += chance.randrange(3)  # markers
+
+    def _write(
+        self, topic: str, number: int, key: bytes, value: bytes | None, window: Window
+    ) -> None:
+        id_ = TopicPartitionId(topic, number)
+        self.logs[id_].append(Row(self.ends[id_], key, value, window.start_ms + self.ends[id_]))
+        self.ends[id_] += 1
+
+    def take(self, at_ms: int) -> RecoveryPoint:
+        """A point of what there is; of changelogs transactions that go on may be left out."""
+        cuts = [
+            PartitionCut(
+                topic=id_.topic,
+                partition=id_.partition,
+                topic_id=_TOPIC_IDS[id_.topic],
+                log_start=0,
+                end=end,
+                roles=TopicRoles({ROLES[id_.topic]}),
+                excluded=self._excluded(id_, end),
+                saved_from=end if ROLES[id_.topic] is TopicRole.CHANGELOG else None,
+            )
+            for id_, end in sorted(self.ends.items())
+        ]
+        point = RecoveryPoint(
+            application_id=APPLICATION_ID,
+            id=new_point_id(at_ms),
+            cluster_id="source",
+            taken_at_ms=at_ms,
+            method=Method.TRANSACTIONS,
+            guarantee=Guarantee.EXACT,
+            sealed=True,
+            reason="Simulated.",
+            took_ms=5,
+            partitions=tuple(cuts),
+            group_offsets=tuple(
+                GroupOffset(id_.topic, id_.partition, offset, "")
+                for id_, offset in sorted(self.committed.items())
+            ),
+            sequence=len(self.points),
+            ledger_version=self.ledger.version(),
+            undeclared_topics=(),
+        )
+        RecoveryPointTable(self.settings.warehouse).append(point)
+        self.points.append(point)
+        return point
+
+    def _excluded(self, id_: TopicPartitionId, end: int) -> tuple[OffsetRange, ...]:
+        before = self.points[-1].cut(id_) if self.points else None
+        low = before.end if before else 0
+        if (
+            ROLES[id_.topic] is not TopicRole.CHANGELOG
+            or end - low < 8
+            or self.chance.random() < 0.4
+        ):
+            return ()
+        start = end - self.chance.randrange(5, 8)
+        return (OffsetRange(start, start + self.chance.randrange(1, 4)),)
+
+    def back_up(self, window: Window) -> None:
+        """A window, up to the last point in it, through the steps of a real backup."""
+        settings, point = self.settings, self.points[-1]
+        path = settings.warehouse.records(APPLICATION_ID)
+        spans: list[SpanPlan] = []
+        for cut in point.partitions:
+            start = self.backed_up[cut.id]
+            spans.append(
+                SpanPlan(window, cut.id, cut.topic_id, start, cut.end, start, continues=start > 0)
+            )
+            self.backed_up[cut.id] = cut.end
+        with warehouse_lock(
+            settings.warehouse.lock_file(APPLICATION_ID), purpose="simulation", wait_s=10
+        ) as lock:
+            table = ensure_records(path)
+            with uncommitted(path) as folder:
+                files = self._files(NewFolder(folder, "zstd", 1), spans)
+                contents = contents_of(path, files)
+            version = commit(
+                path,
+                table,
+                files,
+                writer=lock,
+                replaces=[{"window": window.key, "topic": name} for name in ROLES],
+                provenance={"run_id": "simulated"},
+            )
+            backups = [self._backup(window, name, spans, contents, version) for name in ROLES]
+            TopicFactsTable(settings.warehouse, APPLICATION_ID).record(backups)
+            self.ledger.record(backups, run_id=f"simulated-{window.key}", writer=lock)
+
+    def _files(self, folder: NewFolder, spans: Sequence[SpanPlan]) -> list[NewFile]:
+        files: list[NewFile] = []
+        for span in spans:
+            rows = [r for r in self.logs[span.partition] if span.start <= r.offset < span.end]
+            if not rows:
+                continue
+            edges = SpanEdges((span.window.key,), (span.start,), (span.end,))
+            key = (span.partition.topic, span.partition.partition)
+            batch = (span.partition, _batch(span.partition.partition, rows))
+            for written in SpanFiles(folder, {key: edges}).write([batch]):
+                files += [NewFile.told(folder.path, row) for row in written.to_pylist()]
+        return files
+
+    def _backup(
+        self,
+        window: Window,
+        topic: str,
+        spans: Sequence[SpanPlan],
+        contents: Mapping[SpanId, SpanContent],
+        version: int | None,
+    ) -> TopicBackup:
+        results: list[SpanResult] = []
+        for span in spans:
+            if span.partition.topic != topic:
+                continue
+            content = contents.get(SpanId(window.key, span.partition), SpanContent())
+            markers = span.end - span.start - content.records
+            gap = Gap(GapCause.TRANSACTION_MARKER, span.start, span.end, markers)
+            is_state = ROLES[topic] is TopicRole.CHANGELOG
+            results.append(
+                SpanResult(span, content, (gap,) if markers else (), contiguity_known=is_state)
+            )
+        configs = _COMPACT if ROLES[topic] is TopicRole.CHANGELOG else ()
+        return TopicBackup(
+            window=window,
+            topic=topic,
+            role=ROLES[topic].value,
+            spans=tuple(results),
+            facts=TopicFacts(_TOPIC_IDS[topic], PARTITIONS, 1, configs),
+            previous_facts=None,
+            recovery_point_id=self.points[-1].id,
+            delta_version=version,
+            duration_s=0.1,
+        )
+
+    def state(self, point: RecoveryPoint) -> dict[int, State]:
+        """By partition, what the store held at a point."""
+        found: dict[int, State] = {}
+        for number in range(PARTITIONS):
+            cut = point.cut(TopicPartitionId(STATE, number))
+            assert cut is not None
+            found[number] = _folded(r for r in self.logs[cut.id] if cut.holds(r.offset))
+        return found
+
+    def needed(self, point: RecoveryPoint, topic: str) -> list[Row]:
+        """The records of an input or repartition topic that the group had not processed."""
+        found: list[Row] = []
+        committed = {(o.topic, o.partition): o.offset for o in point.group_offsets}
+        for number in range(PARTITIONS):
+            cut = point.cut(TopicPartitionId(topic, number))
+            assert cut is not None
+            low = committed[topic, number]
+            found += [r for r in self.logs[cut.id] if low <= r.offset < cut.end]
+        return found
+
+
+def _batch(number: int, rows: Sequence[Row]) -> pa.RecordBatch:
+    columns: dict[str, Any] = {
+        "partition": [number] * len(rows),
+        "offset": [row.offset for row in rows],
+        "timestamp_ms": [row.timestamp_ms for row in rows],
+        "timestamp_type": [0] * len(rows),
+        "headers": [None] * len(rows),
+        "key": [row.key for row in rows],
+        "value": [row.value for row in rows],
+    }
+    return pa.RecordBatch.from_pydict(columns, schema=FILE)
+
+
+def _folded(rows: Iterable[Row]) -> State:
+    state: State = {}
+    for row in rows:
+        if row.value is None:
+            state.pop(row.key, None)
+        else:
+            state[row.key] = row.value
+    return state
+
+
+def read_back(
+    settings: ApplicationSettings, point: RecoveryPoint, topic: str, *, from_committed: bool
+) -> dict[int, list[Row]]:
+    """What the backups give of a topic at a point, by partition, as a restore reads it."""
+    contents = Contents.of(settings)
+    committed = {(o.topic, o.partition): o.offset for o in point.group_offsets}
+    found: dict[int, list[Row]] = {}
+    for number in range(PARTITIONS):
+        cut = point.cut(TopicPartitionId(topic, number))
+        assert cut is not None
+        low = committed[topic, number] if from_committed else cut.log_start
+        ranges = cut.records_from(low)
+        rows: list[Row] = []
+        for one in contents.files(WantedPartition(cut, ranges)):
+            table = pq.read_table(readable(one.file.path)).to_pylist()
+            rows += [
+                Row(r["offset"], r["key"], r["value"], r["timestamp_ms"])
+                for r in table
+                if RangeSet(ranges).holds(r["offset"])
+            ]
+        assert [row.offset for row in rows] == sorted({row.offset for row in rows})
+        found[number] = rows
+    return found
+
+
+def restored_state(settings: ApplicationSettings, point: RecoveryPoint) -> dict[int, State]:
+    """The store at a point, as the backups give it now."""
+    rows = read_back(settings, point, STATE, from_committed=False)
+    return {number: _folded(of_it) for number, of_it in rows.items()}
+
+
+def with_keep(settings: ApplicationSettings, keep: KeepSettings) -> ApplicationSettings:
+    """The same with another policy."""
+    return replace(settings, keep=keep)

@@ -1,0 +1,259 @@
+"""Damage is put back from a second copy or from Kafka; a copy alone is restored from."""
+
+import hashlib
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+from deltalake import DeltaTable
+
+from kstreams_assets.app.model import Store, TopicRole
+from kstreams_assets.errors import KStreamsAssetsError
+from kstreams_assets.ktables.run import make_snapshots
+from kstreams_assets.layout import Warehouse
+from kstreams_assets.offsets import CommittedOffset, TopicPartitionId
+from kstreams_assets.restore.planner import plan_restore
+from kstreams_assets.settings import ApplicationSettings
+from kstreams_assets.upkeep.copy import copy_warehouse
+from kstreams_assets.upkeep.repair import Repair, repair
+from kstreams_assets.upkeep.verify import Verification, verify
+from kstreams_assets.warehouse.points import RecoveryPointTable
+from kstreams_assets.warehouse.restores import RestoresTable, RestoreState
+from kstreams_assets.warehouse.verifications import DamageKind
+from tests.backup.reading import consume, newest_files
+from tests.restore.trial import own_names, restored
+from tests.streams.cluster import unique_name
+from tests.streams.workbench import Workbench
+from tests.warehouse.disk import on_disk
+
+pytestmark = [
+    pytest.mark.kafka,
+    pytest.mark.spark,
+    pytest.mark.usefixtures("closed_in_order"),
+]
+
+COUNT = 200
+
+
+@pytest.fixture
+def settings(workbench: Workbench) -> ApplicationSettings:
+    """A stopped application with an input and a changelog of as many records, in two windows."""
+    orders = workbench.topic("orders")
+    totals = workbench.topic(
+        f"{workbench.application_id}-totals-changelog", role=TopicRole.CHANGELOG
+    )
+    producer = Producer({"bootstrap.servers": workbench.bootstrap_servers})
+    for begin in range(0, COUNT, COUNT // 2):
+        end = begin + COUNT // 2
+        for number in range(begin, end):
+            producer.produce(orders, b"order %03d" % number, b"key %03d" % number)
+            producer.produce(totals, b"total %03d" % number, b"key %03d" % number)
+        assert producer.flush(20) == 0
+        workbench.cluster.commit_group_offsets(
+            workbench.application_id, {TopicPartitionId(orders, 0): CommittedOffset(end, "AgAB")}
+        )
+        workbench.back_up(workbench.close_window())
+    return workbench.application_settings
+
+
+def _topic(settings: ApplicationSettings, role: TopicRole) -> str:
+    return next(topic.name for topic in settings.topics if topic.has_role(role))
+
+
+def _files(place: Path) -> dict[str, str]:
+    return {
+        str(path.relative_to(place)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in place.rglob("*")
+        if path.is_file()
+    }
+
+
+def _flip(file: Path) -> bytes:
+    before = file.read_bytes()
+    content = bytearray(before)
+    content[len(content) // 3] ^= 1
+    file.write_bytes(bytes(content))
+    return before
+
+
+def _look(settings: ApplicationSettings) -> Verification:
+    return verify(settings, full=True, settle_s=0, record=False, log=lambda _: None)
+
+
+def _repair(
+    bench: Workbench, settings: ApplicationSettings, copy: Path | None
+) -> tuple[Repair, ...]:
+    found = _look(settings)
+    assert not found.sound
+    return repair(
+        settings,
+        found.damages,
+        copy=copy,
+        spark=bench.spark,
+        run_id=unique_name("repair"),
+        log=lambda _: None,
+    )
+
+
+def _put_aside(settings: ApplicationSettings, done: Repair, content: bytes) -> None:
+    assert done.kept is not None
+    kept = on_disk(settings.warehouse.root) / done.kept
+    assert kept.read_bytes() == content
+    note = json.loads(kept.with_name(f"{kept.name}.json").read_text())
+    assert note["file"] in str(kept)
+    assert note["problem"]
+
+
+def test_restored_from_a_copy_alone(
+    workbench: Workbench, settings: ApplicationSettings, tmp_path: Path
+) -> None:
+    """The first warehouse is lost; the copy is only read."""
+    place = tmp_path / "copy"
+    assert copy_warehouse(settings.warehouse, place).lacking == ()
+    shutil.rmtree(on_disk(settings.warehouse.root))
+    before = _files(place)
+    reading = replace(settings, warehouse=Warehouse.at(place, notes_in=str(tmp_path / "notes")))
+    newest = RecoveryPointTable(reading.warehouse).newest(settings.application_id)[0]
+    request = own_names("copy", newest)
+    plan = plan_restore(reading, request, settings.connection)
+    assert [str(refusal) for refusal in plan.refusals] == []
+    assert restored(reading, plan, workbench.spark) is RestoreState.VERIFIED
+    for topic in plan.topics:
+        source = consume(workbench.bootstrap_servers, topic.source)
+        target = consume(workbench.bootstrap_servers, topic.target)
+        assert len(source) == COUNT
+        assert [(r.key, r.value, r.timestamp_ms) for r in target] == [
+            (r.key, r.value, r.timestamp_ms) for r in source
+        ]
+    (noted,) = RestoresTable(reading.warehouse).all(settings.application_id)
+    assert noted.state is RestoreState.VERIFIED
+    assert _files(place) == before
+    # Without a place for notes, it says which option it lacks, before anything is written.
+    bare = replace(settings, warehouse=Warehouse(place))
+    other = plan_restore(bare, own_names("other", newest), settings.connection)
+    with pytest.raises(KStreamsAssetsError, match=r"it is a copy of .*--notes-in"):
+        restored(bare, other, workbench.spark)
+    assert _files(place) == before
+    assert not {t.target for t in other.topics} & set(workbench.cluster.topics())
+
+
+@pytest.mark.parametrize("how", ["flipped", "gone", "swapped"])
+def test_from_the_copy(
+    workbench: Workbench, settings: ApplicationSettings, tmp_path: Path, how: str
+) -> None:
+    place = tmp_path / "copy"
+    copy_warehouse(settings.warehouse, place)
+    records = on_disk(settings.warehouse.records(settings.application_id))
+    bad = newest_files(records, _topic(settings, TopicRole.INPUT))[0]
+    good = bad.read_bytes()
+    if how == "flipped":
+        _flip(bad)
+    elif how == "gone":
+        bad.unlink()
+    else:
+        bad.write_bytes(
+            newest_files(records, _topic(settings, TopicRole.CHANGELOG))[0].read_bytes()
+        )
+    damaged = bad.read_bytes() if bad.exists() else b""
+    (done,) = _repair(workbench, settings, place)
+    assert done.is_done
+    assert done.source == f"the copy ({place / bad.relative_to(on_disk(settings.warehouse.root))})"
+    assert bad.read_bytes() == good
+    assert done.digest == hashlib.sha256(good).hexdigest()
+    assert "repaired from the copy" in str(done)
+    assert done.document()["repaired"] is True
+    if how == "gone":
+        assert done.kept is None
+    else:
+        _put_aside(settings, done, damaged)
+    assert _look(settings).damages == ()
+
+
+def test_from_kafka(workbench: Workbench, settings: ApplicationSettings, tmp_path: Path) -> None:
+    """There is no copy, or its file is damaged, too."""
+    records = on_disk(settings.warehouse.records(settings.application_id))
+    place = tmp_path / "copy"
+    copy_warehouse(settings.warehouse, place)
+    bad = newest_files(records, _topic(settings, TopicRole.INPUT))[0]
+    _flip(bad)
+    _flip(place / bad.relative_to(on_disk(settings.warehouse.root)))
+    damaged = bad.read_bytes()
+    (done,) = _repair(workbench, settings, place)
+    assert done.is_done, str(done)
+    assert done.source == "Kafka (window w0001 was read again)"
+    _put_aside(settings, done, damaged)
+    assert _look(settings).damages == ()
+    request = own_names("again", workbench.points()[-1])
+    plan = plan_restore(settings, request, settings.connection)
+    assert restored(settings, plan, workbench.spark) is RestoreState.VERIFIED
+
+
+def test_nowhere(workbench: Workbench, settings: ApplicationSettings) -> None:
+    """Kafka has deleted some of it: a poorer backup does not replace a damaged one."""
+    topic = _topic(settings, TopicRole.INPUT)
+    records = on_disk(settings.warehouse.records(settings.application_id))
+    bad = newest_files(records, topic)[0]
+    _flip(bad)
+    before = bad.read_bytes()
+    workbench.delete_records(topic, COUNT - 10)
+    (done,) = _repair(workbench, settings, None)
+    assert not done.is_done
+    assert "no copy was given, and Kafka does not have all of it any more" in str(done)
+    assert done.remedy
+    assert bad.read_bytes() == before
+    assert not _look(settings).sound
+
+
+@pytest.mark.parametrize("what", ["data", "entry", "checkpoint"])
+def test_a_control_table(
+    workbench: Workbench, settings: ApplicationSettings, tmp_path: Path, what: str
+) -> None:
+    place = tmp_path / "copy"
+    root = on_disk(settings.warehouse.root)
+    if what == "checkpoint":
+        DeltaTable(str(root / "windows")).create_checkpoint()
+    copy_warehouse(settings.warehouse, place)
+    pattern = {
+        "data": "application_id=*/*.parquet",
+        "entry": "_delta_log/*1.json",
+        "checkpoint": "_delta_log/*.checkpoint.parquet",
+    }[what]
+    bad = next((root / "windows").glob(pattern))
+    good = _flip(bad)
+    if what == "checkpoint":
+        bad.write_bytes(good[:-100])
+    damaged = bad.read_bytes()
+    found = _look(settings)
+    assert {one.kind for one in found.damages} >= {DamageKind.TABLE}
+    done = [one for one in _repair(workbench, settings, place) if one.is_done]
+    assert [one.file for one in done] == [str(bad.relative_to(root))]
+    assert bad.read_bytes() == good
+    _put_aside(settings, done[0], damaged)
+    assert _look(settings).damages == ()
+
+
+@pytest.mark.parametrize("from_copy", [True, False])
+def test_a_snapshot(
+    workbench: Workbench, settings: ApplicationSettings, tmp_path: Path, from_copy: bool
+) -> None:
+    totals = _topic(settings, TopicRole.CHANGELOG)
+    application = replace(settings.application, stores=(Store("totals", totals),))
+    settings = replace(settings, application=application)
+    windows = workbench.windows[-1:]
+    make_snapshots(settings, windows, spark=workbench.spark, run_id=unique_name("ktables"))
+    place = tmp_path / "copy"
+    copy_warehouse(settings.warehouse, place)
+    table = on_disk(settings.warehouse.ktable(settings.application_id, "totals"))
+    bad = next(p for p in table.rglob("*.parquet") if "_delta_log" not in p.parts)
+    good = _flip(bad)
+    (done,) = _repair(workbench, settings, place if from_copy else None)
+    assert done.is_done
+    assert done.damage.kind is DamageKind.SNAPSHOT
+    if from_copy:
+        assert bad.read_bytes() == good
+    else:
+        assert "made again" in str(done)
+    assert _look(settings).damages == ()
