@@ -95,7 +95,7 @@ def span_of(file: NewFile) -> SpanId:
 
 
 def open_records(
-    path: StorePath, *, to_write: bool = False, remembered: bool = True
+    path: StorePath, *, to_write: bool = False, keep: bool = True
 ) -> DeltaTable | None:
     """The records table as deltalake reads it, None while nothing was written (`open_delta`).
 
@@ -103,13 +103,8 @@ def open_records(
         NewerLayoutError: A newer release wrote it.
         WarehouseError: It cannot be read.
     """
-    return open_delta(
-        path,
-        f"records/{path.name}",
-        to_write=to_write,
-        remembered=remembered,
-        layout=LAYOUT_VERSION,
-    )
+    name = f"records/{path.name}"
+    return open_delta(path, name, to_write=to_write, keep=keep, layout=LAYOUT_VERSION)
 
 
 _ACTIONS = pa.schema(
@@ -142,7 +137,7 @@ def file_actions(path: StorePath) -> pa.Table:
     known = _known_files.get(path)
     if known is None or known[0] != state:
         # The table itself takes several times as much memory: it is not kept.
-        table = open_records(path, remembered=False)
+        table = open_records(path, keep=False)
         _known_files.pop(path, None)
         known = _known_files[path] = state, _files_of(path, table)
         if len(_known_files) > _MOST_KNOWN:

@@ -219,7 +219,7 @@ def open_delta(
     name: str,
     *,
     to_write: bool = False,
-    remembered: bool = True,
+    keep: bool = True,
     layout: int = CONTROL_LAYOUT_VERSION,
 ) -> DeltaTable | None:
     """The table at a path, None while nobody has written it.
@@ -228,8 +228,8 @@ def open_delta(
 
     What this process has opened before is used for as long as the table's log is the same: a list
     of its files instead of a replay of what they say. Who writes through the table asks for one of
-    his own (`to_write`), so that nobody who reads sees it move. A large one that is read once need
-    not be `remembered`.
+    his own (`to_write`), so that nobody who reads sees it move. With `keep` false this process does
+    not keep it.
 
     Raises:
         NewerLayoutError: A newer release wrote it.
@@ -247,7 +247,7 @@ def open_delta(
     with storage_failures(path):
         key = (path, version, tuple((storage_options(path) or {}).items()))
         seen = _opened.get(key)
-        if seen is not None and seen[0] == state and not to_write:
+        if keep and seen is not None and seen[0] == state and not to_write:
             return seen[1]
         table = _opened_at(path, name, layout, version) if state else None
         # A table's log is written before its first file of data.
@@ -257,7 +257,7 @@ def open_delta(
             )
     if table is None:
         return None
-    if remembered and not to_write:
+    if keep and not to_write:
         _opened.pop(key, None)
         _opened[key] = (state, table)
         if len(_opened) > _MOST_OPENED:
