@@ -67,8 +67,14 @@ class _Restore:
     committed: list[str] = field(default_factory=list)
 
     def plan(
-        self, settings: ApplicationSettings, request: RestoreRequest, target: KafkaConnection
+        self,
+        settings: ApplicationSettings,
+        request: RestoreRequest,
+        target: KafkaConnection,
+        *,
+        look_s: float = 0.0,
     ) -> RestorePlan:
+        del settings, look_s
         self.requests.append((request, target.bootstrap_servers))
         return outcomes.plan(request, *self.refusals, target=target.bootstrap_servers)
 
