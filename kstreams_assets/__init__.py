@@ -4,4 +4,4 @@ import os
 
 # deltalake's allocator keeps what was freed for ten seconds. The log of half a million files takes
 # 400 MB to read, and what is read after it would come on top. Only what is set before counts.
-os.environ.setdefault("_RJEM_MALLOC_CONF", "dirty_decay_ms:0,muzzy_decay_ms:0")
+os.environ.setdefault("_RJEM_MALLOC_CONF", "dirty_decay_ms:10,muzzy_decay_ms:0")

@@ -285,6 +285,9 @@ def file_problem(path: StorePath, size: int | None) -> str:
     return ""
 
 
+_PLAIN: Final = (str, int, float, type(None))
+
+
 def value_digest(value: object) -> str:
     """SHA-256 of a value made of dicts, lists, texts, numbers and nulls, in hex.
 
@@ -296,6 +299,8 @@ def value_digest(value: object) -> str:
 
 
 def _without_nulls(value: object) -> object:
+    if isinstance(value, _PLAIN):  # most are, and to ask for a mapping takes long
+        return value
     if isinstance(value, Mapping):
         return {key: _without_nulls(one) for key, one in value.items() if one is not None}
     if isinstance(value, list | tuple):

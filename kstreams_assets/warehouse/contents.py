@@ -8,6 +8,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -55,7 +56,6 @@ from kstreams_assets.warehouse.records import (
     SpanDamage,
     SpanFile,
     file_actions,
-    files_of_rows,
     noted_files,
     payload_bytes,
 )
@@ -69,7 +69,6 @@ _BATCH = 16
 
 _Offsets = npt.NDArray[np.int64]
 _NONE: _Offsets = np.empty(0, np.int64)
-_SPAN = ["window", "topic", "partition"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +138,11 @@ class Contents:
         """Files that may hold wanted records and were not looked at, for lack of time."""
         self.files_damaged = False
         """Whether some of those that were looked at are missing or have another size."""
-        self._chains = self._read_chains()
+        with ThreadPoolExecutor(1) as pool:
+            # It takes longest, and native code reads it. It is kept for whoever asks for it next,
+            # who gets its error as well.
+            pool.submit(file_actions, warehouse.records(application.application_id))
+            self._chains = self._read_chains()
         self._unchanged: set[StorePath] = set()
 
     @classmethod
@@ -358,11 +361,11 @@ class Contents:
 
     @cached_property
     def _files(self) -> "Mapping[PartitionLife, PartitionFiles]":
+        compared = self._ledger.compared()
+        if compared.found is None or compared.found.num_rows == 0:
+            return {}
         path = self._warehouse.records(self._application.application_id)
-        columns = [*_SPAN, "topic_id", "start", "end", "records", "bytes", "written"]
-        spans = self._ledger.span_rows(self._topics, columns=columns, increments=True)
-        files = file_actions(path)
-        return _Log(path, spans, files).by_life() if files.num_rows and spans.num_rows else {}
+        return _Log(path, compared.rows, compared.found).by_life()
 
     def _know_changelogs(self, points: Iterable[RecoveryPoint]) -> None:
         """A topic may have been a changelog when a point was taken and be declared none now."""
@@ -442,8 +445,8 @@ class StoredFile:
 class _Log:
     """What Delta's log and the ledger say of every file, by the column: there may be a million."""
 
-    def __init__(self, root: StorePath, spans: pa.Table, files: pa.Table) -> None:
-        found = files_of_rows(spans, files)
+    def __init__(self, root: StorePath, spans: pa.Table, found: pa.Table) -> None:
+        """`spans` are rows of the ledger, `found` their files (see `Comparison`)."""
         self.root = root
         self.paths = found["path"].combine_chunks()
         self.noted = noted_files(spans)
@@ -568,10 +571,6 @@ class PartitionFiles:
         row = self._log.spans.slice(int(self._log.row[self._at[number]]), 1)
         columns = ["window", "topic", "partition", "topic_id", "start", "end"]
         return SpanDamage(**row.select(columns).to_pylist()[0], problem=problem)
-
-    def _window(self, number: int) -> str:
-        log = self._log
-        return log.window_keys[log.window[log.row[self._at[number]]]]
 
 
 def _size(path: str) -> int:

@@ -644,11 +644,12 @@ class Ledger:
         Raises:
             WarehouseError: The records table cannot be read.
         """
-        compared = self._compared() if windows is None else self._compare(_chosen(windows, topics))
+        compared = self.compared() if windows is None else self._compare(_chosen(windows, topics))
         compared.look_at_files(look_s)
         return compared.damaged(topics)
 
-    def _compared(self) -> Comparison:
+    def compared(self) -> Comparison:
+        """The ledger and Delta's log, compared again only when one of them changed."""
         # Looked at before the tables are read: what changes meanwhile is seen by the next call.
         state = self._state()
         known, earlier = _comparisons.get(self._records, (None, None))

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
@@ -18,6 +19,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
+from kstreams_assets.copy_mark import CopyState, state_for
 from kstreams_assets.layout import LAYOUT_PROPERTY, LAYOUT_VERSION, WrittenFile, file_problem
 from kstreams_assets.offsets import OffsetRange, RangeSet, TopicPartitionId
 from kstreams_assets.store import StorePath, readable, sizes_in
@@ -132,7 +134,7 @@ def file_actions(path: StorePath) -> pa.Table:
         NewerLayoutError: A newer release wrote the table.
         WarehouseError: It cannot be read.
     """
-    state = log_state(path)
+    state = log_state(path), state_for(path)
     known = _known_files.get(path)
     if known is None or known[0] != state:
         # The table itself takes several times as much memory: it is not kept.
@@ -145,7 +147,7 @@ def file_actions(path: StorePath) -> pa.Table:
 
 
 _MOST_KNOWN: Final = 8
-_known_files: dict[StorePath, tuple[LogState, pa.Table]] = {}
+_known_files: dict[StorePath, tuple[tuple[LogState, CopyState | None], pa.Table]] = {}
 """Of records tables their files as this process has read them last, with the log just before."""
 
 
@@ -292,9 +294,10 @@ COLUMNS = [
     "records",
     "first_offset",
     "last_offset",
+    "bytes",
     "written",
 ]
-"""The columns of the ledger that `damaged_spans` needs."""
+"""The columns of the ledger that `damaged_spans` needs, and who asks for files."""
 
 _SPAN = ["window", "topic", "partition"]
 _FILES_AT_ONCE: Final = 500
@@ -399,20 +402,36 @@ class Comparison:
         earlier: "Comparison | None" = None,
     ) -> None:
         self._path = path
-        self._spans = rows.select(COLUMNS[:6])
+        self.rows = rows
+        self.found: pa.Table | None = None
+        """The files of the spans, None without a span: columns of `file_actions`, `row` (the
+        position of the span's row) and `noted`, the position among the files that backups noted
+        (`noted_files`); null where none did."""
         self._problems: dict[int, str] = {}
-        self._files = _NO_FILES
         self._next = 0
         self.bad: dict[str, tuple[int, str]] = {}
         """By path, the span's row and what is wrong with the file."""
         if rows.num_rows:
-            self._problems, self._files = _compared(rows, actions)
+            self._problems, self.found = _compared(rows, actions)
         if earlier is not None and self._files.num_rows:
             bad = self._files.filter(one_of("path", earlier.bad))
             for file in bad.to_pylist():
                 self._look(file)
             above = self._files.filter(pc.field("path") > earlier.reached)
             self._next = above.num_rows % self._files.num_rows
+
+    @cached_property
+    def _files(self) -> pa.Table:
+        """Columns `row, path, size` of each file, by path, the highest first.
+
+        The size is that which its backup noted, else the log's.
+        """
+        if self.found is None:
+            return _NO_FILES
+        sizes = noted_files(self.rows, ("size",))["size"].take(self.found["noted"])
+        size = pc.coalesce(sizes, self.found["size_bytes"])  # pyright: ignore[reportAttributeAccessIssue]
+        files = self.found.select(["row", "path"]).append_column("size", size)
+        return files.sort_by([("path", "descending")])
 
     @property
     def reached(self) -> str:
@@ -472,18 +491,16 @@ class Comparison:
         problems = dict(self._problems)
         for row, problem in self.bad.values():
             problems.setdefault(row, problem)
+        spans = self.rows.select(COLUMNS[:6])
         found = (
-            SpanDamage(**self._spans.slice(row, 1).to_pylist()[0], problem=problem)
+            SpanDamage(**spans.slice(row, 1).to_pylist()[0], problem=problem)
             for row, problem in problems.items()
         )
         return DamagedSpans(s for s in found if topics is None or s.topic in topics)
 
 
 def _compared(rows: pa.Table, actions: pa.Table) -> tuple[dict[int, str], pa.Table]:
-    """What is wrong with spans, by number of their row, and columns `row, path, size` of each file.
-
-    The size is that which its backup noted, else the log's. Files come by path, the highest first.
-    """
+    """What is wrong with spans, by number of their row, and the files (see `Comparison.found`)."""
     # Windows, topics and paths are long and come by the million: they are compared by numbers.
     span, span_of_file = _numbered_spans(rows, actions)
     row_of_file = _positions(span_of_file, span)
@@ -493,43 +510,14 @@ def _compared(rows: pa.Table, actions: pa.Table) -> tuple[dict[int, str], pa.Tab
         row_of_file, span_of_file = row_of_file[known], span_of_file[known]
     first = _positions(span, span_of_file)
     problems = _counts(rows, span, first, actions, span_of_file, row_of_file)
-    noted = noted_files(rows, ("path", "size"))
+    noted = noted_files(rows, ("path",))
     file = _same_files(noted["path"], first[noted["row"].to_numpy()], actions["path"])
     for row, problem in _names(noted, file, actions["path"], row_of_file):
         problems.setdefault(row, problem)
-    there = file >= 0
-    unnoted = np.ones(len(row_of_file), np.bool_)
-    unnoted[file[there]] = False
-    log = actions.filter(pa.array(unnoted))
-    unnoted_files = pa.table(
-        [pa.array(row_of_file[unnoted]), log["path"], log["size_bytes"]],
-        names=_NO_FILES.column_names,
-    )
-    files = pa.concat_tables(
-        [noted if there.all() else noted.filter(pa.array(there)), unnoted_files]
-    )
-    return problems, files.sort_by([("path", "descending")])
-
-
-def files_of_rows(rows: pa.Table, actions: pa.Table) -> pa.Table:
-    """The files of the spans that rows of the ledger are of, one row each.
-
-    Columns of `actions` (see `file_actions`), `row` (the position of the span's row) and `noted`,
-    the position among the files that backups noted (`noted_files`); null where none did.
-    """
-    span, span_of_file = _numbered_spans(rows, actions)
-    row_of_file = _positions(span_of_file, span)
-    known = row_of_file >= 0
-    if not known.all():
-        actions = actions.filter(pa.array(known))
-        row_of_file, span_of_file = row_of_file[known], span_of_file[known]
-    noted = noted_files(rows)
-    first = _positions(span, span_of_file)[noted["row"].to_numpy()]
-    file = _same_files(noted["path"], first, actions["path"])
     position = np.full(actions.num_rows, -1, np.int64)
     position[file[file >= 0]] = np.flatnonzero(file >= 0)
     found = actions.append_column("row", pa.array(row_of_file))
-    return found.append_column("noted", pa.array(position, mask=position < 0))
+    return problems, found.append_column("noted", pa.array(position, mask=position < 0))
 
 
 def _numbered_spans(rows: pa.Table, actions: pa.Table) -> tuple[_Offsets, _Offsets]:

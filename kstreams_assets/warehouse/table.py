@@ -245,7 +245,7 @@ def open_delta(
             return None
     state = log_state(path)
     with storage_failures(path):
-        key = (path, tuple((storage_options(path) or {}).items()))
+        key = (path, version, tuple((storage_options(path) or {}).items()))
         seen = _opened.get(key)
         if keep and seen is not None and seen[0] == state and not to_write:
             return seen[1]
@@ -286,7 +286,9 @@ def _opened_at(path: StorePath, name: str, layout: int, version: int | None) -> 
 
 _LOOKS: Final = 3
 _MOST_OPENED: Final = 64
-_opened: dict[tuple[StorePath, tuple[tuple[str, str], ...]], tuple["LogState", DeltaTable]] = {}
+_opened: dict[
+    tuple[StorePath, int | None, tuple[tuple[str, str], ...]], tuple["LogState", DeltaTable]
+] = {}
 """Tables as this process has opened them last, with the log as it was just before."""
 
 
