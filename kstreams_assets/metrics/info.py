@@ -1,6 +1,7 @@
 """What a warehouse holds of each application, at a glance: points, windows, bytes, its last checks.
 
-Everything comes from tables and logs of the warehouse; no broker, no JVM, no file of records.
+Everything comes from tables of the warehouse; no broker, no JVM. Whether the files are as they were
+written is what `verify` says, whose last answer is shown.
 """
 
 import time
@@ -184,7 +185,7 @@ def _with_settings(
     instants: Sequence[PointInstant],
     now_ms: int,
 ) -> ApplicationInfo:
-    restorable = newest_restorable(settings, Contents.of(settings, look_s=0))
+    restorable = newest_restorable(settings, Contents.of(settings, look_s=None))
     due = [status.window for status in window_statuses(settings) if status.is_due]
     return replace(
         info,

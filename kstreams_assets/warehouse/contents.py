@@ -52,6 +52,7 @@ from kstreams_assets.warehouse.points import (
     by_partition,
 )
 from kstreams_assets.warehouse.records import (
+    NOTHING_DAMAGED,
     DamagedSpans,
     SpanDamage,
     SpanFile,
@@ -111,7 +112,8 @@ class Contents:
         backed_up: Topics that are selected for backup; None: all of the application.
         closed: Closed windows that end after an instant (epoch milliseconds), for what is to be
             done where a point is not covered.
-        look_s: How long files are looked at before points are judged, see `Ledger.damaged`.
+        look_s: How long files are looked at before points are judged, see `Ledger.damaged`; None:
+            points are judged by the ledger alone, as if nothing was damaged.
         look_at_wanted_s: How long files that hold wanted records are looked at, where the warehouse
             is on a disk; by default all are.
     """
@@ -123,7 +125,7 @@ class Contents:
         *,
         backed_up: Collection[str] | None = None,
         closed: Callable[[int], Sequence[Window]] = lambda _: (),
-        look_s: float = LOOK_S,
+        look_s: float | None = LOOK_S,
         look_at_wanted_s: float = math.inf,
     ) -> None:
         self._warehouse, self._application, self._closed = warehouse, application, closed
@@ -141,7 +143,8 @@ class Contents:
         with ThreadPoolExecutor(1) as pool:
             # It takes longest, and native code reads it. It is kept for whoever asks for it next,
             # who gets its error as well.
-            pool.submit(file_actions, warehouse.records(application.application_id))
+            if look_s is not None:
+                pool.submit(file_actions, warehouse.records(application.application_id))
             self._chains = self._read_chains()
         self._unchanged: set[StorePath] = set()
 
@@ -150,7 +153,7 @@ class Contents:
         cls,
         settings: ApplicationSettings,
         *,
-        look_s: float = LOOK_S,
+        look_s: float | None = LOOK_S,
         look_at_wanted_s: float = math.inf,
     ) -> "Contents":
         """The backups of an application as it is configured."""
@@ -352,6 +355,8 @@ class Contents:
 
     @cached_property
     def _damaged(self) -> DamagedSpans:
+        if self._look_s is None:
+            return NOTHING_DAMAGED
         return self._ledger.damaged(self._topics, look_s=self._look_s)
 
     @cached_property
