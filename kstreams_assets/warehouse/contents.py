@@ -138,11 +138,11 @@ class Contents:
         """Files that may hold wanted records and were not looked at, for lack of time."""
         self.files_damaged = False
         """Whether some of those that were looked at are missing or have another size."""
-        with ThreadPoolExecutor(1) as pool:
-            # It takes longest, and native code reads it. It is kept for whoever asks for it next,
-            # who gets its error as well.
-            pool.submit(file_actions, warehouse.records(application.application_id))
-            self._chains = self._read_chains()
+        # It takes longest, and native code does it; who asks for it next gets its error as well.
+        pool = ThreadPoolExecutor(1)
+        pool.submit(file_actions, warehouse.records(application.application_id))
+        pool.shutdown(wait=False)
+        self._chains = self._read_chains()
         self._unchanged: set[StorePath] = set()
 
     @classmethod
