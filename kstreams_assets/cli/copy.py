@@ -90,11 +90,12 @@ def copy(
     promotes: bool,
     as_json: bool,
 ) -> None:
-    """Keep a second copy of a warehouse. Copies what is new, and compares all that it copies.
+    """Keep a second copy of a warehouse, in another folder or account.
 
-    Backups may go on meanwhile. The copy is a warehouse at every moment, also when the command is
-    killed; the next one goes on. Restores read a copy with --warehouse, and --notes-in for what
-    they write. Exits 1 when the source could not give a file; all else is copied then.
+    What is new is copied, and all that is copied is compared. Backups may go on meanwhile. The copy
+    is a warehouse at every moment, also when the command is killed; the next one goes on. Restores
+    read a copy with --warehouse, and --notes-in for what they write. Exits 1 when the source could
+    not give a file; all else is copied then.
     """
     store = {"profile": to_profile, "endpoint": to_endpoint, "region": to_region}
     given = {name: value for name, value in store.items() if value is not None}

@@ -23,9 +23,10 @@ _WORDS = {
 @app_options
 @click.option("--dry-run", is_flag=True, help="Say what would be done; nothing is changed.")
 def expire(settings: ApplicationSettings, as_json: bool, dry_run: bool) -> None:
-    """Drop recovery points by the policy of the YAML (keep), and what no kept point needs.
+    """Drop recovery points by policy, and of the backups what no kept point needs.
 
-    Points that stay restore as before. Needs no broker and no JVM.
+    The policy is that of the YAML (keep). Points that stay restore as before. Needs no broker and
+    no JVM.
     """
     if dry_run:
         plan = plan_expire(settings)

@@ -296,12 +296,12 @@ def retention_of(settings: ApplicationSettings) -> Retention:
     )
     hourly = keep is not None and any(line.name == "hourly" for line in keep.lines)
 
-    def edges_ms(low_ms: int, high_ms: int) -> Iterable[int]:
-        for window in calendar.closed_since(low_ms):
-            yield from (window.start_ms, window.end_ms)
+    def edges_ms(low_ms: int, high_ms: int) -> set[int]:
+        windows = calendar.closed_since(low_ms)
+        edges = {edge for window in windows for edge in (window.start_ms, window.end_ms)}
         # The policy may ask for more points than there are windows.
-        if hourly:
-            yield from range(low_ms // _HOUR_MS * _HOUR_MS, high_ms, _HOUR_MS)
+        hours = range(low_ms // _HOUR_MS * _HOUR_MS, high_ms, _HOUR_MS) if hourly else ()
+        return edges.union(hours)
 
     return Retention(
         keep_all_s=max(settings.recovery_points.keep_all_s, keep.all_s if keep else 0),

@@ -204,8 +204,14 @@ class _Look:
     def made(self) -> Verification:
         """Look, and tell."""
         found = self._settled(self._quick(), lambda _: self._quick())
-        told = {one.identity for one in found}
-        read = [one for one in self._first_read() if one.identity not in told]
+        if found:
+            self._log(f"Found so far: {len(found):,}, the first of them: {found[0].finding}")
+        missed = {_span(one) for one in found}
+        read = [
+            one
+            for one in self._first_read()
+            if _span(one) not in missed or not one.problem.endswith("is missing")
+        ]
         found += self._settled(read, lambda seen: self._read(seen, everything=False))
         settings = self._settings
         first = {one.identity: one for one in reversed(found)}
@@ -231,10 +237,7 @@ class _Look:
         )
 
     def _quick(self) -> list[Damage]:
-        settings = self._settings
-        found = quick_damages(settings, self._seen, public_key=self._public_key)
-        _note(self._log, found, "Quick look")
-        return found
+        return quick_damages(self._settings, self._seen, public_key=self._public_key)
 
     def _first_read(self) -> list[Damage]:
         """What only whoever reads contents sees; in a quick look, of what was found so before."""
@@ -317,9 +320,11 @@ def _order(damage: Damage) -> tuple[bool, str, str, int, int]:
     )
 
 
-def _note(log: Callable[[str], None], found: Sequence[Damage], what: str) -> None:
-    if found:
-        log(f"{what}: {len(found):,} damages so far, the first of them: {found[0].finding}")
+def _span(damage: Damage) -> tuple[object, ...]:
+    """The same for a file that a listing and a reading do not find."""
+    if damage.kind in _READ:
+        return (damage.kind, damage.window, damage.topic, damage.partition, damage.store)
+    return damage.identity
 
 
 def _recorded(

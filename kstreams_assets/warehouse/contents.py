@@ -9,6 +9,7 @@ import os
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -140,7 +141,9 @@ class Contents:
         """Whether some of those that were looked at are missing or have another size."""
         # It takes longest, and native code does it; who asks for it next gets its error as well.
         pool = ThreadPoolExecutor(1)
-        pool.submit(file_actions, warehouse.records(application.application_id))
+        records = warehouse.records(application.application_id)
+        # In a thread of its own it would not know as of when a copy is read.
+        pool.submit(copy_context().run, file_actions, records)
         pool.shutdown(wait=False)
         self._chains = self._read_chains()
         self._unchanged: set[StorePath] = set()
@@ -571,10 +574,6 @@ class PartitionFiles:
         row = self._log.spans.slice(int(self._log.row[self._at[number]]), 1)
         columns = ["window", "topic", "partition", "topic_id", "start", "end"]
         return SpanDamage(**row.select(columns).to_pylist()[0], problem=problem)
-
-    def _window(self, number: int) -> str:
-        log = self._log
-        return log.window_keys[log.window[log.row[self._at[number]]]]
 
 
 def _size(path: str) -> int:

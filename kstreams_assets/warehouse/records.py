@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
+from kstreams_assets.copy_mark import CopyState, state_for
 from kstreams_assets.layout import LAYOUT_PROPERTY, LAYOUT_VERSION, WrittenFile, file_problem
 from kstreams_assets.offsets import OffsetRange, RangeSet, TopicPartitionId
 from kstreams_assets.store import StorePath, readable, sizes_in
@@ -95,14 +96,17 @@ def span_of(file: NewFile) -> SpanId:
     return SpanId(file.values["window"], partition)
 
 
-def open_records(path: StorePath, *, to_write: bool = False) -> DeltaTable | None:
+def open_records(
+    path: StorePath, *, to_write: bool = False, keep: bool = True
+) -> DeltaTable | None:
     """The records table as deltalake reads it, None while nothing was written (`open_delta`).
 
     Raises:
         NewerLayoutError: A newer release wrote it.
         WarehouseError: It cannot be read.
     """
-    return open_delta(path, f"records/{path.name}", to_write=to_write, layout=LAYOUT_VERSION)
+    name = f"records/{path.name}"
+    return open_delta(path, name, to_write=to_write, keep=keep, layout=LAYOUT_VERSION)
 
 
 _ACTIONS = pa.schema(
@@ -132,11 +136,11 @@ def file_actions(path: StorePath) -> pa.Table:
         WarehouseError: It cannot be read.
     """
     with _one_at_a_time:
-        state = log_state(path)
+        state = log_state(path), state_for(path)
         known = _known_files.get(path)
         if known is None or known[0] != state:
             # The table itself takes several times as much memory: it is not kept.
-            table = open_records(path, to_write=True)
+            table = open_records(path, keep=False)
             _known_files.pop(path, None)
             known = _known_files[path] = state, _files_of(path, table)
             if len(_known_files) > _MOST_KNOWN:
@@ -146,7 +150,7 @@ def file_actions(path: StorePath) -> pa.Table:
 
 _one_at_a_time = threading.Lock()
 _MOST_KNOWN: Final = 8
-_known_files: dict[StorePath, tuple[LogState, pa.Table]] = {}
+_known_files: dict[StorePath, tuple[tuple[LogState, CopyState | None], pa.Table]] = {}
 """Of records tables their files as this process has read them last, with the log just before."""
 
 

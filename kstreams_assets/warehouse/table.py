@@ -215,7 +215,12 @@ _DAMAGED: Final = (
 
 
 def open_delta(
-    path: StorePath, name: str, *, to_write: bool = False, layout: int = CONTROL_LAYOUT_VERSION
+    path: StorePath,
+    name: str,
+    *,
+    to_write: bool = False,
+    keep: bool = True,
+    layout: int = CONTROL_LAYOUT_VERSION,
 ) -> DeltaTable | None:
     """The table at a path, None while nobody has written it.
 
@@ -223,7 +228,8 @@ def open_delta(
 
     What this process has opened before is used for as long as the table's log is the same: a list
     of its files instead of a replay of what they say. Who writes through the table asks for one of
-    his own (`to_write`), so that nobody who reads sees it move.
+    his own (`to_write`), so that nobody who reads sees it move. With `keep` false this process does
+    not keep it.
 
     Raises:
         NewerLayoutError: A newer release wrote it.
@@ -239,9 +245,9 @@ def open_delta(
             return None
     state = log_state(path)
     with storage_failures(path):
-        key = (path, tuple((storage_options(path) or {}).items()))
+        key = (path, version, tuple((storage_options(path) or {}).items()))
         seen = _opened.get(key)
-        if seen is not None and seen[0] == state and not to_write:
+        if keep and seen is not None and seen[0] == state and not to_write:
             return seen[1]
         table = _opened_at(path, name, layout, version) if state else None
         # A table's log is written before its first file of data.
@@ -251,7 +257,7 @@ def open_delta(
             )
     if table is None:
         return None
-    if not to_write:
+    if keep and not to_write:
         _opened.pop(key, None)
         _opened[key] = (state, table)
         if len(_opened) > _MOST_OPENED:
@@ -280,7 +286,9 @@ def _opened_at(path: StorePath, name: str, layout: int, version: int | None) -> 
 
 _LOOKS: Final = 3
 _MOST_OPENED: Final = 64
-_opened: dict[tuple[StorePath, tuple[tuple[str, str], ...]], tuple["LogState", DeltaTable]] = {}
+_opened: dict[
+    tuple[StorePath, int | None, tuple[tuple[str, str], ...]], tuple["LogState", DeltaTable]
+] = {}
 """Tables as this process has opened them last, with the log as it was just before."""
 
 

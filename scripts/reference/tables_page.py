@@ -22,7 +22,7 @@ from kstreams_assets.store import StorePath, relative
 from kstreams_assets.warehouse import column
 from kstreams_assets.warehouse.ledger import LedgerEntry, NotedTopic
 from kstreams_assets.warehouse.point import RecoveryPoint
-from kstreams_assets.warehouse.points import SavedRecord
+from kstreams_assets.warehouse.points import Pin, SavedRecord
 from kstreams_assets.warehouse.restores import MapRow, StoredRestore
 from kstreams_assets.warehouse.rows import rows_of
 from kstreams_assets.warehouse.schemas import StoredSchema
@@ -86,6 +86,11 @@ def _tables(warehouse: Warehouse) -> list[tuple[StorePath, str, Columns]]:
             "Records of recovery points that could not wait for a backup: repartition records in"
             " flight, tails of changelogs.",
             _columns(SavedRecord),
+        ),
+        (
+            warehouse.control("pins"),
+            "Recovery points that stay until they are unpinned (`recovery-points pin`).",
+            _columns(Pin),
         ),
         (
             warehouse.control("windows"),

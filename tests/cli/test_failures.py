@@ -64,8 +64,11 @@ def test_with_verbose_the_stack_trace_is_there(app_file: Path) -> None:
 def test_a_removed_data_file(program: Program, app_file: Path) -> None:
     (file,) = _data_files(app_file)
     file.unlink()
-    for command in (["recovery-points", "list"], ["windows"], ["ready"]):
+    for command in (["recovery-points", "list"], ["windows"]):
         _is_one_line(program(*command, "--app", app_file), str(file.name), "is gone")
+    ready = program("ready", "--app", app_file, "--json")
+    assert ready.exit_code == 1
+    assert file.name in ready.out
 
 
 def test_a_truncated_data_file(program: Program, app_file: Path) -> None:
@@ -99,7 +102,7 @@ _READERS = (
 
 @pytest.mark.parametrize("table", sorted(CONTROL_TABLES))
 def test_a_damaged_control_table(program: Program, app_file: Path, table: str) -> None:
-    """Whoever reads it names it in one line; for the others nothing changes."""
+    """Whoever reads it names it in one line, `ready` says no; for the others nothing changes."""
     before = [program(*command, "--app", app_file) for command in _READERS]
     log = app_file.parent / "warehouse" / table / "_delta_log"
     log.mkdir(parents=True, exist_ok=True)
@@ -112,11 +115,13 @@ def test_a_damaged_control_table(program: Program, app_file: Path, table: str) -
         if f"/{table} cannot be used" in result.err:
             _is_one_line(result, "from a copy of the warehouse")
             named.append(command)
+        elif command == ["ready"]:
+            assert result.exit_code == 1
+            assert f"table {table}" in " ".join(result.out.split())
+            named.append(command)
         else:
             assert (result.exit_code, result.err) == (was.exit_code, was.err)
-    # There are neither restores nor rules here.
-    unread = {"offset_maps", "schemas", "recovery_point_records", "completeness_results"}
-    assert named or table in unread
+    assert named
 
 
 def test_the_warehouse_is_a_file(program: Program, tmp_path: Path) -> None:

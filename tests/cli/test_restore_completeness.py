@@ -36,8 +36,14 @@ class _Restore:
     did: list[str] = field(default_factory=list)
 
     def plan(
-        self, settings: ApplicationSettings, request: RestoreRequest, target: KafkaConnection
+        self,
+        settings: ApplicationSettings,
+        request: RestoreRequest,
+        target: KafkaConnection,
+        *,
+        look_s: float = 0.0,
     ) -> RestorePlan:
+        del settings, look_s
         return outcomes.plan(request, target=target.bootstrap_servers)
 
     def run(self, settings: ApplicationSettings, planned: RestorePlan, *_: Any, **more: Any):

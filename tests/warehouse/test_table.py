@@ -28,7 +28,11 @@ from kstreams_assets.store import remove_tree
 from kstreams_assets.warehouse import table as tables
 from kstreams_assets.warehouse.column import ApplicationId, Column, Int32
 from kstreams_assets.warehouse.ledger import Ledger, TopicFactsTable
-from kstreams_assets.warehouse.points import RecoveryPointTable, SavedRecordsTable
+from kstreams_assets.warehouse.points import (
+    PinsTable,
+    RecoveryPointTable,
+    SavedRecordsTable,
+)
 from kstreams_assets.warehouse.restores import OffsetMapsTable, RestoresTable
 from kstreams_assets.warehouse.rows import rows_of
 from kstreams_assets.warehouse.schemas import SchemasTable
@@ -142,6 +146,7 @@ def nullcontext_for(*_: object, **__: object) -> Iterator[None]:
 TABLES = [
     RecoveryPointTable(NOWHERE),
     SavedRecordsTable(NOWHERE),
+    PinsTable(NOWHERE),
     Ledger(NOWHERE, "a"),
     TopicFactsTable(NOWHERE, "a"),
     RestoresTable(NOWHERE),
