@@ -91,7 +91,7 @@ def scale(options: Options) -> Iterator[Case]:
                 " warehouse; the look at Kafka comes on top. The restore is that of the newest"
                 " point with all topics from their first record on: it needs 400,000 files, which"
                 " it looks at for half a second, as the shown plan does.",
-                "The machine was shared with other work: seconds are several times those of a quiet"
+                "The machine was shared with other work: seconds are up to twice those of a quiet"
                 " one, processor time up to 1.5 times. Before spans were folded by the column, the"
                 " ledger had row groups of more than 512 rows, checkpoints had statistics as"
                 " columns, and files were looked at only where they are needed, the same acts took"

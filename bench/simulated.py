@@ -212,10 +212,10 @@ class Simulation:
             "first_hole": pa.nulls(count, pa.int64()),
             "contiguity_known": pa.array(is_changelog),
             "recovery_point_id": pa.array([points[number] for number in files.windows]),
-            "delta_version": pa.array(windows + 1),
+            "delta_version": pa.nulls(count, pa.int64()),
             "run_id": pa.array([f"run-{number:06d}" for number in files.windows]),
             "recorded_at_ms": pa.array(starts_ms + _HOUR_MS + 60_000),
-            "ledger_version": pa.array(windows),
+            "ledger_version": pa.nulls(count, pa.int64()),
             "written": pa.ListArray.from_arrays(
                 pa.array(np.arange(count + 1), pa.int32()), written
             ),
@@ -337,7 +337,7 @@ class Simulation:
             ),
             sealed=True,
             sequence=sequence,
-            ledger_version=window,
+            ledger_version=None,
             undeclared_topics=(),
         )
 

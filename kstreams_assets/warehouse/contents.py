@@ -9,6 +9,7 @@ import os
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -140,12 +141,14 @@ class Contents:
         """Files that may hold wanted records and were not looked at, for lack of time."""
         self.files_damaged = False
         """Whether some of those that were looked at are missing or have another size."""
-        with ThreadPoolExecutor(1) as pool:
-            # It takes longest, and native code reads it. It is kept for whoever asks for it next,
-            # who gets its error as well.
-            if look_s is not None:
-                pool.submit(file_actions, warehouse.records(application.application_id))
-            self._chains = self._read_chains()
+        if look_s is not None:
+            # It takes longest, and native code does it; who asks for it next gets its error as well.
+            pool = ThreadPoolExecutor(1)
+            records = warehouse.records(application.application_id)
+            # In a thread of its own it would not know as of when a copy is read.
+            pool.submit(copy_context().run, file_actions, records)
+            pool.shutdown(wait=False)
+        self._chains = self._read_chains()
         self._unchanged: set[StorePath] = set()
 
     @classmethod

@@ -660,10 +660,10 @@ class Ledger:
         return compared
 
     def _compare(self, where: ds.Expression, earlier: Comparison | None = None) -> Comparison:
-        actions, rows = self._at_rest(
+        rows, actions = self._at_rest(
             lambda: (
-                file_actions(self._records),
                 self._spans(DAMAGE_COLUMNS, where, increments=True),
+                file_actions(self._records),
             )
         )
         return Comparison(self._records, rows, actions, earlier)

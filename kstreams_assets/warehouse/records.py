@@ -1,6 +1,7 @@
 """The records of an application: their files, and what does not match the ledger (no JVM)."""
 
 import math
+import threading
 import time
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -134,18 +135,20 @@ def file_actions(path: StorePath) -> pa.Table:
         NewerLayoutError: A newer release wrote the table.
         WarehouseError: It cannot be read.
     """
-    state = log_state(path), state_for(path)
-    known = _known_files.get(path)
-    if known is None or known[0] != state:
-        # The table itself takes several times as much memory: it is not kept.
-        table = open_records(path, keep=False)
-        _known_files.pop(path, None)
-        known = _known_files[path] = state, _files_of(path, table)
-        if len(_known_files) > _MOST_KNOWN:
-            _known_files.pop(next(iter(_known_files)), None)
-    return known[1]
+    with _one_at_a_time:
+        state = log_state(path), state_for(path)
+        known = _known_files.get(path)
+        if known is None or known[0] != state:
+            # The table itself takes several times as much memory: it is not kept.
+            table = open_records(path, keep=False)
+            _known_files.pop(path, None)
+            known = _known_files[path] = state, _files_of(path, table)
+            if len(_known_files) > _MOST_KNOWN:
+                _known_files.pop(next(iter(_known_files)), None)
+        return known[1]
 
 
+_one_at_a_time = threading.Lock()
 _MOST_KNOWN: Final = 8
 _known_files: dict[StorePath, tuple[tuple[LogState, CopyState | None], pa.Table]] = {}
 """Of records tables their files as this process has read them last, with the log just before."""
