@@ -142,7 +142,7 @@ class Contents:
         self.files_damaged = False
         """Whether some of those that were looked at are missing or have another size."""
         if look_s is not None:
-            # It takes longest, and native code does it; who asks for it next gets its error as well.
+            # It takes longest, and native code does it; who asks next gets its error as well.
             pool = ThreadPoolExecutor(1)
             records = warehouse.records(application.application_id)
             # In a thread of its own it would not know as of when a copy is read.

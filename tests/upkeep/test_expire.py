@@ -33,7 +33,7 @@ from tests.upkeep.simulated_app import (
     with_keep,
 )
 
-pytestmark = [pytest.mark.e2e, pytest.mark.on_store]
+pytestmark = pytest.mark.e2e
 
 _DAY_S = 86_400
 POLICY = KeepSettings(all_s=3_600 * 3, lines=(KeepLine("daily", 3 * _DAY_S),), minimum=2)
@@ -61,12 +61,13 @@ def require_all_restore(app: SimulatedApp) -> list[str]:
     return listed
 
 
+@pytest.mark.on_store
 @pytest.mark.parametrize(
     "seed", [0, *(pytest.param(n, marks=pytest.mark.drill) for n in (1, 2, 3))]
 )
 def test_what_stays_restores_as_before(tmp_path: Path, seed: int) -> None:
     chance = random.Random(seed)
-    windows = 40
+    windows = 24
     app = simulated(tmp_path, seed=seed, windows=windows)
     app.run(app.windows, points_in_window=chance.choice([1, 1, 3]))
     pinned = chance.sample([point.id for point in app.points[3:-3]], 4)
