@@ -80,6 +80,8 @@ def scale(options: Options) -> Iterator[Case]:
                 act("ledger against log, every file looked at", cpu_s=5, peak_mb=1_000),
                 act("newest restorable points", peak_mb=1_000),
                 act("plan a restore of everything", peak_mb=1_000),
+                act("info", cpu_s=2, peak_mb=1_000),
+                act("quick verify", cpu_s=5),
             ],
             notes=[
                 "One application with an input, a repartition topic, two changelogs and an output,"
@@ -165,9 +167,11 @@ def _mb(root: Path, pattern: str) -> float:
 def _acts(simulation: Simulation) -> Mapping[str, Callable[[], object]]:
     from kstreams_assets.backup.planner import load_edges
     from kstreams_assets.backup.requests import window_statuses
+    from kstreams_assets.metrics.info import warehouse_info
     from kstreams_assets.restore.planner import LOOK_S
     from kstreams_assets.restore.request import RestoreRequest
     from kstreams_assets.restore.selection import choose, select
+    from kstreams_assets.upkeep.verify import verify
     from kstreams_assets.warehouse.contents import Contents
     from kstreams_assets.warehouse.coverage import newest_restorable
     from kstreams_assets.warehouse.judge import PointStatus
@@ -200,6 +204,11 @@ def _acts(simulation: Simulation) -> Mapping[str, Callable[[], object]]:
         found = [*ledger.damaged(look_s=look_s)]
         if found:
             raise RuntimeError(f"{len(found)} spans are damaged: {found[0]}")
+
+    def quick_verify() -> None:
+        found = verify(settings, record=False, settle_s=0)
+        if found.damages:
+            raise RuntimeError(f"{len(found.damages)} damages: {found.damages[0].problem}")
 
     def restorable() -> None:
         found = newest_restorable(settings, Contents.of(settings, look_s=0))
@@ -237,6 +246,8 @@ def _acts(simulation: Simulation) -> Mapping[str, Callable[[], object]]:
         "ledger against log, every file looked at": lambda: damaged(math.inf),
         "newest restorable points": restorable,
         "plan a restore of everything": restore,
+        "info": lambda: warehouse_info(warehouse, [settings]),
+        "quick verify": quick_verify,
     }
 
 
