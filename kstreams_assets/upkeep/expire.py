@@ -21,11 +21,13 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
+from itertools import chain
 
 from kstreams_assets.app.model import TopicRoles
 from kstreams_assets.app.store_format import StoreKind
 from kstreams_assets.backup.fold import Pieces, fold_tasks, gaps_together
 from kstreams_assets.backup.requests import window_statuses
+from kstreams_assets.checks import Severity
 from kstreams_assets.errors import ConfigurationError, StoredDataError
 from kstreams_assets.ktables.run import table_stores
 from kstreams_assets.ktables.snapshot import Snapshot
@@ -64,6 +66,7 @@ from kstreams_assets.warehouse.records import (
 from kstreams_assets.warehouse.restores import RestoresTable
 from kstreams_assets.warehouse.spans import Gap, GapCause, SpanContent, SpanResult, Window
 from kstreams_assets.warehouse.table import require_backup
+from kstreams_assets.warehouse.verifications import Verified
 from spark_resources.span_tasks import LastOfEachKey
 
 _RATIO = 4
@@ -176,7 +179,8 @@ def plan_expire(settings: ApplicationSettings, *, now_ms: int | None = None) -> 
 
     Raises:
         ConfigurationError: The application has no policy.
-        StoredDataError: No recovery point could be restored; then nothing may go.
+        StoredDataError: Something is damaged, or no recovery point could be restored; then nothing
+            may go.
         WarehouseError: There is no warehouse, or it cannot be read.
     """
     if settings.keep is None:
@@ -205,7 +209,13 @@ class _Planner:
         self._statuses: dict[str, PointStatus | None] = {}
         self._notes: list[str] = []
 
+    def going(self) -> set[str]:
+        """Ids of the points that go."""
+        instants = self._points.instants(self._id)
+        return {i.id for i in instants} - self._kept(instants).keys()
+
     def plan(self) -> ExpirePlan:
+        self._require_sound()
         instants = self._points.instants(self._id)
         kept = self._kept(instants)
         going = {i.id: i.taken_at_ms for i in instants if i.id not in kept}
@@ -232,6 +242,24 @@ class _Planner:
             waits=waits,
             notes=tuple(dict.fromkeys(self._notes)),
         )
+
+    def _require_sound(self) -> None:
+        """What is damaged can be repaired; points that it takes away now must not go for it."""
+        warehouse = self._settings.warehouse
+        spans = (f"{span}" for span in self._ledger.damaged())
+        told = (
+            f"{one.place}: {one.problem}"
+            for one in Verified.of(warehouse, self._id).open
+            if one.severity is Severity.ERROR
+        )
+        problem = next(chain(spans, told), None)
+        if problem is not None:
+            raise StoredDataError(
+                subject=f"The warehouse of {self._id}",
+                problem=f"is damaged, so nothing of it expires: {problem}",
+                remedy="Mend it first (kstreams-assets verify --repair), or bring it back from a"
+                " second copy; kstreams-assets verify --full then says that it is sound.",
+            )
 
     def _judge(self, point_id: str) -> PointStatus | None:
         if point_id not in self._statuses:
@@ -672,7 +700,7 @@ class _Run:
             wait_s=settings.backup.lock_wait_s,
         ):
             # A restore may have begun, or a point been pinned, since the plan was made.
-            again = plan_expire(settings, now_ms=self.now_ms).going
+            again = _planner(settings, self.now_ms).going()
             going = {id_: at_ms for id_, at_ms in plan.going.items() if id_ in again}
             RecoveryPointTable(settings.warehouse).expire(self._id, going)
             RecoveryPointTable(settings.warehouse).tidy()

@@ -131,16 +131,21 @@ def test_a_deletion_that_is_lost_shows(tmp_path: Path, monkeypatch: pytest.Monke
             require_all_restore(app)
 
 
-def test_without_a_point_that_restores_nothing_goes(tmp_path: Path) -> None:
+def test_nothing_goes_while_something_is_damaged(tmp_path: Path) -> None:
+    """A point that a lost file takes away may come back with the file."""
     app = simulated(tmp_path, seed=3, windows=10)
     app.run(app.windows)
     settings = with_keep(app.settings, KeepSettings(all_s=0, minimum=1))
     path = settings.warehouse.records(APPLICATION_ID)
-    for file in list(path.rglob(f"{STATE}-*.parquet")):
-        file.unlink()
-    with pytest.raises(StoredDataError, match="no recovery point that could be restored"):
+    gone = min(path.rglob(f"{STATE}-*.parquet"), key=lambda file: file.name)
+    content = gone.read_bytes()
+    gone.unlink()
+    with pytest.raises(StoredDataError, match=f"nothing of it expires: .*{gone.name} is missing"):
         expire(settings, run_id="one")
     assert len(RecoveryPointTable(settings.warehouse).instants(APPLICATION_ID)) == 10
+    gone.write_bytes(content)
+    expire(settings, run_id="two")
+    assert len(require_all_restore(app)) == 1
 
 
 _STEPS = (
