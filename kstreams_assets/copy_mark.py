@@ -70,7 +70,7 @@ def read_mark(root: StorePath) -> CopyMark | None:
     """The mark of a place as it is now, None where there is none.
 
     Raises:
-        WarehouseError: It cannot be read.
+        OSError: It cannot be read.
     """
     path = root / MARK
     e_tag = ""
@@ -95,12 +95,6 @@ def read_mark(root: StorePath) -> CopyMark | None:
         )
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except OSError as error:
-        raise WarehouseError(
-            path=path,
-            reason=error.strerror or str(error),
-            remedy="Look at the disk or the store, and at the right to read there.",
-        ) from error
     except (ValueError, KeyError, TypeError) as error:
         raise WarehouseError(
             path=path,

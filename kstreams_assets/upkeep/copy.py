@@ -241,7 +241,9 @@ def _begun(
     points: Collection[str] | None,
 ) -> CopyMark:
     """The mark of the copy, which is put there before anything else."""
-    mark, made_at = read_mark(to), _made_at(source.root)
+    with storage_failures(to):
+        mark = read_mark(to)
+    made_at = _made_at(source.root)
     if mark is None:
         if is_warehouse(to):
             raise ConfigurationError(
@@ -275,7 +277,8 @@ def _begun(
 
 
 def _read_again(to: StorePath) -> CopyMark:
-    mark = read_mark(to)
+    with storage_failures(to):
+        mark = read_mark(to)
     if mark is None:
         raise WarehouseError(
             path=to / MARK, reason="it is gone again", remedy="Look who else writes there."

@@ -37,7 +37,8 @@ def age_ms(to: StorePath) -> int | None:
     Raises:
         WarehouseError: The place cannot be read.
     """
-    mark = read_mark(to)
+    with storage_failures(to):
+        mark = read_mark(to)
     if mark is None or mark.newest is None:
         return None
     return max(0, time.time_ns() // 1_000_000 - mark.newest.finished_at_ms)

@@ -236,11 +236,13 @@ def open_delta(
         StoredDataError: It does not have the files of its newest commit (control tables).
         WarehouseError: It cannot be read, or has data files but no log.
     """
-    chosen = state_for(path)
+    with storage_failures(path):
+        chosen = state_for(path)
     version = None if chosen is None else chosen.versions.get(table_name(path))
     if chosen is not None:
         if to_write:
-            refuse_copy(root_of(path))
+            with storage_failures(path):
+                refuse_copy(root_of(path))
         if version is None:
             return None
     state = log_state(path)
@@ -362,7 +364,8 @@ def log_state(path: StorePath) -> LogState:
     Raises:
         WarehouseError: The log cannot be looked at.
     """
-    chosen = state_for(path)
+    with storage_failures(path):
+        chosen = state_for(path)
     if chosen is not None:
         version = chosen.versions.get(table_name(path))
         return () if version is None else ((MARK, version, chosen.finished_at_ms),)
@@ -513,8 +516,8 @@ def make_warehouse(root: StorePath, *, fstab: Path = _FSTAB) -> None:
     """
     keep_private()
     marker = root / MARKER
-    refuse_copy(root)
     with storage_failures(root):
+        refuse_copy(root)
         require_conditions(root)
         if marker.exists():
             problem = marker_problem(root)

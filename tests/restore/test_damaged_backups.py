@@ -161,7 +161,7 @@ def test_every_damage_is_noticed(
     wrong = {
         name: text
         for name, text in said.items()
-        if "from a copy" not in text or (f"{orders}-0" not in text and f"{totals}-0" not in text)
+        if "copy" not in text or (f"{orders}-0" not in text and f"{totals}-0" not in text)
     }
     assert wrong == {}
     assert _restore(workbench, settings, request) is RestoreState.VERIFIED
