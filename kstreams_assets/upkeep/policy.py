@@ -121,13 +121,13 @@ def _period(line: str, timezone: str) -> Callable[[int], object]:
 def first_index(sizes: Sequence[int], *, ratio: int) -> int:
     """From which of some neighbours on the last ones are put together.
 
-    A larger one is only written anew once those behind it together have a share of its size, so
-    that what is written is bounded by a small multiple of what there is, however often it is done:
-    all together weigh at most `1 + 1 / ratio` times as much as if they were one.
+    One is only written anew once those behind it together have a share of its size, so that what is
+    written is bounded by a small multiple of what there is, however often it is done. Of those that
+    stay, each is more than `ratio` times as large as all behind it: they are few.
     """
-    first = len(sizes) - 1
-    total = sizes[first] if sizes else 0
-    while first > 0 and sizes[first - 1] <= ratio * max(total, 1):
-        first -= 1
-        total += sizes[first]
-    return max(first, 0)
+    first, behind = max(len(sizes) - 1, 0), 0
+    for index in reversed(range(len(sizes))):
+        if sizes[index] <= ratio * max(behind, 1):
+            first = index
+        behind += sizes[index]
+    return first
