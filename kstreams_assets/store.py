@@ -679,6 +679,30 @@ def file_digest(path: StorePath) -> str:
     return digest.hexdigest()
 
 
+FileIdentity = tuple[int, int, int, int, int]
+"""Device, inode, size, and times of the last change of content and of anything (nanoseconds)."""
+
+_SETTLED_S: Final = 1.0
+
+
+def file_identity(path: StorePath) -> FileIdentity | None:
+    """What is another once somebody writes to a file, or puts another in its place.
+
+    The last of the times is the kernel's own: no program sets it back. None of a file that was
+    changed a moment ago, since the next change may get the same time, of one that is not there, and
+    of objects.
+    """
+    if not isinstance(path, Path):
+        return None
+    try:
+        stat = path.stat()
+    except OSError:
+        return None
+    if time.time() - stat.st_ctime < _SETTLED_S:
+        return None
+    return (stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns)
+
+
 class NewObject:
     """A file that is written from begin to end, for pyarrow's writers.
 
@@ -851,10 +875,16 @@ def sizes_in(root: StorePath, folders: Iterable[str]) -> dict[str, dict[str, int
 
 def _sizes_of(folder: Path) -> dict[str, int] | None:
     try:
-        with os.scandir(folder) as entries:
-            return {entry.name: entry.stat().st_size for entry in entries}
+        handle = os.open(folder, os.O_RDONLY)
     except OSError:
         return None
+    try:
+        # Names below an open folder are found sooner than whole paths.
+        return {name: os.stat(name, dir_fd=handle).st_size for name in os.listdir(handle)}
+    except OSError:
+        return None
+    finally:
+        os.close(handle)
 
 
 def require_conditions(place: StorePath) -> None:

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from kstreams_assets.errors import RestoreRecordsError
 from kstreams_assets.kafka.record_columns import HEADERS
 from kstreams_assets.offsets import OffsetRange, RangeSet, TopicPartitionId
-from kstreams_assets.store import StorePath, fetched, file_digest
+from kstreams_assets.store import FileIdentity, StorePath, fetched, file_digest, file_identity
 from kstreams_assets.warehouse.records import SpanFile
 from kstreams_assets.warehouse.restores import OriginalHeaders
 
@@ -66,7 +66,8 @@ class PartitionWork:
     files. Restored are the records whose source offset lies in one of `ranges` (in order,
     disjoint), each once, in order of offsets: `records` of them. The first gets the target offset
     `base_offset` if nothing was restored before. `noted` are the files, by path, as their backups
-    noted them: one that does not match is not used.
+    noted them: one that does not match is not used. `sound` are those among them that matched just
+    now, as they were then.
     """
 
     source: TopicPartitionId
@@ -78,6 +79,7 @@ class PartitionWork:
     records: int
     original_headers: OriginalHeaders = field(default_factory=OriginalHeaders)
     noted: Mapping[StorePath, SpanFile] = field(default_factory=dict)
+    sound: Mapping[StorePath, FileIdentity] = field(default_factory=dict)
 
 
 Offsets = npt.NDArray[np.int64]
@@ -197,6 +199,9 @@ def _require_noted(work: PartitionWork, path: StorePath, local: Path) -> None:
     """
     noted = work.noted.get(path)
     if noted is None:
+        return
+    known = work.sound.get(path)
+    if known is not None and known == file_identity(local):
         return
     if noted.written is not None:
         is_same = file_digest(local) == noted.written.digest

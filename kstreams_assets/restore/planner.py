@@ -318,7 +318,7 @@ _ALL = (OffsetRange(0, 2**63 - 1),)
 _ENDED = frozenset({RestoreState.FINISHED, RestoreState.ROLLED_BACK})
 
 
-LOOK_S: Final = 0.5
+LOOK_S: Final = 0.2
 """How long a plan that is only shown looks at the files that it needs."""
 
 
@@ -403,6 +403,7 @@ class _Planner:
             self._request,
             unfinished=self._unfinished(),
             snapshots=snapshots,
+            beyond=self._beyond,
         )
         point = self._load(choice)
         names = self._names(point)
@@ -548,6 +549,17 @@ class _Planner:
                 for point_id in ids
                 if (point := loaded.get(point_id)) is not None
             ]
+        )
+
+    def _beyond(self, ids: Sequence[str]) -> frozenset[str]:
+        """Of points, those that need what no backup reaches yet."""
+        excluded = self._names(None).excluded
+        rebuilds = self._request.mode is not RestoreMode.STATE
+        return self._contents.beyond(
+            ids,
+            lambda topic, roles: (
+                topic not in excluded and (roles.is_recomputed_from or not rebuilds)
+            ),
         )
 
     def _load(self, choice: Choice) -> RecoveryPoint | None:

@@ -19,11 +19,11 @@ from kstreams_assets.restore.plan import SOMEBODY_ELSE, RestorePlan, TopicPlan, 
 from kstreams_assets.restore.planner import plan_again
 from kstreams_assets.restore.preconditions import changed_since
 from kstreams_assets.restore.produce import produce, stage_snapshots, staged_saved_records
-from kstreams_assets.restore.soundness import changed_in
+from kstreams_assets.restore.soundness import soundness
 from kstreams_assets.restore.target import restore_lock
 from kstreams_assets.restore.verify import verify
 from kstreams_assets.settings import ApplicationSettings
-from kstreams_assets.store import StorePath
+from kstreams_assets.store import FileIdentity, StorePath
 from kstreams_assets.texts import bytes_text, duration
 from kstreams_assets.warehouse.point import GroupOffset, RecoveryPoint
 from kstreams_assets.warehouse.points import RecoveryPointTable
@@ -128,6 +128,7 @@ class _Run:
         self._before, self._cluster, self._spark, self._log = before, cluster, spark, log
         self._warehouse = settings.warehouse
         self._took_s: dict[str, float] = {}
+        self._sound: Mapping[StorePath, FileIdentity] = {}
         self._restore = _planned(plan, point, before, run_id)
 
     def prepare_topics(self) -> None:
@@ -186,9 +187,12 @@ class _Run:
     def _require_unchanged(self) -> None:
         """Before a topic is made: the files are those that their backups wrote, byte for byte."""
         with self._timed("check"):
-            changed = changed_in(self._plan)
-        if changed:
-            raise RestoreRefusedError(application_id=self._plan.application_id, refusals=changed)
+            found = soundness(self._plan)
+        if found.refusals:
+            raise RestoreRefusedError(
+                application_id=self._plan.application_id, refusals=found.refusals
+            )
+        self._sound = found.sound
 
     def _produce_and_verify(
         self,
@@ -282,6 +286,11 @@ class _Run:
                     records=partition.records,
                     original_headers=self._plan.request.original_headers,
                     noted={file.path: file for file in partition.files},
+                    sound={
+                        file.path: self._sound[file.path]
+                        for file in partition.files
+                        if file.path in self._sound
+                    },
                 )
             )
         return works

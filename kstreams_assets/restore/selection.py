@@ -23,6 +23,9 @@ from kstreams_assets.warehouse.restores import RestoreMode, StoredRestore
 Judge = Callable[[Sequence[str]], Sequence[PointStatus]]
 """What a restore of the points with these ids would give, in their order; absent ones left out."""
 
+Beyond = Callable[[Sequence[str]], Set[str]]
+"""Of points with these ids, those that certainly are not covered: told without loading them."""
+
 _RANK = {
     Restores.EXACT: 3,
     Restores.AT_LEAST_ONCE: 2,
@@ -30,7 +33,7 @@ _RANK = {
     Restores.NOTHING: 0,
 }
 _STATE = RestoreMode.STATE
-_FIRST_BATCH = 32
+_FIRST_BATCH = 16
 _BATCH_GROWTH = 4
 _FEW = 3
 _MEND = (
@@ -79,6 +82,7 @@ def choose(
     *,
     unfinished: StoredRestore | None = None,
     snapshots: Snapshots | None = None,
+    beyond: Beyond = lambda _: frozenset(),
 ) -> Choice:
     """The point of that id; or the newest one that was complete at `as_of_ms`; or the newest.
 
@@ -94,7 +98,7 @@ def choose(
     if wrong:
         return Choice(None, wrong)
     ordered = sorted(points, key=in_order)
-    search = _Search(ordered, judge, request, snapshots)
+    search = _Search(ordered, judge, request, snapshots, beyond)
     if request.point_id is not None:
         return search.by_id(request.point_id)
     if unfinished is not None and request.as_of_ms is None:
@@ -167,9 +171,10 @@ class _Search:
         judge: Judge,
         request: RestoreRequest,
         snapshots: Snapshots | None,
+        beyond: Beyond,
     ) -> None:
         self._points, self._judge, self._request = points, judge, request
-        self._snapshots = snapshots
+        self._snapshots, self._beyond = snapshots, beyond
 
     def by_id(self, point_id: str) -> Choice:
         index = next((i for i, p in enumerate(self._points) if p.id == point_id), None)
@@ -203,7 +208,7 @@ class _Search:
                 if damaged is not None:
                     return Choice(None, (_damaged(damaged, status),))
                 notes = (
-                    self._passed_over(seen),
+                    self._passed_over(seen, [p.id for p in having[::-1]].index(status.id)),
                     self._older(status, allowed, having),
                     self._incomplete(),
                 )
@@ -273,7 +278,8 @@ class _Search:
         if not seen:
             problem = f"No recovery point{self._until()} is recorded."
         else:
-            problem = f"No recovery point{self._until()} {self._wanted()}. {_reasons(seen)}"
+            reasons = _reasons(seen, len(self._having(allowed)))
+            problem = f"No recovery point{self._until()} {self._wanted()}. {reasons}"
         near = self._near((), self._later(allowed))
         weaker = next((status for status in seen if status.covered), None)
         remedy = self._remedy(near, weaker)
@@ -306,17 +312,24 @@ class _Search:
             return "has its inputs covered by backups"
         return f"is covered by backups and gives {self._request.accept}"
 
-    def _passed_over(self, seen: Sequence[PointStatus]) -> str:
+    def _passed_over(self, seen: Sequence[PointStatus], newer: int) -> str:
         if not seen:
             return ""
-        return f"{len(seen)} newer point(s) cannot be restored. {_reasons(seen)}"
+        return f"{newer} newer point(s) cannot be restored. {_reasons(seen, newer)}"
 
     def _judged(self, points: Sequence[Taken]) -> Iterator[PointStatus]:
-        ids, size = [point.id for point in points], _FIRST_BATCH
-        while ids:
-            batch, ids = ids[:size], ids[size:]
-            yield from self._judge(batch)
-            size *= _BATCH_GROWTH
+        """Their statuses in order; behind the first ones without those beyond all backups."""
+        ids = [point.id for point in points]
+        yield from self._judge(ids[:_FIRST_BATCH])
+        lot, size = _FIRST_BATCH * _BATCH_GROWTH, _FIRST_BATCH
+        begin = _FIRST_BATCH
+        while begin < len(ids):
+            beyond = self._beyond(ids[begin : begin + lot])
+            left = [one for one in ids[begin : begin + lot] if one not in beyond]
+            begin, lot = begin + lot, lot * _BATCH_GROWTH
+            while left:
+                yield from self._judge(left[:size])
+                left, size = left[size:], size * _BATCH_GROWTH
 
 
 def _damaged(newer: PointStatus, usable: PointStatus) -> Finding:
@@ -335,9 +348,9 @@ def _why_not(status: PointStatus) -> str:
     return f"It gives {status.gives} only. {status.reason}"
 
 
-def _reasons(seen: Sequence[PointStatus]) -> str:
+def _reasons(seen: Sequence[PointStatus], all_: int) -> str:
     texts = [f"{s.id} gives {s.gives}: {s.reason}" for s in seen[:_FEW]]
-    more = f" (and {len(seen) - _FEW} more)" if len(seen) > _FEW else ""
+    more = f" (and {all_ - _FEW} more)" if all_ > _FEW else ""
     return " ".join(texts) + more
 
 

@@ -1,6 +1,6 @@
 """That what a restore is to read is as it was written, before anything is made on the target."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -8,7 +8,7 @@ from kstreams_assets.checks import Finding, Severity
 from kstreams_assets.errors import KStreamsAssetsError
 from kstreams_assets.layout import Warehouse, WrittenFile, changed_files
 from kstreams_assets.restore.plan import RestorePlan, TopicPlan
-from kstreams_assets.store import StorePath
+from kstreams_assets.store import FileIdentity, StorePath, file_identity
 from kstreams_assets.warehouse.records import SpanFile
 from kstreams_assets.warehouse.verifications import (
     Damage,
@@ -101,8 +101,20 @@ class _Noted:
     whose: str
 
 
-def changed_in(plan: RestorePlan) -> list[str]:
-    """The files of a plan that are not the ones that their backups wrote, as refusals.
+@dataclass(frozen=True, slots=True)
+class Soundness:
+    """What a look into all files of a plan has found.
+
+    `refusals` are files that are not the ones that their backups wrote; `sound` the others, as they
+    were before they were read: as long as they are the same, nobody needs to read them for that.
+    """
+
+    refusals: list[str]
+    sound: Mapping[StorePath, FileIdentity]
+
+
+def soundness(plan: RestorePlan) -> Soundness:
+    """Compare the digests of the files of a plan with those that their backups noted.
 
     Every file is read, several at a time; those of earlier releases, whose digests nobody noted,
     are left to the tasks. Snapshots are compared as they are staged.
@@ -115,14 +127,17 @@ def changed_in(plan: RestorePlan) -> list[str]:
         for file in partition.files
         if file.written is not None
     ]
+    before = {file.path: file_identity(file.path) for file in files}
     found = changed_files([(file.path, file.written) for file in files])
-    return [
+    refusals = [
         f"The backup of {file.whose}: {found[file.path]}. Bring the file back from a second copy,"
         " or back the window up again while Kafka has it, and run the restore again; else restore"
         " a recovery point before it."
         for file in files
         if file.path in found
     ]
+    sound = {path: known for path, known in before.items() if known and path not in found}
+    return Soundness(refusals, sound)
 
 
 def stored_verdict(warehouse: Warehouse, application_id: str) -> Verified:

@@ -8,6 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -29,7 +30,7 @@ from kstreams_assets.warehouse.ledger import (
 )
 from kstreams_assets.warehouse.point import RecoveryPoint
 from kstreams_assets.warehouse.points import RecoveryPointTable
-from kstreams_assets.warehouse.records import file_actions
+from kstreams_assets.warehouse.records import file_actions, numbered_spans, records_version
 from kstreams_assets.warehouse.table import table_version
 from kstreams_assets.warehouse.verifications import (
     MOST_POINTS,
@@ -114,8 +115,13 @@ def _rows(settings: ApplicationSettings) -> list[Damage]:
 
 
 def _doubles(rows: pa.Table) -> Iterator[Damage]:
-    counted = rows.group_by(_SPAN).aggregate([("start", "count"), ("start", "min"), ("end", "max")])
-    for row in counted.filter(pc.field("start_count") > 1).to_pylist():
+    numbers, _ = numbered_spans(rows, rows.slice(0, 0), _SPAN)
+    _, back, times = np.unique(numbers, return_inverse=True, return_counts=True)
+    doubles = rows.select([*_SPAN, "start", "end"]).filter(pa.array(times[back] > 1))
+    counted = doubles.group_by(_SPAN).aggregate(
+        [("start", "count"), ("start", "min"), ("end", "max")]
+    )
+    for row in counted.to_pylist():
         yield _of_row(
             row,
             f"the ledger has {row['start_count']} rows of it",
@@ -174,9 +180,8 @@ def _unknown_files(settings: ApplicationSettings, rows: pa.Table) -> Iterator[Da
     actions = file_actions(settings.warehouse.records(settings.application_id))
     if actions.num_rows == 0:
         return
-    spans = rows.select(["window", "topic", "partition"])
-    files = actions.select(["window", "topic", "partition", "first", "last"])
-    lacking = files.join(spans, ["window", "topic", "partition"], join_type="left anti")
+    numbers, of_files = numbered_spans(rows, actions)
+    lacking = actions.filter(pa.array(~np.isin(of_files, numbers)))
     if lacking.num_rows == 0:
         return
     left = leftovers(
@@ -224,9 +229,9 @@ def _unknown_files(settings: ApplicationSettings, rows: pa.Table) -> Iterator[Da
 
 def _behind(settings: ApplicationSettings, rows: pa.Table) -> Iterator[Damage]:
     """The records table has lost commits that rows of the ledger tell of."""
-    version = table_version(settings.warehouse.records(settings.application_id))
-    noted = max((v for v in rows["delta_version"].to_pylist() if v is not None), default=-1)
-    if noted > version:
+    version = records_version(settings.warehouse.records(settings.application_id))
+    noted = pc.call_function("max", [rows["delta_version"]]).as_py()
+    if noted is not None and noted > version:
         yield Damage(
             DamageKind.TABLE,
             f"records/{settings.application_id}",

@@ -13,7 +13,7 @@ from contextvars import copy_context
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import overload
+from typing import Final, overload
 from urllib.parse import unquote
 
 import numpy as np
@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from kstreams_assets.app.model import StreamsApplication, TopicRole
+from kstreams_assets.app.model import StreamsApplication, TopicRole, TopicRoles
 from kstreams_assets.errors import StoredDataError
 from kstreams_assets.layout import Warehouse, WrittenFile, changed_files, file_problem
 from kstreams_assets.offsets import OffsetRange, RangeSet, TopicPartitionId
@@ -59,6 +59,7 @@ from kstreams_assets.warehouse.records import (
     SpanFile,
     file_actions,
     noted_files,
+    numbered_spans,
     payload_bytes,
 )
 from kstreams_assets.warehouse.spans import TopicFacts, Window
@@ -71,6 +72,7 @@ _BATCH = 16
 
 _Offsets = npt.NDArray[np.int64]
 _NONE: _Offsets = np.empty(0, np.int64)
+_ENDLESS: Final = 2**62
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +133,7 @@ class Contents:
     ) -> None:
         self._warehouse, self._application, self._closed = warehouse, application, closed
         names = {topic.name for topic in application.topics}
+        self._roles = {topic.name: topic.roles for topic in application.topics}
         self._backed_up = names if backed_up is None else {*backed_up}
         self._topics = names | self._backed_up
         self._changelogs = {t.name for t in application.with_role(TopicRole.CHANGELOG)}
@@ -194,7 +197,7 @@ class Contents:
         application = self._application
         judge = PointJudge(
             self._chains,
-            roles={topic.name: topic.roles for topic in application.topics},
+            roles=self._roles,
             backed_up=self._backed_up,
             not_mine=application.not_mine,
             closed=self._closed(min(point.effective_at_ms for point in points)),
@@ -211,6 +214,44 @@ class Contents:
             loaded = table.load(self._application.application_id, batch, damaged_too=True)
             statuses = {status.id: status for status in self.statuses(loaded)}
             yield from map(statuses.get, batch)
+
+    def beyond(
+        self, ids: Collection[str], matters: Callable[[str, TopicRoles], bool]
+    ) -> frozenset[str]:
+        """Of points, those that certainly are not covered: they need what no backup reaches yet.
+
+        Told from few columns, so that of the many points of an open window few are loaded. The
+        others may be covered or not. Only topics that matter are looked at, changelogs and records
+        in flight never: they may have been saved with the points.
+        """
+        if not ids:
+            return frozenset()
+        table = RecoveryPointTable(self._warehouse)
+        cuts = table.cuts(self._application.application_id, ids)
+        life = ["topic", "partition", "topic_id"]
+        numbers, _ = numbered_spans(cuts, cuts.slice(0, 0), [*life, "roles"])
+        _, firsts, of_cut = np.unique(numbers, return_index=True, return_inverse=True)
+        ends: list[int] = []
+        for row in cuts.select([*life, "roles"]).take(pa.array(firsts)).to_pylist():
+            names = (row.pop("roles") or "").split(",")
+            roles = TopicRoles(map(TopicRole, filter(None, names)))
+            roles = roles or self._roles.get(row["topic"], roles)
+            chain = self._chains.get(tuple(row.values()))
+            ends.append(
+                max((r.end for r in chain.recorded), default=0)
+                if chain
+                and row["topic"] in self._backed_up
+                and not (roles.is_changelog or roles.in_flight_only)
+                and matters(row["topic"], roles)
+                else _ENDLESS
+            )
+        end = cuts["end"].to_numpy()
+        # Of an input a restore may want no more than what was not committed.
+        needed = np.maximum(
+            cuts["log_start"].to_numpy(), pc.fill_null(cuts["committed"], 0).to_numpy()
+        )
+        lacks = (end > np.array(ends, np.int64)[of_cut]) & (needed < end)
+        return frozenset(cuts["id"].filter(pa.array(lacks)).unique().to_pylist())
 
     def chain(self, cut: PartitionCut) -> Chain | None:
         """The spans of a partition in the life of its topic that a cut saw, neighbours folded."""

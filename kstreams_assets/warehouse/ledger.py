@@ -6,7 +6,9 @@ import time
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from contextvars import copy_context
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Annotated, Final, Protocol, TypeVar
@@ -660,12 +662,14 @@ class Ledger:
         return compared
 
     def _compare(self, where: ds.Expression, earlier: Comparison | None = None) -> Comparison:
-        rows, actions = self._at_rest(
-            lambda: (
-                self._spans(DAMAGE_COLUMNS, where, increments=True),
-                file_actions(self._records),
-            )
-        )
+        def read() -> tuple[pa.Table, pa.Table]:
+            # Delta's log takes as long as the ledger, and native code reads both.
+            with ThreadPoolExecutor(1) as pool:
+                actions = pool.submit(copy_context().run, file_actions, self._records)
+                rows = self._spans(DAMAGE_COLUMNS, where, increments=True)
+                return rows, actions.result()
+
+        rows, actions = self._at_rest(read)
         return Comparison(self._records, rows, actions, earlier)
 
     def folded_spans(

@@ -38,6 +38,7 @@ from kstreams_assets.warehouse.point import (
     in_force,
     in_order,
 )
+from kstreams_assets.warehouse.records import numbered_spans
 from kstreams_assets.warehouse.rows import plain_columns, rows_of
 from kstreams_assets.warehouse.table import StoredFile, Table, one_of
 
@@ -297,9 +298,7 @@ class RecoveryPointTable:
         names = sorted(ids)
         if not names:
             return []
-        # The range lets the reader skip files and row groups, which a list of values does not.
-        wanted = one_of("id", names) & (pc.field("id") >= names[0]) & (pc.field("id") <= names[-1])
-        rows = self._table.read(application_id=application_id, where=wanted)
+        rows = self._table.read(application_id=application_id, where=_one_of_ids(names))
         points = sorted(_points(rows), key=in_order)
         for point in points:
             if point.damaged and not damaged_too:
@@ -310,6 +309,28 @@ class RecoveryPointTable:
                     " use another recovery point.",
                 )
         return points
+
+    def cuts(self, application_id: str, ids: Collection[str]) -> pa.Table:
+        """The cuts of the points with these ids by the column, which takes no look at digests.
+
+        Columns `id, topic, partition, topic_id, log_start, end`, `roles` joined by commas, and
+        `committed`, the offset that the group had committed there, null if none.
+        """
+        found = self._table.read(
+            application_id=application_id,
+            columns=["id", "partitions", "group_offsets"],
+            where=_one_of_ids(ids),
+        )
+        cuts, offsets = (
+            _flat(found["id"], found[name]) for name in ("partitions", "group_offsets")
+        )
+        mine, theirs = numbered_spans(cuts, offsets, ["id", "topic", "partition"])
+        at = pc.call_function("index_in", [pa.array(mine)], pc.SetLookupOptions(pa.array(theirs)))
+        committed = offsets["offset"].take(at)
+        columns = ["id", "topic", "partition", "topic_id", "log_start", "end"]
+        roles = pc.call_function("binary_join", [cuts["roles"].combine_chunks(), ","])
+        both = cuts.select(columns).append_column("roles", roles)
+        return both.append_column("committed", committed)
 
     def newest(
         self, application_id: str, count: int = 1, *, damaged_too: bool = False
@@ -431,6 +452,18 @@ def row_of(point: RecoveryPoint) -> dict[str, Any]:
     row = rows_of(RecoveryPoint).plain(point)
     del row["digest"]
     return row
+
+
+def _one_of_ids(ids: Collection[str]) -> pc.Expression:
+    # The range lets the reader skip files and row groups, which a list of values does not.
+    return one_of("id", ids) & (pc.field("id") >= min(ids)) & (pc.field("id") <= max(ids))
+
+
+def _flat(ids: pa.ChunkedArray, lists: pa.ChunkedArray) -> pa.Table:
+    """The elements of lists of structs as rows, each with the id of its list."""
+    of_it = lists.combine_chunks()
+    rows = pa.Table.from_struct_array(of_it.flatten())
+    return rows.append_column("id", ids.take(of_it.value_parent_indices()))
 
 
 def _points(rows: pa.Table) -> list[RecoveryPoint]:

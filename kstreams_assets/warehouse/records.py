@@ -124,6 +124,11 @@ _ACTIONS = pa.schema(
 )
 
 
+def records_version(path: StorePath) -> int:
+    """The version of the table whose files `file_actions` tells, -1 while nobody has written it."""
+    return _known(path)[2]
+
+
 def file_actions(path: StorePath) -> pa.Table:
     """The files of the newest version, one row each: what Delta's log says of them.
 
@@ -135,6 +140,10 @@ def file_actions(path: StorePath) -> pa.Table:
         NewerLayoutError: A newer release wrote the table.
         WarehouseError: It cannot be read.
     """
+    return _known(path)[1]
+
+
+def _known(path: StorePath) -> "_Known":
     with _one_at_a_time:
         state = log_state(path), state_for(path)
         known = _known_files.get(path)
@@ -142,16 +151,19 @@ def file_actions(path: StorePath) -> pa.Table:
             # The table itself takes several times as much memory: it is not kept.
             table = open_records(path, keep=False)
             _known_files.pop(path, None)
-            known = _known_files[path] = state, _files_of(path, table)
+            version = -1 if table is None else table.version()
+            known = _known_files[path] = state, _files_of(path, table), version
             if len(_known_files) > _MOST_KNOWN:
                 _known_files.pop(next(iter(_known_files)), None)
-        return known[1]
+        return known
 
 
 _one_at_a_time = threading.Lock()
 _MOST_KNOWN: Final = 8
-_known_files: dict[StorePath, tuple[tuple[LogState, CopyState | None], pa.Table]] = {}
-"""Of records tables their files as this process has read them last, with the log just before."""
+_Known = tuple[tuple[LogState, CopyState | None], pa.Table, int]
+_known_files: dict[StorePath, _Known] = {}
+"""Of records tables their files as this process has read them last, with the log just before and
+the version."""
 
 
 def _files_of(path: StorePath, table: DeltaTable | None) -> pa.Table:
@@ -462,22 +474,25 @@ class Comparison:
 
     def _look_at_all(self) -> None:
         """By listing the folders; what does not look right there is looked at by itself."""
-        folders: dict[str, str] = {}
-        places: list[tuple[str, str]] = []
-        for path in self._files["path"].to_pylist():
-            folder, _, name = path.rpartition("/")
-            known = folders.get(folder)
-            if known is None:
-                known = folders[folder] = unquote(folder)
-            places.append((known, unquote(name) if "%" in name else name))
-        there = sizes_in(self._path, folders.values())
-        nothing: dict[str, int] = {}
+        paths = self._files["path"].to_pylist()
         sizes = self._files["size"].to_pylist()
-        suspects = [
-            number
-            for number, ((folder, name), size) in enumerate(zip(places, sizes, strict=True))
-            if there.get(folder, nothing).get(name, -1) != size
-        ]
+        # Files come by path: those of a folder stand together.
+        runs: list[tuple[str, int]] = []
+        prefix = None
+        for number, path in enumerate(paths):
+            if prefix is None or not path.startswith(prefix) or "/" in path[len(prefix) :]:
+                folder, slash, _ = path.rpartition("/")
+                prefix = folder + slash
+                runs.append((folder, number))
+        there = sizes_in(self._path, {unquote(folder) for folder, _ in runs})
+        nothing: dict[str, int] = {}
+        suspects: list[int] = []
+        for (folder, begin), (_, end) in pairwise([*runs, ("", len(paths))]):
+            here, skip = there.get(unquote(folder), nothing), len(folder) + 1 if folder else 0
+            names = [path[skip:] for path in paths[begin:end]]
+            found = [here.get(unquote(name) if "%" in name else name) for name in names]
+            if found != sizes[begin:end]:
+                suspects += [n for n, size in enumerate(found, begin) if size != sizes[n]]
         self.bad.clear()
         for file in self._files.take(pa.array(suspects, pa.int64())).to_pylist():
             self._look(file)
@@ -505,7 +520,7 @@ class Comparison:
 def _compared(rows: pa.Table, actions: pa.Table) -> tuple[dict[int, str], pa.Table]:
     """What is wrong with spans, by number of their row, and the files (see `Comparison.found`)."""
     # Windows, topics and paths are long and come by the million: they are compared by numbers.
-    span, span_of_file = _numbered_spans(rows, actions)
+    span, span_of_file = numbered_spans(rows, actions)
     row_of_file = _positions(span_of_file, span)
     known = row_of_file >= 0
     if not known.all():
@@ -523,22 +538,21 @@ def _compared(rows: pa.Table, actions: pa.Table) -> tuple[dict[int, str], pa.Tab
     return problems, found.append_column("noted", pa.array(position, mask=position < 0))
 
 
-def _numbered_spans(rows: pa.Table, actions: pa.Table) -> tuple[_Offsets, _Offsets]:
+def numbered_spans(
+    rows: pa.Table, actions: pa.Table, columns: Sequence[str] = _SPAN
+) -> tuple[_Offsets, _Offsets]:
     """A number for the span of each row, and for the span of each file; -1 where no row has it.
 
-    A span is a window, topic and partition.
+    A span is what these columns have in common, by default window, topic and partition.
     """
-    width = int(rows["partition"].to_numpy().max()) + 1
-    partitions = actions["partition"].to_numpy().astype(np.int64)
     mine, theirs = np.zeros(rows.num_rows, np.int64), np.zeros(actions.num_rows, np.int64)
-    known = partitions < width
-    for name in ("window", "topic"):
+    known = np.ones(actions.num_rows, np.bool_)
+    for name in columns:
         distinct = rows[name].unique()
         code, code_of_file = (_index_in(table[name], distinct) for table in (rows, actions))
         mine, theirs = mine * len(distinct) + code, theirs * len(distinct) + code_of_file
         known &= code_of_file >= 0
-    mine = mine * width + rows["partition"].to_numpy()
-    return mine, np.where(known, theirs * width + partitions, -1)
+    return mine, np.where(known, theirs, -1)
 
 
 def _positions(wanted: _Offsets, values: _Offsets) -> _Offsets:

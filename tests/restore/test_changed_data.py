@@ -1,8 +1,11 @@
 """Stored data that was changed behind our back: it is named, and none of it is used."""
 
+import os
 import shutil
+import time
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import pyarrow as pa
@@ -19,12 +22,13 @@ from kstreams_assets.ktables.snapshots_table import (
 )
 from kstreams_assets.layout import written_files
 from kstreams_assets.offsets import TopicPartitionId, runs_of
-from kstreams_assets.store import StorePath
+from kstreams_assets.store import StorePath, file_digest, file_identity
 from kstreams_assets.warehouse.judge import PointJudge, Restores
 from kstreams_assets.warehouse.point import GroupOffset, PartitionCut, RecoveryPoint
 from kstreams_assets.warehouse.points import RecoveryPointTable, SavedRecordsTable, SavedTail
 from kstreams_assets.warehouse.records import SpanFile
 from kstreams_assets.warehouse.restores import OffsetMapsTable, PartitionProduced
+from spark_resources import partition_records
 from spark_resources.partition_records import PartitionWork, work_offsets, work_records
 from tests.backup.samples import APPLICATION_ID, point
 from tests.restore.snapshot_samples import snapshot
@@ -73,6 +77,18 @@ def _neighbour(path: Path) -> None:
     pq.write_table(rows, path)
 
 
+def _as_large(path: Path) -> None:
+    """One value is another one, and the file is sound and as large as it was."""
+    size, records = path.stat().st_size, _records("order")
+    was = records[7].value or b""
+    for place, other in product(range(len(was)), range(256)):
+        value = was[:place] + bytes([other]) + was[place + 1 :]
+        records[7] = replace(records[7], value=value)
+        if value != was and span_file(path, records, group=50).stat().st_size == size:
+            return
+    raise AssertionError("no such value was found")
+
+
 def _values_of_a_snapshot(path: Path) -> None:
     """Every value is another one."""
     rows = pq.ParquetFile(path).read()
@@ -98,6 +114,7 @@ def _gone(path: Path) -> None:
 FAULTS = {
     "swapped": _swapped,
     "neighbour": _neighbour,
+    "as large": _as_large,
     "flipped": _flipped,
     "cut off": _cut_off,
     "gone": _gone,
@@ -122,6 +139,44 @@ def test_no_record_of_a_changed_file_is_given(
     assert given == []
     with pytest.raises(RestoreRecordsError):
         list(work_offsets(work))
+
+
+@pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
+def test_nor_of_one_that_was_changed_since_it_was_looked_at(
+    tmp_path: Path, fault: Callable[[Path], None]
+) -> None:
+    work = _work(tmp_path)
+    time.sleep(1.1)  # of what was written a moment ago nothing is taken for known
+    path = work.files[0]
+    known = file_identity(path)
+    assert (known is None) == (not isinstance(path, Path))
+    work = replace(work, sound={path: known} if known else {})
+    assert _read(work) == COUNT
+    changed_ns = path.stat().st_mtime_ns if isinstance(path, Path) else 0
+
+    def unseen(file: Path) -> None:
+        fault(file)
+        if file.exists():
+            os.utime(file, ns=(changed_ns, changed_ns))
+
+    _do(unseen, path)
+    time.sleep(1.1)
+    with pytest.raises(RestoreRecordsError, match=r"orders-0 .*orders\.parquet"):
+        _read(work)
+
+
+def test_what_was_looked_at_is_not_read_for_it_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work = _work(tmp_path)
+    time.sleep(1.1)
+    known = {path: found for path in work.files if (found := file_identity(path))}
+    read: list[StorePath] = []
+    monkeypatch.setattr(
+        partition_records, "file_digest", lambda path: read.append(path) or file_digest(path)
+    )
+    assert _read(replace(work, sound=known)) == COUNT
+    assert len(read) == len(work.files) - len(known)
 
 
 def test_a_file_without_digest_has_as_many_records_as_were_written(tmp_path: Path) -> None:

@@ -38,6 +38,8 @@ class Points:
     snapshots: "Made | None" = None
     taken_s: Mapping[int, int] = field(default_factory=dict)
     """What the clock said, where it was wrong."""
+    beyond: Set[str] = frozenset()
+    """Those that need what no backup reaches."""
 
     def judge(self, ids: Sequence[str]) -> list[PointStatus]:
         """As the coverage would."""
@@ -64,6 +66,7 @@ class Points:
             request or RestoreRequest(),
             unfinished=unfinished,
             snapshots=self.snapshots,
+            beyond=lambda ids: self.beyond & {*ids},
         )
         assert (chosen.status is None) == bool(chosen.refusals)
         return chosen
@@ -135,6 +138,13 @@ class TestNewest:
 
     def test_all_are_looked_through(self) -> None:
         assert _id(Points([E, *[N] * 500]).choose()) == "p0"
+
+    def test_those_beyond_all_backups_are_passed_over_unseen(self) -> None:
+        points = Points([E, *[N] * 500], beyond={f"p{i}" for i in range(1, 501)})
+        chosen = points.choose()
+        assert _id(chosen) == "p0"
+        assert "500 newer point(s) cannot be restored" in chosen.notes[0]
+        assert len(points.judged) < 50
 
     def test_the_number_decides_what_is_newest_not_the_clock(self) -> None:
         """The clock was set back before p3; p1 was stamped in the future."""

@@ -16,10 +16,17 @@ from kstreams_assets.app.model import AppTopic, TopicRole, TopicRoles
 from kstreams_assets.kafka.raw_batch import RawRecord
 from kstreams_assets.layout import Warehouse
 from kstreams_assets.offsets import OffsetRange, RangeSet, TopicPartitionId
+from kstreams_assets.restore.request import InputsExtent, RestoreRequest
+from kstreams_assets.restore.selection import reduced
 from kstreams_assets.warehouse.contents import Contents, Holding
 from kstreams_assets.warehouse.ledger import Ledger, TopicFactsTable
-from kstreams_assets.warehouse.point import PartitionCut, RecoveryPoint, WantedPartition
-from kstreams_assets.warehouse.points import SavedRecordsTable, SavedTail
+from kstreams_assets.warehouse.point import (
+    GroupOffset,
+    PartitionCut,
+    RecoveryPoint,
+    WantedPartition,
+)
+from kstreams_assets.warehouse.points import RecoveryPointTable, SavedRecordsTable, SavedTail
 from kstreams_assets.warehouse.spans import Gap, GapCause, SpanContent, SpanResult, TopicFacts
 from tests.backup.samples import APPLICATION_ID, STEP_MS, application, backup, point, span, window
 from tests.warehouse.disk import on_disk
@@ -340,3 +347,87 @@ class TestFacts:
 
     def test_never_noted(self, backups: Backups) -> None:
         assert self._facts(backups, 5) is None
+
+
+_ROLES = st.sampled_from(
+    [
+        TopicRoles({TopicRole.INPUT}),
+        TopicRoles({TopicRole.OUTPUT}),
+        TopicRoles({TopicRole.INPUT, TopicRole.OUTPUT}),
+        TopicRoles({TopicRole.CHANGELOG}),
+        TopicRoles({TopicRole.REPARTITION}),
+        TopicRoles(),
+    ]
+)
+
+
+class TestBeyond:
+    """Points that need what no backup reaches yet are told without loading them."""
+
+    def _beyond(self, backups: Backups, *points: RecoveryPoint) -> frozenset[str]:
+        RecoveryPointTable(backups.warehouse).append_many(points)
+        contents = Contents(
+            backups.warehouse, application(AppTopic("t", TopicRoles({TopicRole.INPUT})))
+        )
+        found = contents.beyond([point.id for point in points], lambda *_: True)
+        # Whatever is told, the whole look says the same, also of a restore of tails.
+        tail = RestoreRequest(inputs=InputsExtent.TAIL)
+        roles = {"t": TopicRoles({TopicRole.INPUT})}
+        for given_ in (points, [reduced(each, roles, tail, set()) for each in points]):
+            assert not any(one.covered for one in contents.statuses(given_) if one.id in found)
+        return found
+
+    def test_those_behind_the_last_window(self, backups: Backups) -> None:
+        backups.back_up(range(10), start=0, end=10)
+        cut = PartitionCut("t", 0, LIFE, 0, 10, TopicRoles({TopicRole.INPUT}))
+        points = [
+            point(STEP_MS + end, replace(cut, end=end), point_id=f"{end}") for end in (9, 10, 11)
+        ]
+        assert self._beyond(backups, *points) == {"11"}
+
+    def test_not_where_the_application_has_read_all_or_kafka_has_none_left(
+        self, backups: Backups
+    ) -> None:
+        backups.back_up(range(10), start=0, end=10)
+        cut = PartitionCut("t", 0, LIFE, 0, 15, TopicRoles({TopicRole.INPUT}))
+        read = point(STEP_MS, cut, group_offsets=[GroupOffset("t", 0, 15, "")], point_id="read")
+        gone = point(STEP_MS + 1, replace(cut, log_start=15), point_id="gone")
+        assert self._beyond(backups, read, gone) == set()
+
+    @settings(max_examples=60, deadline=None)
+    @given(
+        st.lists(
+            st.tuples(
+                st.integers(0, 12),
+                st.integers(0, 30),
+                st.sampled_from([LIFE, "life-2"]),
+                _ROLES,
+                st.integers(0, 40) | st.none(),
+                st.none() | st.integers(0, 30),
+            ),
+            min_size=1,
+            max_size=8,
+        )
+    )
+    def test_never_one_that_is_covered(
+        self,
+        tmp_path_factory: pytest.TempPathFactory,
+        cuts: list[tuple[int, int, str, TopicRoles, int | None, int | None]],
+    ) -> None:
+        backups = Backups(tmp_path_factory.mktemp("any"))
+        backups.back_up(range(8), start=0, end=8)
+        backups.back_up(range(8, 16), index=1, start=8, end=16)
+        self._beyond(
+            backups,
+            *(
+                point(
+                    STEP_MS + number,
+                    PartitionCut("t", 0, life, log_start, log_start + more, roles, (), saved_from),
+                    group_offsets=(
+                        [] if committed is None else [GroupOffset("t", 0, committed, "")]
+                    ),
+                    point_id=f"p{number}",
+                )
+                for number, (log_start, more, life, roles, committed, saved_from) in enumerate(cuts)
+            ),
+        )
