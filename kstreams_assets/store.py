@@ -504,13 +504,14 @@ def storage_reason(text: str) -> str | None:
     return None
 
 
+_DENIED: Final = "the store denies these credentials the right to do this"
 _REASONS: Final = (
     ("SignatureDoesNotMatch", "the store does not accept the secret key"),
     ("InvalidAccessKeyId", "the store does not know the access key"),
     ("ExpiredToken", "the credentials have expired"),
     ("NoSuchBucket", "there is no such bucket"),
-    ("AccessDenied", "the store denies these credentials the right to do this"),
-    ("403 Forbidden", "the store denies these credentials the right to do this"),
+    ("AccessDenied", _DENIED),
+    ("403 Forbidden", _DENIED),
     ("dns error", "its endpoint is not known (DNS)"),
     ("error sending request", "its endpoint does not answer"),
     ("operation timed out", "its endpoint does not answer in time"),
@@ -520,7 +521,8 @@ _REASONS: Final = (
 def _as_os_error(number: int, error: Exception, path: ObjectPath) -> OSError:
     """One line; messages of the store's client are long, and none of them holds a key."""
     text = str(error)
-    reason = storage_reason(text) or text.strip().splitlines()[0][:300]
+    denied = _DENIED if number == errno.EACCES else None
+    reason = storage_reason(text) or denied or text.strip().splitlines()[0][:300]
     if number == errno.ENOENT and "NoSuchBucket" not in text:
         reason = os.strerror(errno.ENOENT)
     return OSError(number, reason, str(path))

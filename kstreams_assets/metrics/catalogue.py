@@ -23,12 +23,13 @@ class Source(StrEnum):
     """Where numbers come from: each is asked by itself, and may fail by itself.
 
     `cluster`: topics and the ends of their logs. `group`: the consumer group's coordinator.
-    `warehouse`: the tables.
+    `warehouse`: the tables. `second_copy`: the copy of the warehouse, where one is declared.
     """
 
     CLUSTER = "cluster"
     GROUP = "group"
     WAREHOUSE = "warehouse"
+    SECOND_COPY = "second_copy"
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,6 +322,12 @@ VERIFICATION_FINDINGS: Final = _of_warehouse(
     "kstreams_verification_open_findings",
     "Damages that verifications have found and nobody has mended.",
     "severity",
+)
+
+SECOND_COPY_TIME: Final = _metric(
+    "kstreams_second_copy_timestamp_seconds",
+    "When the run of kstreams-assets copy ended whose state readers of the copy see.",
+    source=Source.SECOND_COPY,
 )
 
 READY: Final = _of_warehouse(

@@ -30,6 +30,8 @@ from kstreams_assets.metrics import catalogue
 from kstreams_assets.metrics.catalogue import SCRAPE_SECONDS, UP, Sample, Source, families
 from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.settings import ApplicationSettings
+from kstreams_assets.store import StorePath
+from kstreams_assets.upkeep.second_copy import state_at_ms
 from kstreams_assets.warehouse.ledger import Ledger
 from kstreams_assets.warehouse.point import Guarantee
 from kstreams_assets.warehouse.points import RecoveryPointTable
@@ -468,9 +470,19 @@ def _readings(settings: ApplicationSettings, timeout_s: float) -> list[Reading]:
         Source.GROUP: partial(read_group, settings, timeout_s=request_s),
         Source.WAREHOUSE: partial(read_warehouse, settings),
     }
+    if settings.second_copy.to is not None:
+        read[Source.SECOND_COPY] = partial(read_second_copy, settings.second_copy.to)
     return [
         Reading(settings.application_id, source, ask, timeout_s) for source, ask in read.items()
     ]
+
+
+def read_second_copy(to: StorePath) -> list[Sample]:
+    """When the copy was brought up to date last; nothing while there is none."""
+    finished_at_ms = state_at_ms(to)
+    if finished_at_ms is None:
+        return []
+    return [catalogue.SECOND_COPY_TIME.sample(finished_at_ms / 1000)]
 
 
 def read_warehouse(settings: ApplicationSettings) -> list[Sample]:

@@ -31,17 +31,15 @@ _DAY_MS: Final = 86_400_000
 _HOUR_MS: Final = 3_600_000
 
 
-def age_ms(to: StorePath) -> int | None:
-    """How old what readers of a copy see is, milliseconds; None while there is none.
+def state_at_ms(to: StorePath) -> int | None:
+    """When the run ended whose state readers of a copy see, epoch milliseconds; None without one.
 
     Raises:
         WarehouseError: The place cannot be read.
     """
     with storage_failures(to):
         mark = read_mark(to)
-    if mark is None or mark.newest is None:
-        return None
-    return max(0, time.time_ns() // 1_000_000 - mark.newest.finished_at_ms)
+    return None if mark is None or mark.newest is None else mark.newest.finished_at_ms
 
 
 def _marked(place: StorePath) -> CopyMark:

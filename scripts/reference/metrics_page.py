@@ -11,6 +11,7 @@ _SOURCES = {
     Source.CLUSTER: "Asked of the brokers: the application's topics.",
     Source.GROUP: "Asked of the brokers: the application's consumer group.",
     Source.WAREHOUSE: "Read from the tables; they are there while the brokers are down.",
+    Source.SECOND_COPY: "Read from the second copy, where `second_copy.to` says where it is.",
 }
 
 

@@ -11,7 +11,8 @@ import pytest
 import yaml
 from dagster._cli import create_dagster_cli
 
-from kstreams_assets.cli.init import DAGSTER_YAML, init
+from kstreams_assets.cli.init import DAGSTER_YAML
+from kstreams_assets.cli.main import cli as our_cli
 from tests.deploy.rendered import CHECKOUT, DEPLOY, everything, one
 from tests.deploy.test_manifests import parse
 
@@ -50,7 +51,8 @@ def test_it_loads_what_init_makes_with_the_files_where_they_are_mounted(
     deployment: dict[str, Any], tmp_path: Path
 ) -> None:
     project = Path("/opt/kstreams-assets/project")
-    init.main([str(tmp_path / "project"), "--module", "backups"], standalone_mode=False)
+    words = ["init", str(tmp_path / "project"), "--module", "backups"]
+    our_cli.main(words, standalone_mode=False)
     application = one("ConfigMap/order-processor")["data"]
     for mount in deployment["volumeMounts"]:
         if mount["name"] == "application":
