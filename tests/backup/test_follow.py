@@ -7,6 +7,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,12 @@ import requests
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.kafka.topics import TopicSpec
+from kstreams_assets.layout import Warehouse
 from kstreams_assets.local.cluster import LocalCluster
+from kstreams_assets.settings import KeepLine, KeepSettings
+from kstreams_assets.upkeep.copy import CopyResult, copy_warehouse
+from kstreams_assets.upkeep.expire import ExpireResult, expire
+from kstreams_assets.upkeep.verify import verify
 from kstreams_assets.warehouse.ledger import Ledger
 from kstreams_assets.warehouse.point import Guarantee
 from tests.backup.following import Following, new_following
@@ -30,6 +36,7 @@ from tests.recovery.trial import (
     running,
     wrong_points,
 )
+from tests.store.place import warehouse_at
 from tests.streams.cluster import unique_name
 
 pytestmark = [pytest.mark.kafka, pytest.mark.e2e, pytest.mark.cluster, pytest.mark.on_store]
@@ -117,6 +124,58 @@ def test_what_a_probe_and_prometheus_see_when_the_brokers_go_and_come(tmp_path: 
         finally:
             following.end_if_it_runs()
     assert "Trying again" in following.log.read_text()
+
+
+@pytest.mark.drill
+@pytest.mark.alone
+def test_a_hundred_looks_while_all_else_is_at_work(
+    kafka_cluster: LocalCluster, tmp_path: Path
+) -> None:
+    """Follower, expire and copy change the warehouse meanwhile, and nothing is a false alarm."""
+    servers = kafka_cluster.bootstrap_servers
+    trial = new_trial(servers, tmp_path)
+    trial.create_topics()
+    application = application_of(trial.topics, ticks=False)
+    roles = {topic.name: role.value for topic in application.topics for role in topic.roles}
+    following = new_following(tmp_path, servers, application.application_id, roles, "minute")
+    keep = KeepSettings(all_s=30, lines=(KeepLine("hourly", 86_400),), minimum=3)
+    settings = replace(following.settings, keep=keep)
+    to = warehouse_at(tmp_path / "second").root
+    expired: list[ExpireResult] = []
+    copied: list[CopyResult] = []
+
+    def upkeep(over: threading.Event) -> None:
+        while not over.wait(1):
+            expired.append(expire(settings, run_id=f"expire-{len(expired)}"))
+            copied.append(copy_warehouse(settings.warehouse, to))
+
+    apps = [trial.app("i0", threads=2, config={**QUICK_SESSIONS, **NO_PURGE})]
+    try:
+        with running(apps), trial.load(rate=500):
+            following.start()
+            following.wait_until_it_has_all()
+            with disturbance(upkeep):
+                began, looks = time.monotonic(), 0
+                # Also across the ends of some windows, which are put together then.
+                while looks < 100 or time.monotonic() - began < 150:
+                    found = verify(settings, full=looks % 2 == 1)
+                    assert found.damages == (), [str(one.finding) for one in found.damages]
+                    looks += 1
+            following.wait_until_it_has_all()
+        trial.settle()
+        following.wait_until_it_has_all()
+        assert following.end() == 0
+    finally:
+        following.end_if_it_runs()
+    assert sum(len(done.plan.going) for done in expired) > 20
+    assert any(done.topics for done in expired), "nothing was put together"
+    assert len(copied) > 3
+    assert all(done.lacking == () for done in copied)
+    copy_warehouse(settings.warehouse, to)
+    assert verify(replace(settings, warehouse=Warehouse(to)), full=True, record=False).damages == ()
+    covered = following.covered_points()
+    assert len(covered) >= 3
+    assert wrong_points(trial, trial.history(), covered) == {}
 
 
 @pytest.mark.drill
