@@ -52,6 +52,12 @@ from kstreams_assets.upkeep.verify import verify as look
     "copy",
     help="With --repair: the second copy, a folder or s3://...; replaces the YAML's.",
 )
+@click.option(
+    "--accept",
+    metavar="REASON",
+    default="",
+    help="What is found (after --repair) counts as lost for good: a warning with this reason.",
+)
 @click.option("--on-engine", is_flag=True, help="Read files as tasks of the engine.")
 @click.option(
     "--no-record", is_flag=True, help="Store nothing in the warehouse (a copy mounted read-only)."
@@ -65,6 +71,7 @@ def verify(
     public_key: Path | None,
     repairs: bool,
     copy: str | None,
+    accept: str,
     on_engine: bool,
     no_record: bool,
     as_json: bool,
@@ -75,8 +82,9 @@ def verify(
     files, and whether windows follow each other; with --full also at what is in the files. What is
     damaged is named with the recovery points that it takes away and what to do. With --repair each
     damaged file is taken from a second copy, or its window read again from Kafka; what was damaged
-    is kept in the folder _damaged. Exits 1 when something is damaged (still, with --repair), 2 when
-    it could not be looked at.
+    is kept in the folder _damaged. What nobody can bring back is given up with --accept: expire and
+    ready go on then; restores refuse what needs it as before. Exits 1 when something is damaged
+    (still, with --repair), 2 when it could not be looked at.
     """
     if not full and (sample is not None or on_engine or bytes_per_s is not None):
         raise ConfigurationError(
@@ -85,6 +93,11 @@ def verify(
         )
     if copy is not None and not repairs:
         raise ConfigurationError("--from goes with --repair.", remedy="Add it, or leave both out.")
+    if accept and no_record:
+        raise ConfigurationError(
+            "--accept is noted in the warehouse, --no-record stores nothing.",
+            remedy="Leave one of them out.",
+        )
     documents: list[dict[str, Any]] = []
     codes = {0}
     with contextlib.ExitStack() as stack:
@@ -92,7 +105,10 @@ def verify(
         for settings in all_settings:
 
             def found_now(
-                settings: ApplicationSettings = settings, run: SparkRun | None = run
+                settings: ApplicationSettings = settings,
+                run: SparkRun | None = run,
+                *,
+                accept: str = "",
             ) -> Verification:
                 return look(
                     settings,
@@ -103,12 +119,13 @@ def verify(
                     spark=None if run is None or not on_engine else run.spark,
                     record=not no_record,
                     run_id=new_run_id() if run is None else run.id,
+                    accept=accept,
                     log=_log,
                 )
 
             made: Sequence[Repair] = ()
             try:
-                found = found_now()
+                found = found_now(accept="" if repairs else accept)
                 if repairs and run is not None and found.damages:
                     made = repair(
                         settings,
@@ -118,7 +135,7 @@ def verify(
                         run_id=run.id,
                         log=_log,
                     )
-                    found = found_now()
+                    found = found_now(accept=accept)
             except KStreamsAssetsError as error:
                 if len(all_settings) == 1:
                     raise
@@ -162,7 +179,7 @@ def _print(found: Verification) -> None:
                 [
                     f"{one.kind.value}{'' if one in found.errors else ' (warning)'}",
                     one.subject if one.subject == one.place else f"{one.subject}\n{one.place}",
-                    one.problem,
+                    f"{one.problem}\naccepted: {one.accepted}" if one.accepted else one.problem,
                     one.points_lost or "",
                     one.remedy,
                 ]

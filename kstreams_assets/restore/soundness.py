@@ -52,7 +52,8 @@ def of_plan(
     """
     noted = {file.path: file for topic in topics for p in topic.partitions for file in p.files}
     for damage in verified.open:
-        if damage.severity is not Severity.ERROR or not _is_needed(damage, topics, point_id):
+        is_lost = damage.severity is Severity.ERROR or bool(damage.accepted)
+        if not is_lost or not _is_needed(damage, topics, point_id):
             continue
         file = noted.get(warehouse.root / damage.place)
         if file is None or _is_changed(file):

@@ -16,7 +16,7 @@ ledger, and only then the old files go. A run that is killed anywhere is finishe
 import logging
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -245,11 +245,14 @@ class _Planner:
 
     def _require_sound(self) -> None:
         """What is damaged can be repaired; points that it takes away now must not go for it."""
-        warehouse = self._settings.warehouse
-        spans = (f"{span}" for span in self._ledger.damaged())
+        spans = (
+            f"{span}"
+            for span in self._ledger.damaged()
+            if (span.window, span.topic) not in self._given_up
+        )
         told = (
             f"{one.place}: {one.problem}"
-            for one in Verified.of(warehouse, self._id).open
+            for one in self._verified.open
             if one.severity is Severity.ERROR
         )
         problem = next(chain(spans, told), None)
@@ -258,8 +261,18 @@ class _Planner:
                 subject=f"The warehouse of {self._id}",
                 problem=f"is damaged, so nothing of it expires: {problem}",
                 remedy="Mend it first (kstreams-assets verify --repair), or bring it back from a"
-                " second copy; kstreams-assets verify --full then says that it is sound.",
+                " second copy; kstreams-assets verify --full then says that it is sound. Give up"
+                " what nobody can bring back: verify --full --accept REASON.",
             )
+
+    @cached_property
+    def _verified(self) -> Verified:
+        return Verified.of(self._settings.warehouse, self._id)
+
+    @cached_property
+    def _given_up(self) -> frozenset[tuple[str | None, str | None]]:
+        """Windows (keys) and topics of damage that somebody has accepted as lost."""
+        return frozenset((one.window, one.topic) for one in self._verified.open if one.accepted)
 
     def _judge(self, point_id: str) -> PointStatus | None:
         if point_id not in self._statuses:
@@ -339,6 +352,7 @@ class _Planner:
                 folds=self._folds(name, roles, dict(noted[name].configs) if name in noted else {}),
                 delete_retention_ms=retention.get(name, DELETE_RETENTION_MS),
                 sizes=sizes,
+                given_up={window for window, topic_of in self._given_up if topic_of == name},
             )
             wanted = topic.wanted()
             if not wanted:
@@ -411,6 +425,7 @@ class _Topic:
         folds: bool,
         delete_retention_ms: int,
         sizes: Mapping[tuple[str, str], int],
+        given_up: Set[str | None],
     ) -> None:
         self._name, self._roles, self._bounds = name, roles, bounds
         self._whole_logs, self._folds = whole_logs, folds
@@ -432,7 +447,7 @@ class _Topic:
         self._breaks = {
             index
             for index, (window, rows) in enumerate(zip(self._windows, self._rows, strict=True))
-            if window.key in late or not all(row.complete for row in rows)
+            if window.key in late or window.key in given_up or not all(row.complete for row in rows)
         }
 
     def wanted(self) -> list[_Wanted]:

@@ -88,6 +88,7 @@ def verify(
     record: bool = True,
     run_id: str = "",
     settle_s: float | None = None,
+    accept: str = "",
     log: Callable[[str], None] = _log.info,
 ) -> Verification:
     """Look at everything that the warehouse holds of an application; writes one row of a table.
@@ -104,6 +105,7 @@ def verify(
         run_id: Is stored with it.
         settle_s: What is found is looked at again for so long (seconds, 10 when left out): a backup
             at work is between two commits for a moment.
+        accept: Why what is found counts as lost for good, from now on; empty: it does not.
         log: Takes lines on the progress.
 
     Raises:
@@ -111,7 +113,7 @@ def verify(
         NewerLayoutError: A newer release wrote it.
     """
     pause = SETTLE_S if settle_s is None else settle_s
-    look = _Look(settings, full, sample, bytes_per_s, public_key, spark, pause, log)
+    look = _Look(settings, full, sample, bytes_per_s, public_key, spark, pause, accept, log)
     made = look.made()
     if not record:
         return made
@@ -165,11 +167,12 @@ class _Look:
         public_key: Path | None,
         spark: Spark | None,
         settle_s: float,
+        accept: str,
         log: Callable[[str], None],
     ) -> None:
         self._settings, self._full, self._sample = settings, full, sample if full else 0.0
         self._public_key, self._spark = public_key, spark
-        self._settle_s, self._log = settle_s, log
+        self._settle_s, self._accept, self._log = settle_s, accept, log
         self._throttle = throttle_of("verify", bytes_per_s, None, tasks=None)
         self._require_there()
         self._began = time.monotonic()
@@ -197,7 +200,11 @@ class _Look:
 
     def heads_after(self, damages: Sequence[Damage]) -> dict[str, Head]:
         """What the next look compares the tables with: of a damaged one what was seen before."""
-        damaged = {one.place.partition("/")[0] for one in damages if one.kind is DamageKind.TABLE}
+        damaged = {
+            one.place.partition("/")[0]
+            for one in damages
+            if one.kind is DamageKind.TABLE and not one.accepted
+        }
         seen = self._seen or {}
         return {**self._heads, **{name: seen[name] for name in damaged & seen.keys()}}
 
@@ -216,7 +223,7 @@ class _Look:
         settings = self._settings
         first = {one.identity: one for one in reversed(found)}
         told = [one for one in found if first[one.identity] is one][:_MOST]
-        told = with_remedies(settings, points_taken_away(settings, told))
+        told = self._accepted(with_remedies(settings, points_taken_away(settings, told)))
         more = len(first) - len(told)
         if more > 0:
             self._log(f"{more:,} more damages are not told one by one.")
@@ -235,6 +242,17 @@ class _Look:
             if self._full
             else covered,
         )
+
+    def _accepted(self, found: Sequence[Damage]) -> list[Damage]:
+        """The damages, those that were given up before, or are now, as such."""
+        known = {(one.identity, one.problem): one.accepted for one in self._open}
+        return [
+            one.given_up(reason)
+            if (reason := known.get((one.identity, one.problem)) or self._accept)
+            and one.severity is Severity.ERROR
+            else one
+            for one in found
+        ]
 
     def _quick(self) -> list[Damage]:
         return quick_damages(self._settings, self._seen, public_key=self._public_key)

@@ -51,6 +51,10 @@ _BROUGHT_BACK: Final = (
     "Something else than kstreams-assets changed or damaged it. Bring the table back from a copy of"
     " the warehouse; do not delete what is there."
 )
+_OLDER: Final = (
+    f"{_BROUGHT_BACK} If an older state was brought back on purpose, say so once: kstreams-assets"
+    " verify --accept REASON."
+)
 _FOREIGN: Final = (
     "Nothing but kstreams-assets may write this table. Bring it back from a copy of the warehouse"
     " as it was before that entry."
@@ -329,7 +333,7 @@ def shortened(path: StorePath, name: str, seen: Head) -> TableProblem | None:
     if not versions or versions[-1] < seen.version:
         last = f"ends at version {versions[-1]}" if versions else "is gone"
         problem = f"its log {last}, and had version {seen.version} before"
-        return TableProblem(name, file, problem, _BROUGHT_BACK)
+        return TableProblem(name, file, problem, _OLDER)
     digest = None
     if seen.version in versions:
         digest = hashlib.sha256(_entry_path(path, seen.version).read_bytes()).hexdigest()
@@ -339,7 +343,7 @@ def shortened(path: StorePath, name: str, seen: Head) -> TableProblem | None:
         digest = None if link is None else link.previous
     if digest in (None, seen.digest):
         return None
-    return TableProblem(name, file, "is another entry than the one that was there", _BROUGHT_BACK)
+    return TableProblem(name, file, "is another entry than the one that was there", _OLDER)
 
 
 @dataclass(frozen=True, slots=True)

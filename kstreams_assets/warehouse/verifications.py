@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -62,7 +62,8 @@ class Damage:
 
     `place` is the table or file, below the warehouse. Offsets are `[start, end)`. `points` are the
     newest recovery points that it takes away, newest first, `points_lost` says of how many.
-    `by_reading`: only whoever reads contents sees it.
+    `by_reading`: only whoever reads contents sees it. `accepted` is why somebody has given it up:
+    it is a warning then, and restores still refuse what needs it.
     """
 
     kind: DamageKind
@@ -80,6 +81,11 @@ class Damage:
     points_lost: int = 0
     by_reading: bool = False
     severity: Severity = Severity.ERROR
+    accepted: str = ""
+
+    def given_up(self, reason: str) -> "Damage":
+        """The same, accepted as lost for good."""
+        return replace(self, severity=Severity.WARN, accepted=reason)
 
     @property
     def identity(self) -> tuple[object, ...]:
@@ -103,9 +109,10 @@ class Damage:
     def finding(self) -> Finding:
         """As it is shown."""
         where = "" if self.subject == self.place else f"{self.place}: "
+        accepted = f" Accepted as lost: {self.accepted.rstrip('.')}." if self.accepted else ""
         return Finding(
             self.subject,
-            f"{where}{self.problem}.{self._points_told}",
+            f"{where}{self.problem}.{self._points_told}{accepted}",
             action=self.remedy,
             severity=self.severity,
         )
@@ -127,7 +134,7 @@ class Damage:
 
     def document(self) -> dict[str, Any]:
         """As JSON has it, without what is not known."""
-        return {name: value for name, value in asdict(self).items() if value not in (None, ())}
+        return {name: value for name, value in asdict(self).items() if value not in (None, (), "")}
 
     @classmethod
     def of(cls, document: Mapping[str, Any]) -> "Damage":
@@ -137,6 +144,7 @@ class Damage:
         }
         return cls(
             **{
+                "remedy": "",
                 **known,
                 "kind": DamageKind(known["kind"]),
                 "severity": Severity(known.get("severity", Severity.ERROR)),

@@ -148,6 +148,31 @@ def test_nothing_goes_while_something_is_damaged(tmp_path: Path) -> None:
     assert len(require_all_restore(app)) == 1
 
 
+def test_what_was_given_up_holds_nothing_back(tmp_path: Path) -> None:
+    """What lies before and behind it goes on by policy; it is not put together with anything."""
+    app = simulated(tmp_path, seed=3, windows=12)
+    app.run(app.windows)
+    settings = with_keep(app.settings, KeepSettings(all_s=0, minimum=1))
+    path = settings.warehouse.records(APPLICATION_ID)
+    window = app.windows[7].key
+    rows = app.ledger.entries(windows={window}, topics={INPUT})
+    (path / next(file.path for row in rows for file in row.result.content.written)).unlink()
+    with pytest.raises(StoredDataError, match=r"nothing of it expires: .*--accept"):
+        expire(settings, run_id="one")
+    assert verify(settings, full=True, settle_s=0, accept="no copy").sound
+    done = expire(settings, run_id="two")
+    assert done.plan.going
+    assert window in {key for key, topic in app.ledger.keys() if topic == INPUT}  # noqa: SIM118
+    table = RecoveryPointTable(settings.warehouse)
+    listed = [instant.id for instant in table.instants(APPLICATION_ID)]
+    whole = [p for p in app.points if p.id in listed and p.taken_at_ms < app.windows[7].start_ms]
+    assert whole
+    for point, status in zip(whole, Contents.of(settings).statuses(whole), strict=True):
+        assert status.gives is Restores.EXACT
+        assert restored_state(settings, point) == app.state(point)
+    assert verify(settings, full=True, settle_s=0).sound
+
+
 _STEPS = (
     "ktables.snapshots_table:SnapshotsTable.drop",
     "warehouse.points:RecoveryPointTable.expire",

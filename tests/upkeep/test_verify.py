@@ -119,6 +119,40 @@ class TestLooks:
         assert _verify(settings).sound
         assert window(1).key not in readiness(settings).why
 
+    def test_what_is_given_up_is_a_warning_and_nothing_else_is(
+        self, settings: ApplicationSettings
+    ) -> None:
+        _flip(settings, 0)
+        found = _verify(settings, full=True, accept="The disk died, Kafka has it no more.")
+        assert found.sound
+        for full in (False, True):
+            (damage,) = _verify(settings, full=full).damages
+            assert damage.severity is Severity.WARN
+            assert "Accepted as lost: The disk died" in str(damage.finding)
+        assert window(0).key not in readiness(settings).why
+        mend = _flip(settings, 1)
+        found = _verify(settings, full=True)
+        assert [one.window for one in found.errors] == [window(1).key]
+        assert len(found.damages) == 2
+        mend()
+        assert _verify(settings, full=True).sound
+
+    def test_a_table_that_was_brought_back_in_an_older_state(
+        self, settings: ApplicationSettings
+    ) -> None:
+        points = RecoveryPointTable(settings.warehouse)
+        log = settings.warehouse.control("recovery_points") / "_delta_log"
+        (newest,) = points.newest(APPLICATION_ID)
+        points.append(replace(newest, id="p9", sequence=9, digest=None))
+        assert _verify(settings).sound
+        with edited(log) as folder:
+            max(folder.glob("*.json")).unlink()
+        (damage,) = _verify(settings).errors
+        assert "--accept" in damage.remedy
+        assert not _verify(settings).sound, "by itself it stays"
+        assert _verify(settings, accept="p9 was a mistake").sound
+        assert _verify(settings).damages == ()
+
     def test_a_sample_takes_turns(self, settings: ApplicationSettings) -> None:
         first = _verify(settings, full=True, sample=0.5)
         second = _verify(settings, full=True, sample=0.5)
