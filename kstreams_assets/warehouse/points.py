@@ -38,7 +38,7 @@ from kstreams_assets.warehouse.point import (
     in_force,
     in_order,
 )
-from kstreams_assets.warehouse.records import numbered_spans
+from kstreams_assets.warehouse.records import numbered_spans, positions
 from kstreams_assets.warehouse.rows import plain_columns, rows_of
 from kstreams_assets.warehouse.table import StoredFile, Table, one_of
 
@@ -325,8 +325,8 @@ class RecoveryPointTable:
             _flat(found["id"], found[name]) for name in ("partitions", "group_offsets")
         )
         mine, theirs = numbered_spans(cuts, offsets, ["id", "topic", "partition"])
-        at = pc.call_function("index_in", [pa.array(mine)], pc.SetLookupOptions(pa.array(theirs)))
-        committed = offsets["offset"].take(at)
+        at = positions(mine, theirs)
+        committed = offsets["offset"].take(pa.array(at, mask=at < 0))
         columns = ["id", "topic", "partition", "topic_id", "log_start", "end"]
         roles = pc.call_function("binary_join", [cuts["roles"].combine_chunks(), ","])
         both = cuts.select(columns).append_column("roles", roles)

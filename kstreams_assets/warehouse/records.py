@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
+from itertools import groupby, pairwise
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote
@@ -476,23 +476,22 @@ class Comparison:
         """By listing the folders; what does not look right there is looked at by itself."""
         paths = self._files["path"].to_pylist()
         sizes = self._files["size"].to_pylist()
-        # Files come by path: those of a folder stand together.
-        runs: list[tuple[str, int]] = []
-        prefix = None
-        for number, path in enumerate(paths):
-            if prefix is None or not path.startswith(prefix) or "/" in path[len(prefix) :]:
-                folder, slash, _ = path.rpartition("/")
-                prefix = folder + slash
-                runs.append((folder, number))
-        there = sizes_in(self._path, {unquote(folder) for folder, _ in runs})
+        # Files come by path: those of a folder follow each other.
+        by_folder = [
+            (folder, [*of_it])
+            for folder, of_it in groupby(paths, lambda path: path.rpartition("/")[0])
+        ]
+        there = sizes_in(self._path, {unquote(folder) for folder, _ in by_folder})
         nothing: dict[str, int] = {}
         suspects: list[int] = []
-        for (folder, begin), (_, end) in pairwise([*runs, ("", len(paths))]):
+        begin = 0
+        for folder, of_it in by_folder:
             here, skip = there.get(unquote(folder), nothing), len(folder) + 1 if folder else 0
-            names = [path[skip:] for path in paths[begin:end]]
+            names = [path[skip:] for path in of_it]
             found = [here.get(unquote(name) if "%" in name else name) for name in names]
-            if found != sizes[begin:end]:
+            if found != sizes[begin : begin + len(found)]:
                 suspects += [n for n, size in enumerate(found, begin) if size != sizes[n]]
+            begin += len(found)
         self.bad.clear()
         for file in self._files.take(pa.array(suspects, pa.int64())).to_pylist():
             self._look(file)
@@ -521,12 +520,12 @@ def _compared(rows: pa.Table, actions: pa.Table) -> tuple[dict[int, str], pa.Tab
     """What is wrong with spans, by number of their row, and the files (see `Comparison.found`)."""
     # Windows, topics and paths are long and come by the million: they are compared by numbers.
     span, span_of_file = numbered_spans(rows, actions)
-    row_of_file = _positions(span_of_file, span)
+    row_of_file = positions(span_of_file, span)
     known = row_of_file >= 0
     if not known.all():
         actions = actions.filter(pa.array(known))
         row_of_file, span_of_file = row_of_file[known], span_of_file[known]
-    first = _positions(span, span_of_file)
+    first = positions(span, span_of_file)
     problems = _counts(rows, span, first, actions, span_of_file, row_of_file)
     noted = noted_files(rows, ("path",))
     file = _same_files(noted["path"], first[noted["row"].to_numpy()], actions["path"])
@@ -555,7 +554,7 @@ def numbered_spans(
     return mine, np.where(known, theirs, -1)
 
 
-def _positions(wanted: _Offsets, values: _Offsets) -> _Offsets:
+def positions(wanted: _Offsets, values: _Offsets) -> _Offsets:
     """Where each wanted number first stands among the values, -1 where it does not."""
     return _index_in(pa.array(wanted), pa.array(values))
 
@@ -604,7 +603,7 @@ def _counts(
             .group_by("span")
             .aggregate([("file_records", "sum"), ("first", "min"), ("last", "max")])
         )
-        first = _positions(span, there["span"].to_numpy())
+        first = positions(span, there["span"].to_numpy())
         there = there.drop_columns("span")
     at = pa.array(first, mask=first < 0)
     joined = there.take(at).rename_columns(["file_records_sum", "first_min", "last_max"])

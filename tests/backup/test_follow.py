@@ -6,8 +6,8 @@ import re
 import signal
 import threading
 import time
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -30,6 +30,7 @@ from tests.recovery.history import read_topics
 from tests.recovery.trial import (
     NO_PURGE,
     QUICK_SESSIONS,
+    Trial,
     application_of,
     disturbance,
     new_trial,
@@ -126,18 +127,33 @@ def test_what_a_probe_and_prometheus_see_when_the_brokers_go_and_come(tmp_path: 
     assert "Trying again" in following.log.read_text()
 
 
-@pytest.mark.drill
-@pytest.mark.alone
-def test_a_hundred_looks_while_all_else_is_at_work(
-    kafka_cluster: LocalCluster, tmp_path: Path
-) -> None:
-    """Follower, expire and copy change the warehouse meanwhile, and nothing is a false alarm."""
+@dataclass(frozen=True)
+class _Tried:
+    """An application under load and its follower; `roles` are those of its topics."""
+
+    trial: Trial
+    following: Following
+    roles: Mapping[str, str]
+
+
+@pytest.fixture
+def tried(kafka_cluster: LocalCluster, tmp_path: Path) -> Iterator[_Tried]:
+    """Topics are there; neither the application nor its follower runs."""
     servers = kafka_cluster.bootstrap_servers
     trial = new_trial(servers, tmp_path)
     trial.create_topics()
     application = application_of(trial.topics, ticks=False)
     roles = {topic.name: role.value for topic in application.topics for role in topic.roles}
     following = new_following(tmp_path, servers, application.application_id, roles, "minute")
+    yield _Tried(trial, following, roles)
+    following.end_if_it_runs()
+
+
+@pytest.mark.drill
+@pytest.mark.alone
+def test_a_hundred_looks_while_all_else_is_at_work(tried: _Tried, tmp_path: Path) -> None:
+    """Follower, expire and copy change the warehouse meanwhile, and nothing is a false alarm."""
+    trial, following = tried.trial, tried.following
     keep = KeepSettings(all_s=30, lines=(KeepLine("hourly", 86_400),), minimum=3)
     settings = replace(following.settings, keep=keep)
     to = warehouse_at(tmp_path / "second").root
@@ -150,23 +166,20 @@ def test_a_hundred_looks_while_all_else_is_at_work(
             copied.append(copy_warehouse(settings.warehouse, to))
 
     apps = [trial.app("i0", threads=2, config={**QUICK_SESSIONS, **NO_PURGE})]
-    try:
-        with running(apps), trial.load(rate=500):
-            following.start()
-            following.wait_until_it_has_all()
-            with disturbance(upkeep):
-                began, looks = time.monotonic(), 0
-                # Also across the ends of some windows, which are put together then.
-                while looks < 100 or time.monotonic() - began < 150:
-                    found = verify(settings, full=looks % 2 == 1)
-                    assert found.damages == (), [str(one.finding) for one in found.damages]
-                    looks += 1
-            following.wait_until_it_has_all()
-        trial.settle()
+    with running(apps), trial.load(rate=500):
+        following.start()
         following.wait_until_it_has_all()
-        assert following.end() == 0
-    finally:
-        following.end_if_it_runs()
+        with disturbance(upkeep):
+            began, looks = time.monotonic(), 0
+            # Also across the ends of some windows, which are put together then.
+            while looks < 100 or time.monotonic() - began < 150:
+                found = verify(settings, full=looks % 2 == 1)
+                assert found.damages == (), [str(one.finding) for one in found.damages]
+                looks += 1
+        following.wait_until_it_has_all()
+    trial.settle()
+    following.wait_until_it_has_all()
+    assert following.end() == 0
     assert sum(len(done.plan.going) for done in expired) > 20
     assert any(done.topics for done in expired), "nothing was put together"
     assert len(copied) > 3
@@ -180,14 +193,9 @@ def test_a_hundred_looks_while_all_else_is_at_work(
 
 @pytest.mark.drill
 @pytest.mark.alone
-def test_ten_kills_beside_cron_under_load(kafka_cluster: LocalCluster, tmp_path: Path) -> None:
+def test_ten_kills_beside_cron_under_load(tried: _Tried) -> None:
     """Every covered point is exact, and the warehouse has what Kafka has, each record once."""
-    servers = kafka_cluster.bootstrap_servers
-    trial = new_trial(servers, tmp_path)
-    trial.create_topics()
-    application = application_of(trial.topics, ticks=False)
-    roles = {topic.name: role.value for topic in application.topics for role in topic.roles}
-    following = new_following(tmp_path, servers, application.application_id, roles, "minute")
+    trial, following, roles = tried.trial, tried.following, tried.roles
     following.every_s = 1.0
     apps = [trial.app("i0", threads=2, config={**QUICK_SESSIONS, **NO_PURGE})]
     runs: list[int] = []
@@ -198,22 +206,19 @@ def test_ten_kills_beside_cron_under_load(kafka_cluster: LocalCluster, tmp_path:
 
     source = random.Random(7)
     kills = 0
-    try:
-        with running(apps), trial.load(rate=2_000):
-            time.sleep(2)
-            with disturbance(cron):
-                for _ in range(10):
-                    following.start()
-                    time.sleep(source.uniform(2, 14))
-                    following.kill()
-                    kills += 1
+    with running(apps), trial.load(rate=2_000):
+        time.sleep(2)
+        with disturbance(cron):
+            for _ in range(10):
                 following.start()
-                following.wait_until_it_has_all()
-        trial.settle()
-        following.wait_until_it_has_all()
-        assert following.end() == 0
-    finally:
-        following.end_if_it_runs()
+                time.sleep(source.uniform(2, 14))
+                following.kill()
+                kills += 1
+            following.start()
+            following.wait_until_it_has_all()
+    trial.settle()
+    following.wait_until_it_has_all()
+    assert following.end() == 0
     assert kills == 10
     assert runs
     assert set(runs) == {0}, following.log.read_text()
@@ -221,9 +226,9 @@ def test_ten_kills_beside_cron_under_load(kafka_cluster: LocalCluster, tmp_path:
     exact = [point for point in covered if point.guarantee is Guarantee.EXACT]
     assert len(exact) >= kills  # how many more depends on the machine
     assert wrong_points(trial, trial.history(), covered) == {}
-    ledger = Ledger(following.settings.warehouse, application.application_id)
+    ledger = Ledger(following.settings.warehouse, following.settings.application_id)
     assert ledger.done(set(roles)), "no window has closed"
-    kafka = read_topics(servers, [*roles])
+    kafka = read_topics(following.settings.connection.bootstrap_servers, [*roles])
     for topic in roles:
         for partition, records in following.records(topic).items():
             if topic == trial.topics.repartition:  # what is processed is not backed up
