@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -20,6 +21,7 @@ from bench.machine import write_result
 from bench.simulated import APPLICATION, STEP, TOPICS, Shape, Simulation
 
 _YEAR: Final = 8_760
+_DAY_S: Final = 86_400
 _TIMEOUT_S: Final = 600
 _LOG: Final = "Delta's log alone"
 
@@ -82,6 +84,7 @@ def scale(options: Options) -> Iterator[Case]:
                 act("plan a restore of everything", seconds=2, peak_mb=1_000),
                 act("info", seconds=2, peak_mb=1_000),
                 act("quick verify", seconds=5),
+                act("plan the first expire"),
             ],
             notes=[
                 "One application with an input, a repartition topic, two changelogs and an output,"
@@ -92,7 +95,11 @@ def scale(options: Options) -> Iterator[Case]:
                 " in its peak). *Plan a backup* and *plan a restore* are all that is read of the"
                 " warehouse; the look at Kafka comes on top. The restore is that of the newest"
                 " point with all topics from their first record on: it needs 400,000 files, which"
-                " it looks at for a fifth of a second, as the shown plan does.",
+                " it looks at for a fifth of a second, as the shown plan does. *Plan the first"
+                " expire* is what a policy (all of 2 days, hourly for 7, daily for 90) would do to"
+                " a warehouse that never had one: 9,700 points go, 49,000 windows of topics are put"
+                " together. Before it went topic by topic and knew at once what no point needs, it"
+                " took 90 s of processor time and 2.2 GB.",
                 "Before spans were folded by the column, the"
                 " ledger had row groups of more than 512 rows, checkpoints had statistics as"
                 " columns, and files were looked at only where they are needed, the same acts took"
@@ -171,6 +178,8 @@ def _acts(simulation: Simulation) -> Mapping[str, Callable[[], object]]:
     from kstreams_assets.restore.planner import LOOK_S
     from kstreams_assets.restore.request import RestoreRequest
     from kstreams_assets.restore.selection import choose, select
+    from kstreams_assets.settings import KeepLine, KeepSettings
+    from kstreams_assets.upkeep.expire import plan_expire
     from kstreams_assets.upkeep.verify import verify
     from kstreams_assets.warehouse.contents import Contents
     from kstreams_assets.warehouse.coverage import newest_restorable
@@ -241,6 +250,12 @@ def _acts(simulation: Simulation) -> Mapping[str, Callable[[], object]]:
             raise RuntimeError(f"{found:,} records were found")
         contents.facts(point, {t.source: t.partitions[0].cut.topic_id for t in selection.topics})
 
+    def expire() -> None:
+        lines = (KeepLine("hourly", 7 * _DAY_S), KeepLine("daily", 90 * _DAY_S))
+        policy = replace(settings, keep=KeepSettings(all_s=2 * _DAY_S, lines=lines))
+        if plan_expire(policy, now_ms=simulation.now_ms).is_empty:
+            raise RuntimeError("nothing would expire")
+
     return {
         _LOG: lambda: file_actions(warehouse.records(APPLICATION)),
         "due windows": lambda: window_statuses(settings),
@@ -252,6 +267,7 @@ def _acts(simulation: Simulation) -> Mapping[str, Callable[[], object]]:
         "plan a restore of everything": restore,
         "info": lambda: warehouse_info(warehouse, [settings]),
         "quick verify": quick_verify,
+        "plan the first expire": expire,
     }
 
 

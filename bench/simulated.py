@@ -89,7 +89,7 @@ class Simulation:
         self.shape = shape
         self.warehouse = Warehouse(root)
         self._end_ms = now_ms // _HOUR_MS * _HOUR_MS
-        self._now_ms = now_ms
+        self.now_ms = now_ms
         self.first_ms = self._end_ms - shape.windows * _HOUR_MS
         self._random = np.random.default_rng(18)
 
@@ -294,7 +294,7 @@ class Simulation:
             taken_at_ms = self.first_ms + (number + 1) * _HOUR_MS - 10_000
             yield self._point(self.closing_id(number), taken_at_ms, sequence, (number + 1) * STEP)
             sequence += 1
-        for taken_at_ms in range(last_day_ms, self._now_ms, shape.every_s * 1000):
+        for taken_at_ms in range(last_day_ms, self.now_ms, shape.every_s * 1000):
             number, into_ms = divmod(taken_at_ms - self.first_ms, _HOUR_MS)
             closes = into_ms + shape.every_s * 1000 >= _HOUR_MS
             point_id = self.closing_id(number) if closes else new_point_id(taken_at_ms)

@@ -14,11 +14,12 @@ ledger, and only then the old files go. A run that is killed anywhere is finishe
 """
 
 import logging
+import math
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
 from itertools import chain
@@ -48,12 +49,13 @@ from kstreams_assets.warehouse.ledger import (
     INCREMENT,
     Ledger,
     LedgerEntry,
+    StoredSize,
     StoredSpan,
     TopicFactsTable,
     chains_of,
     is_folded,
 )
-from kstreams_assets.warehouse.point import PartitionCut, RecoveryPoint, in_order
+from kstreams_assets.warehouse.point import PartitionCut, PartitionLife, RecoveryPoint, in_order
 from kstreams_assets.warehouse.points import PinsTable, PointInstant, RecoveryPointTable
 from kstreams_assets.warehouse.records import (
     SpanId,
@@ -74,6 +76,11 @@ _ALWAYS_MS = 2**62
 _AT_ONCE = 2
 """Partitions that are put together at a time."""
 
+_LOT_BYTES = 2**30
+"""A run that is killed does at most so much again."""
+_LOT_ROWS = 50_000
+"""Rows of the ledger that are in memory at a time."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -90,27 +97,27 @@ class Change(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TopicChange:
-    """Windows of one topic that become one row of each partition.
+    """Windows of one topic that become one row of each partition, and what they take now.
 
-    `window` stands for all of them. `keeps` says by partition what stays when they are folded.
+    `first` says that nothing lies before them, `until` is the kept point that ends them (None where
+    they are dropped).
     """
 
     topic: str
     what: Change
-    window: Window
     windows: tuple[Window, ...]
-    pieces: tuple[Pieces, ...]
-    keeps: Mapping[TopicPartitionId, LastOfEachKey] = field(default_factory=dict)
+    first: bool
+    until: RecoveryPoint | None
+    rows: int
+    records: int
+    bytes: int
 
     @property
-    def records(self) -> int:
-        """How many records they hold now."""
-        return sum(e.result.content.records for one in self.pieces for e in one.entries)
-
-    @property
-    def bytes(self) -> int:
-        """How many bytes their files have now."""
-        return sum(e.result.content.stored_bytes for one in self.pieces for e in one.entries)
+    def window(self) -> Window:
+        """The one that stands for all of them."""
+        first, last = self.windows[0], self.windows[-1]
+        begin, end = first.key.partition(FOLDED)[0], last.key.rpartition(FOLDED)[2]
+        return Window(first.start_ms, last.end_ms, f"{begin}{FOLDED}{end}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,16 +287,15 @@ class _Planner:
         return self._statuses[point_id]
 
     def _kept(self, instants: Sequence[PointInstant]) -> dict[str, tuple[str, ...]]:
-        warehouse = self._settings.warehouse
-        ends = [span.window.end_ms for span in self._spans]
-        due = [status.window for status in window_statuses(self._settings) if status.is_due]
+        settings, warehouse = self._settings, self._settings.warehouse
+        due = [status.window for status in window_statuses(settings) if status.is_due]
         return kept_points(
             instants,
             self._judge,
             self._policy,
             now_ms=self._now_ms,
-            timezone=self._settings.windows.timezone,
-            backed_up_to_ms=max(ends, default=0),
+            timezone=settings.windows.timezone,
+            backed_up_to_ms=self._ledger.last_end_ms({topic.name for topic in settings.topics}),
             pinned={pin.recovery_point_id for pin in PinsTable(warehouse).of(self._id)},
             restored=RestoresTable(warehouse).pinned(self._id),
             due_edges_ms={edge for window in due for edge in (window.start_ms, window.end_ms)},
@@ -307,10 +313,6 @@ class _Planner:
     @cached_property
     def _ledger(self) -> Ledger:
         return Ledger(self._settings.warehouse, self._id)
-
-    @cached_property
-    def _spans(self) -> list[StoredSpan]:
-        return self._ledger.stored_spans({topic.name for topic in self._settings.topics})
 
     def _snapshots(
         self, kept: Mapping[str, object], changes: Iterable[TopicChange]
@@ -335,32 +337,24 @@ class _Planner:
         if not bounds or self._waits():
             return ()
         topics = {topic.name: topic.roles for topic in self._settings.topics}
-        spans: dict[str, list[StoredSpan]] = defaultdict(list)
-        for span in self._spans:
-            spans[span.partition.topic].append(span)
         found: list[TopicChange] = []
         facts = TopicFactsTable(self._settings.warehouse, self._id)
         retention, noted = facts.delete_retention_ms(topics), facts.before(_ALWAYS_MS)
-        sizes = self._ledger.stored_bytes()
+        sizes = self._ledger.sizes()
         for name, roles in sorted(topics.items()):
             topic = _Topic(
                 name,
                 roles,
-                [s for s in spans[name] if INCREMENT not in s.window.key],
+                # Of one topic at a time: there may be millions.
+                [s for s in self._ledger.stored_spans({name}) if INCREMENT not in s.window.key],
                 bounds,
                 whole_logs=self._policy.whole_logs,
                 folds=self._folds(name, roles, dict(noted[name].configs) if name in noted else {}),
                 delete_retention_ms=retention.get(name, DELETE_RETENTION_MS),
-                sizes=sizes,
+                sizes={window: size for (window, of), size in sizes.items() if of == name},
                 given_up={window for window, topic_of in self._given_up if topic_of == name},
             )
-            wanted = topic.wanted()
-            if not wanted:
-                continue
-            entries = self._ledger.entries(
-                windows={w.key for one in wanted for w in one.windows}, topics={name}
-            )
-            found += [topic.change(one, entries) for one in wanted]
+            found += topic.changes()
         return tuple(found)
 
     def bounds(self) -> list[RecoveryPoint]:
@@ -400,17 +394,6 @@ class _Planner:
         return True
 
 
-@dataclass(frozen=True, slots=True)
-class _Wanted:
-    """Windows to put together; `first` says that nothing lies before them."""
-
-    what: Change
-    windows: tuple[Window, ...]
-    first: bool
-    until: RecoveryPoint | None
-    """The kept point that ends them."""
-
-
 class _Topic:
     """The windows of one topic, and where the kept points stand in them."""
 
@@ -424,7 +407,7 @@ class _Topic:
         whole_logs: bool,
         folds: bool,
         delete_retention_ms: int,
-        sizes: Mapping[tuple[str, str], int],
+        sizes: Mapping[str, StoredSize],
         given_up: Set[str | None],
     ) -> None:
         self._name, self._roles, self._bounds = name, roles, bounds
@@ -450,24 +433,38 @@ class _Topic:
             if window.key in late or window.key in given_up or not all(row.complete for row in rows)
         }
 
-    def wanted(self) -> list[_Wanted]:
+    def changes(self) -> list[TopicChange]:
         """What is to be put together."""
         dropped = self._below_need()
-        wanted: list[_Wanted] = []
+        found: list[TopicChange] = []
         if dropped and not self._is_dropped(dropped):
-            windows = tuple(self._windows[:dropped])
-            wanted.append(_Wanted(Change.DROP, windows, first=True, until=None))
+            found.append(self._change(Change.DROP, 0, dropped, None))
         what = Change.FOLD if self._folds else Change.JOIN
         for low, high, until in self._runs(dropped):
-            sizes = [self._size(index) for index in range(low, high)]
+            sizes = [self._size(window).bytes for window in self._windows[low:high]]
             first = low + first_index(sizes, ratio=_RATIO)
             if high - first >= 2:
-                windows = tuple(self._windows[first:high])
-                wanted.append(_Wanted(what, windows, first=first == 0, until=until))
-        return wanted
+                found.append(self._change(what, first, high, until))
+        return found
 
-    def _size(self, index: int) -> int:
-        return self._sizes.get((self._windows[index].key, self._name), 0)
+    def _change(
+        self, what: Change, low: int, high: int, until: RecoveryPoint | None
+    ) -> TopicChange:
+        windows = tuple(self._windows[low:high])
+        sizes = [self._size(window) for window in windows]
+        return TopicChange(
+            self._name,
+            what,
+            windows,
+            first=low == 0,
+            until=until,
+            rows=sum(size.rows for size in sizes),
+            records=sum(size.records for size in sizes),
+            bytes=sum(size.bytes for size in sizes),
+        )
+
+    def _size(self, window: Window) -> StoredSize:
+        return self._sizes.get(window.key, StoredSize(0, 0, 0))
 
     def _is_dropped(self, count: int) -> bool:
         return count == 1 and is_folded(self._windows[0])
@@ -476,20 +473,30 @@ class _Topic:
         """How many windows, from the first on, no kept point needs."""
         if self._roles.rebuilds_store:
             return 0  # what lies below a point is its state
+        needs: dict[PartitionLife, tuple[float, float]] = {}
         count = 0
         for rows in self._rows:
-            if any(not self._unneeded(row, at) for row in rows for at in range(len(self._bounds))):
-                break
+            for row in rows:
+                if row.life not in needs:
+                    needs[row.life] = self._needed(row.life)
+                offset, instant_ms = needs[row.life]
+                if row.end > offset or (row.start < row.end and row.window.end_ms > instant_ms):
+                    return count
             count += 1
         return count
 
-    def _unneeded(self, row: StoredSpan, at: int) -> bool:
-        """Whether a kept point needs nothing of a span."""
-        point = self._bounds[at]
-        cut = point.cut(row.partition)
-        if cut is None or cut.topic_id != row.topic_id:
-            return row.window.end_ms <= point.effective_at_ms + 1 or row.start == row.end
-        return row.end <= self._needed_from(cut, at)
+    def _needed(self, life: PartitionLife) -> tuple[float, float]:
+        """From which offset on kept points need a partition, and from which instant on those that
+        do not have it in this life (epoch milliseconds); infinite where there are none of them."""
+        topic, partition, topic_id = life
+        offset = instant_ms = math.inf
+        for at, point in enumerate(self._bounds):
+            cut = point.cut(TopicPartitionId(topic, partition))
+            if cut is not None and cut.topic_id == topic_id:
+                offset = min(offset, self._needed_from(cut, at))
+            else:
+                instant_ms = min(instant_ms, point.effective_at_ms + 1)
+        return offset, instant_ms
 
     def _needed_from(self, cut: PartitionCut, at: int) -> int:
         if self._roles.written_only:
@@ -539,60 +546,68 @@ class _Topic:
                 begin = index
         yield begin, high
 
-    def change(self, wanted: _Wanted, entries: Sequence[LedgerEntry]) -> TopicChange:
-        """The change, with the rows of the ledger that it is made of."""
-        window = _together(wanted.windows)
-        keys = {one.key for one in wanted.windows}
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """A change with the rows of the ledger that it is made of.
+
+    `keeps` says by partition what stays when they are folded.
+    """
+
+    change: TopicChange
+    pieces: tuple[Pieces, ...]
+    keeps: Mapping[TopicPartitionId, LastOfEachKey]
+
+    @classmethod
+    def of(
+        cls,
+        change: TopicChange,
+        entries: Sequence[LedgerEntry],
+        bounds: Sequence[RecoveryPoint],
+        *,
+        changelog_only: bool,
+    ) -> "_Work":
+        """The work of a change; `entries` are the rows of its topic in its windows, in order."""
         of_partition: dict[TopicPartitionId, list[LedgerEntry]] = defaultdict(list)
         for entry in entries:
-            if entry.result.plan.window.key in keys and entry.has_span:
-                of_partition[entry.result.partition].append(entry)
+            of_partition[entry.result.partition].append(entry)
         pieces: list[Pieces] = []
         keeps: dict[TopicPartitionId, LastOfEachKey] = {}
         for partition, of_it in sorted(of_partition.items()):
-            life = self._life(partition, of_it, wanted)
+            # Of several topics of one name, the one that the point has.
+            own = change.until.cut(partition) if change.until else None
+            life = own.topic_id if own else of_it[-1].result.plan.topic_id
             whole = tuple(e for e in of_it if e.result.plan.topic_id == life)
             if not whole:
                 continue
-            pieces.append(Pieces(window, whole))
-            if wanted.what is Change.FOLD and wanted.until is not None:
-                keeps[partition] = self._keeps(partition, life, wanted, wanted.until)
-        if not pieces:
+            pieces.append(Pieces(change.window, whole))
+            if change.what is Change.FOLD:
+                cuts = (point.cut(partition) for point in bounds)
+                starts = (c.log_start for c in cuts if c is not None and c.topic_id == life)
+                keeps[partition] = LastOfEachKey(
+                    undecided=RangeSet(own.excluded if own else ()),
+                    # Of what the log did not hold any more at the first of them nobody needs any.
+                    floor=min(starts, default=0),
+                    without_deletions=change.first and changelog_only,
+                )
+        if not pieces and entries:
             # One row says that the windows are done.
-            pieces = [Pieces(window, tuple(entries[-1:]))] if entries else []
-        return TopicChange(self._name, wanted.what, window, wanted.windows, tuple(pieces), keeps)
+            pieces = [Pieces(change.window, tuple(entries[-1:]))]
+        return cls(change, tuple(pieces), keeps)
 
-    def _life(
-        self, partition: TopicPartitionId, entries: Sequence[LedgerEntry], wanted: _Wanted
-    ) -> str:
-        """Of several topics of one name, the one that the point has, which ends the windows."""
-        cut = wanted.until.cut(partition) if wanted.until else None
-        return cut.topic_id if cut else entries[-1].result.plan.topic_id
-
-    def _keeps(
-        self, partition: TopicPartitionId, life: str, wanted: _Wanted, until: RecoveryPoint
-    ) -> LastOfEachKey:
-        cuts = [
-            cut
-            for point in self._bounds
-            if (cut := point.cut(partition)) is not None and cut.topic_id == life
+    def rows(
+        self, contents: Mapping[SpanId, SpanContent], version: int | None, run_id: str
+    ) -> list[LedgerEntry]:
+        """The rows that stand for the windows."""
+        what = self.change.what
+        return [
+            _row(what, one, contents.get(one.id, SpanContent()), version, run_id)
+            for one in self.pieces
         ]
-        own = until.cut(partition)
-        return LastOfEachKey(
-            undecided=RangeSet(own.excluded if own else ()),
-            # Of what the log did not hold any more at the first of them nobody needs anything.
-            floor=min((cut.log_start for cut in cuts), default=0),
-            without_deletions=wanted.first and self._roles.changelog_only,
-        )
-
-
-def _together(windows: Sequence[Window]) -> Window:
-    first, last = windows[0].key.partition(FOLDED)[0], windows[-1].key.rpartition(FOLDED)[2]
-    return Window(windows[0].start_ms, windows[-1].end_ms, f"{first}{FOLDED}{last}")
 
 
 def _row(
-    change: TopicChange, pieces: Pieces, content: SpanContent, version: int | None, run_id: str
+    what: Change, pieces: Pieces, content: SpanContent, version: int | None, run_id: str
 ) -> LedgerEntry:
     """The row that stands for the windows of one partition.
 
@@ -604,11 +619,11 @@ def _row(
     plan = pieces.plan
     had = sum(result.content.records for result in results)
     gaps = gaps_together(gap for result in results for gap in result.gaps)
-    if change.what is Change.DROP:
+    if what is Change.DROP:
         plan = replace(plan, read_start=plan.end)
         gaps = (Gap(GapCause.EXPIRED, plan.start, plan.end, plan.end - plan.start),)
         gaps = gaps if plan.start < plan.end else ()
-    elif content.records > had or (change.what is Change.JOIN and content.records != had):
+    elif content.records > had or (what is Change.JOIN and content.records != had):
         raise StoredDataError(
             subject=f"What was put together of {pieces.partition}",
             problem=f"it has {content.records:,} records, the windows had {had:,}",
@@ -752,7 +767,8 @@ class _Run:
         """
         planner = _planner(self.settings, self.now_ms)
         bounds = planner.bounds()
-        done = [self._put_together(change, bounds) for change in planner.changes_of(bounds)]
+        changes = planner.changes_of(bounds)
+        done = [one for lot in _lots(changes) for one in self._put_together(lot, bounds)]
         with self._ledger.locked(
             f"expire run {self.run_id}", self.settings.backup.lock_wait_s
         ) as lock:
@@ -760,36 +776,37 @@ class _Run:
             tidy_records(self._records, keep_files=self._is_read)
         return done
 
-    def _put_together(self, change: TopicChange, bounds: Sequence[RecoveryPoint]) -> TopicResult:
+    def _put_together(
+        self, changes: Sequence[TopicChange], bounds: Sequence[RecoveryPoint]
+    ) -> list[TopicResult]:
+        """Changes of one topic, all of them or none."""
+        topic = changes[0].topic
+        windows = [window for change in changes for window in change.windows]
+        entries = self._entries(topic, windows)
+        changelog_only = any(
+            one.name == topic and one.roles.changelog_only for one in self.settings.topics
+        )
+        works = [
+            _Work.of(
+                change,
+                [entry for window in change.windows for entry in entries.get(window, ())],
+                bounds,
+                changelog_only=changelog_only,
+            )
+            for change in changes
+        ]
         with ExitStack() as stack:
             with uncommitted(self._records) as folder:
-                files = self._write(change, folder)
+                files = self._write(works, folder)
                 contents = contents_of(self._records, files)
                 lock = stack.enter_context(
                     self._ledger.locked(
                         f"expire run {self.run_id}", self.settings.backup.lock_wait_s
                     )
                 )
-                self._require_unchanged(change)
-            parts = [{"window": change.window.key, "topic": change.topic}]
-            version = commit(
-                self._records,
-                ensure_records(self._records),
-                files,
-                writer=lock,
-                replaces=parts,
-                provenance=self._provenance,
-            )
-            rows = [
-                _row(
-                    change,
-                    one,
-                    contents.get(SpanId(change.window.key, one.partition), SpanContent()),
-                    version,
-                    self.run_id,
-                )
-                for one in change.pieces
-            ]
+                self._require_unchanged(topic, entries)
+            version = self._commit_records(lock, topic, [c.window for c in changes], files)
+            rows = [work.rows(contents, version, self.run_id) for work in works]
             stack.enter_context(
                 warehouse_lock(
                     self.settings.warehouse.lock_file(f"recorder/{self._id}"),
@@ -797,20 +814,14 @@ class _Run:
                     wait_s=self.settings.backup.lock_wait_s,
                 )
             )
-            self._require_as_before(change, rows, bounds)
-            self._ledger.put_together(rows, {change.topic: change.windows}, writer=lock)
-            commit(
-                self._records,
-                ensure_records(self._records),
-                [],
-                writer=lock,
-                replaces=[
-                    {"window": window.key, "topic": change.topic}
-                    for window in change.windows
-                    if window.key != change.window.key
-                ],
-                provenance=self._provenance,
-            )
+            every_row = [row for of_work in rows for row in of_work]
+            self._require_as_before(topic, windows, every_row, bounds)
+            self._ledger.put_together(every_row, {topic: windows}, writer=lock)
+            new = {change.window.key for change in changes}
+            self._commit_records(lock, topic, [w for w in windows if w.key not in new])
+        return [self._told(one, of_one) for one, of_one in zip(changes, rows, strict=True)]
+
+    def _told(self, change: TopicChange, rows: Sequence[LedgerEntry]) -> TopicResult:
         result = TopicResult(
             topic=change.topic,
             what=change.what,
@@ -827,60 +838,74 @@ class _Run:
         )
         return result
 
-    def _write(self, change: TopicChange, folder: StorePath) -> list[NewFile]:
-        if change.what is Change.DROP:
-            return []
+    def _entries(
+        self, topic: str, windows: Iterable[Window]
+    ) -> dict[Window, tuple[LedgerEntry, ...]]:
+        found: dict[Window, list[LedgerEntry]] = defaultdict(list)
+        for entry in self._ledger.entries(windows={w.key for w in windows}, topics={topic}):
+            found[entry.result.plan.window].append(entry)
+        return {window: tuple(of_it) for window, of_it in found.items()}
+
+    def _commit_records(
+        self, lock: LockHandle, topic: str, windows: Iterable[Window], files: Sequence[NewFile] = ()
+    ) -> int | None:
+        """Put files in place of those that a topic has in these windows."""
+        return commit(
+            self._records,
+            ensure_records(self._records),
+            files,
+            writer=lock,
+            replaces=[{"window": window.key, "topic": topic} for window in windows],
+            provenance=self._provenance,
+        )
+
+    def _write(self, works: Sequence[_Work], folder: StorePath) -> list[NewFile]:
         from spark_resources.data_files import NewFolder
         from spark_resources.span_tasks import run_here
 
         backup = self.settings.backup
         new = NewFolder(folder, backup.compression, backup.compression_level)
         tasks = [
-            replace(task, keeps=change.keeps.get(task.partition))
-            for task in fold_tasks(self._records, change.pieces, new)
+            replace(task, keeps=work.keeps.get(task.partition))
+            for work in works
+            if work.change.what is not Change.DROP
+            for task in fold_tasks(self._records, work.pieces, new)
         ]
+        if not tasks:
+            return []
         done = run_here(tasks, self.check, at_a_time=backup.tasks or _AT_ONCE)
         return [NewFile.told(folder, row) for one in done for row in one.rows]
 
-    def _require_unchanged(self, change: TopicChange) -> None:
+    def _require_unchanged(
+        self, topic: str, entries: Mapping[Window, tuple[LedgerEntry, ...]]
+    ) -> None:
         """The rows are still those of which the files were made, and no restore reads them."""
-        keys = {window.key for window in change.windows}
-        now = {
-            (e.result.plan.window, e.result.partition, e.result.plan.topic_id): e
-            for e in self._ledger.entries(windows=keys, topics={change.topic})
-        }
-        same = all(
-            now.get((e.result.plan.window, e.result.partition, e.result.plan.topic_id)) == e
-            for one in change.pieces
-            for e in one.entries
-        )
-        if not same or self._is_read:
+        if self._entries(topic, entries) != entries or self._is_read:
             raise StoredDataError(
-                subject=f"The backup of {change.topic}",
+                subject=f"The backup of {topic}",
                 problem="was changed by another run while its windows were put together, or a"
                 " restore has begun to read it",
                 remedy="Nothing was changed. Run expire again when that has ended.",
             )
 
     def _require_as_before(
-        self, change: TopicChange, rows: Sequence[LedgerEntry], bounds: Sequence[RecoveryPoint]
+        self,
+        topic: str,
+        windows: Iterable[Window],
+        rows: Sequence[LedgerEntry],
+        bounds: Sequence[RecoveryPoint],
     ) -> None:
         """Every point restores as it did, and each of them is still there."""
         contents = Contents.of(self.settings)
-        names = {topic.name for topic in self.settings.topics}
-        keys = {window.key for window in change.windows}
-        spans = [
-            span
-            for span in self._ledger.stored_spans(names)
-            if span.partition.topic != change.topic or span.window.key not in keys
-        ]
-        after = contents.with_spans([*spans, *self._ledger.as_spans(rows)])
+        keys = {window.key for window in windows}
+        spans = [s for s in self._ledger.stored_spans({topic}) if s.window.key not in keys]
+        after = contents.with_spans(topic, [*spans, *self._ledger.as_spans(rows)])
         for one, other in zip(contents.statuses(bounds), after.statuses(bounds), strict=True):
             if one.covered and one.gives is not other.gives:
                 raise StoredDataError(
                     subject=f"Recovery point {one.id}",
-                    problem=f"gives {one.gives} and would give {other.gives} once the windows"
-                    f" {change.window.key} of {change.topic} are put together: {other.reason}",
+                    problem=f"gives {one.gives} and would give {other.gives} once windows of"
+                    f" {topic} are put together: {other.reason}",
                     remedy="Nothing was changed. Report this; until it is mended, keep.logs: whole"
                     " or a pin keeps the windows as they are.",
                 )
@@ -897,6 +922,23 @@ class _Run:
                 replaces=[{"window": key, "topic": topic} for key, topic in sorted(gone)],
                 provenance=self._provenance,
             )
+
+
+def _lots(changes: Iterable[TopicChange]) -> Iterator[list[TopicChange]]:
+    """Changes of one topic that are done at once: checking every point takes as long as many."""
+    lot: list[TopicChange] = []
+    for change in changes:
+        together = [*lot, change]
+        if lot and (
+            lot[0].topic != change.topic
+            or sum(one.bytes for one in together) > _LOT_BYTES
+            or sum(one.rows for one in together) > _LOT_ROWS
+        ):
+            yield lot
+            together = [change]
+        lot = together
+    if lot:
+        yield lot
 
 
 def leftovers(ledger: Ledger, records: StorePath) -> set[tuple[str, str]]:

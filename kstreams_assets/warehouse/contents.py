@@ -138,7 +138,7 @@ class Contents:
         self._topics = names | self._backed_up
         self._changelogs = {t.name for t in application.with_role(TopicRole.CHANGELOG)}
         self._ledger = Ledger(warehouse, application.application_id)
-        self._spans: tuple[StoredSpan, ...] | None = None
+        self._instead: tuple[str, tuple[StoredSpan, ...]] | None = None
         self._look_s, self._look_left_s = look_s, look_at_wanted_s
         self.files_unseen = 0
         """Files that may hold wanted records and were not looked at, for lack of time."""
@@ -178,10 +178,10 @@ class Contents:
             look_at_wanted_s=look_at_wanted_s,
         )
 
-    def with_spans(self, spans: Iterable[StoredSpan]) -> "Contents":
-        """The same, if the ledger had these spans (of all topics); for `statuses` only."""
+    def with_spans(self, topic: str, spans: Iterable[StoredSpan]) -> "Contents":
+        """The same, if the ledger had these spans of a topic; for `statuses` only."""
         other = copy(self)
-        other._spans = tuple(spans)  # noqa: SLF001
+        other._instead = topic, tuple(spans)  # noqa: SLF001
         other._chains = other._read_chains()  # noqa: SLF001
         return other
 
@@ -393,9 +393,12 @@ class Contents:
         }
 
     def _read_chains(self) -> Mapping[PartitionLife, Chain]:
-        if self._spans is not None:
-            return chains_of(folded(self._spans, holes_matter=self._changelogs))
-        return chains_of(self._ledger.folded_spans(self._topics, holes_matter=self._changelogs))
+        spans = self._ledger.folded_spans(self._topics, holes_matter=self._changelogs)
+        if self._instead is not None:
+            topic, others = self._instead
+            spans = [span for span in spans if span.partition.topic != topic]
+            spans += folded(others, holes_matter=self._changelogs)
+        return chains_of(spans)
 
     @cached_property
     def _damaged(self) -> DamagedSpans:

@@ -39,7 +39,6 @@ from kstreams_assets.warehouse.records import (
     NOTHING_DAMAGED,
     Comparison,
     DamagedSpans,
-    damaged_spans,
     file_actions,
     open_records,
 )
@@ -410,6 +409,15 @@ class LedgerEntry:
         return self.result.partition.partition != _NO_PARTITION
 
 
+@dataclass(frozen=True, slots=True)
+class StoredSize:
+    """What a topic in a window takes: rows of the ledger, records, and bytes of its files."""
+
+    rows: int
+    records: int
+    bytes: int
+
+
 Recorded = Mapping[RecordedTopic, tuple[LedgerEntry, ...]]
 """Rows of the ledger by window and topic; see `LedgerEntry.has_span`."""
 
@@ -611,17 +619,15 @@ class Ledger:
     def stored_spans(self, topics: Collection[str]) -> list[StoredSpan]:
         """Every span of these topics, as far as it says what could be restored from it.
 
-        Each is compared with the records table, see `damaged_spans`.
+        Each is compared with the records table, see `Comparison`.
 
         Raises:
             WarehouseError: The records table cannot be read.
         """
-        columns = [*dict.fromkeys([*COLUMNS, *DAMAGE_COLUMNS])]
 
         def read() -> list[StoredSpan]:
-            rows = self.span_rows(topics, columns=columns, increments=True)
-            actions = file_actions(self._records)
-            return spans_of(rows, damaged_spans(self._records, rows, actions))
+            rows = self.span_rows(topics, columns=COLUMNS, increments=True)
+            return spans_of(rows, self.compared().damaged(topics))
 
         return self._at_rest(read)
 
@@ -632,7 +638,7 @@ class Ledger:
         windows: Collection[str] | None = None,
         look_s: float = math.inf,
     ) -> DamagedSpans:
-        """The spans whose files do not match the ledger, see `damaged_spans`.
+        """The spans whose files do not match the ledger, see `Comparison`.
 
         The files themselves are looked at for `look_s` seconds at most, beginning where the last
         call in this process stopped: with 0 not at all, by default all of them. Ledger and log are
@@ -872,12 +878,22 @@ class Ledger:
             found.update(zip(*(keys[name] for name in _KEYS), strict=True))
         return found
 
-    def stored_bytes(self) -> dict[tuple[str, str], int]:
-        """How many bytes the files of each window (key) and topic have, increments too."""
-        rows = self._spans([*_KEYS, "stored_bytes"], _chosen(None, None), increments=True)
-        sizes = rows.group_by(_KEYS).aggregate([("stored_bytes", "sum")]).to_pydict()
-        keys = zip(*(sizes[name] for name in _KEYS), strict=True)
-        return dict(zip(keys, sizes["stored_bytes_sum"], strict=True))
+    def sizes(self) -> dict[tuple[str, str], StoredSize]:
+        """What each window (key) and topic takes, increments too."""
+        names = ["records", "stored_bytes"]
+        rows = self._spans([*_KEYS, *names], _chosen(None, None), increments=True)
+        sums = rows.group_by(_KEYS).aggregate(
+            [("records", "count"), *((name, "sum") for name in names)]
+        )
+        keys = zip(*(sums[name].to_pylist() for name in _KEYS), strict=True)
+        told = ("records_count", *(f"{name}_sum" for name in names))
+        found = map(StoredSize, *(sums[name].to_pylist() for name in told))
+        return dict(zip(keys, found, strict=True))
+
+    def last_end_ms(self, topics: Collection[str]) -> int:
+        """When the last window or increment of these topics ends; 0 where there is none."""
+        rows = self.span_rows(topics, columns=["window_end_ms"], increments=True)
+        return pc.max(rows["window_end_ms"]).as_py() or 0  # pyright: ignore[reportAttributeAccessIssue] (made at run time)
 
     def every_row(self, columns: Sequence[str]) -> pa.Table:
         """These columns of every span of the application, increments too."""

@@ -312,7 +312,7 @@ COLUMNS = [
     "bytes",
     "written",
 ]
-"""The columns of the ledger that `damaged_spans` needs, and who asks for files."""
+"""The columns of the ledger that `Comparison` needs, and who asks for files."""
 
 _SPAN = ["window", "topic", "partition"]
 _FILES_AT_ONCE: Final = 500
@@ -388,25 +388,13 @@ class DamagedSpans:
 NOTHING_DAMAGED: Final = DamagedSpans()
 
 
-def damaged_spans(
-    path: StorePath, rows: pa.Table, actions: pa.Table, *, look_at_files: bool = False
-) -> DamagedSpans:
-    """The spans among rows of the ledger (`COLUMNS`) that the records table does not hold.
-
-    Compared are the number of records, the first and the last offset, and the names of the files,
-    as Delta's log has them (`actions`, see `file_actions`); with `look_at_files` also that each
-    file is there and has its size.
-    """
-    compared = Comparison(path, rows, actions)
-    if look_at_files:
-        compared.look_at_files(math.inf)
-    return compared.damaged()
-
-
 class Comparison:
     """The ledger compared with Delta's log once, and with the files as far as they are looked at.
 
-    Arguments as of `damaged_spans`. What is known of files goes on from an earlier comparison.
+    Damaged are spans among rows of the ledger (`COLUMNS`) that the records table does not hold.
+    Compared are the number of records, the first and the last offset, and the names of the files,
+    as Delta's log has them (`actions`, see `file_actions`); by `look_at_files` also that each file
+    is there and has its size. What is known of files goes on from an earlier comparison.
     """
 
     def __init__(

@@ -74,7 +74,7 @@ def test_what_stays_restores_as_before(tmp_path: Path, seed: int) -> None:
     for point_id in pinned:
         PinsTable(app.settings.warehouse).pin(APPLICATION_ID, point_id, "audit")
     assert len(require_all_restore(app)) == len(app.points)
-    bytes_before = sum(app.ledger.stored_bytes().values())
+    bytes_before = sum(size.bytes for size in app.ledger.sizes().values())
 
     planned = plan_expire(app.settings)
     done = expire(app.settings, run_id="one")
@@ -84,11 +84,29 @@ def test_what_stays_restores_as_before(tmp_path: Path, seed: int) -> None:
     assert set(pinned) <= set(listed)
     assert len(listed) < len(app.points)
     assert {one.what for one in done.topics} >= {Change.DROP, Change.FOLD}
-    assert sum(app.ledger.stored_bytes().values()) < 0.8 * bytes_before
+    assert sum(size.bytes for size in app.ledger.sizes().values()) < 0.8 * bytes_before
     assert not list(app.ledger.damaged())
     again = expire(app.settings, run_id="two")
     assert (again.plan.going, again.topics) == ({}, ())
     assert require_all_restore(app) == listed
+
+
+def test_one_change_at_a_time_leaves_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is done at once is a matter of time and memory only."""
+    left: list[list[tuple[str, int]]] = []
+    for most_rows in (50_000, 1):
+        app = simulated(tmp_path / str(most_rows), seed=2, windows=24)
+        app.run(app.windows)
+        for point in (app.points[6], app.points[12]):
+            PinsTable(app.settings.warehouse).pin(APPLICATION_ID, point.id, "audit")
+        monkeypatch.setattr("kstreams_assets.upkeep.expire._LOT_ROWS", most_rows)
+        done = expire(app.settings, run_id="one")
+        assert sum(one.topic == STATE for one in done.topics) > 1
+        require_all_restore(app)
+        left.append([(one.topic, one.records_after) for one in done.topics])
+    assert left[0] == left[1]
 
 
 def test_years_of_windows_are_a_few_rows(tmp_path: Path) -> None:
@@ -101,7 +119,7 @@ def test_years_of_windows_are_a_few_rows(tmp_path: Path) -> None:
         rows.append(len(app.ledger.entries(topics={STATE})))
     require_all_restore(app)
     assert max(rows[6:]) <= max(rows[:6]) + 4
-    base = sum(size for (_, topic), size in app.ledger.stored_bytes().items() if topic == STATE)
+    base = sum(size.bytes for (_, topic), size in app.ledger.sizes().items() if topic == STATE)
     assert base < 30_000
 
 
