@@ -30,7 +30,12 @@ from kstreams_assets.warehouse.ledger import (
 )
 from kstreams_assets.warehouse.point import RecoveryPoint
 from kstreams_assets.warehouse.points import RecoveryPointTable
-from kstreams_assets.warehouse.records import file_actions, numbered_spans, records_version
+from kstreams_assets.warehouse.records import (
+    distinct,
+    file_actions,
+    numbered_spans,
+    records_version,
+)
 from kstreams_assets.warehouse.table import table_version
 from kstreams_assets.warehouse.verifications import (
     MOST_POINTS,
@@ -115,9 +120,9 @@ def _rows(settings: ApplicationSettings) -> list[Damage]:
 
 
 def _doubles(rows: pa.Table) -> Iterator[Damage]:
-    numbers, _ = numbered_spans(rows, rows.slice(0, 0), _SPAN)
-    _, back, times = np.unique(numbers, return_inverse=True, return_counts=True)
-    doubles = rows.select([*_SPAN, "start", "end"]).filter(pa.array(times[back] > 1))
+    _, of_row = distinct(rows, _SPAN)
+    doubles = rows.select([*_SPAN, "start", "end"])
+    doubles = doubles.filter(pa.array(np.bincount(of_row)[of_row] > 1))
     counted = doubles.group_by(_SPAN).aggregate(
         [("start", "count"), ("start", "min"), ("end", "max")]
     )

@@ -57,9 +57,9 @@ from kstreams_assets.warehouse.records import (
     DamagedSpans,
     SpanDamage,
     SpanFile,
+    distinct,
     file_actions,
     noted_files,
-    numbered_spans,
     payload_bytes,
 )
 from kstreams_assets.warehouse.spans import TopicFacts, Window
@@ -228,11 +228,9 @@ class Contents:
             return frozenset()
         table = RecoveryPointTable(self._warehouse)
         cuts = table.cuts(self._application.application_id, ids)
-        life = ["topic", "partition", "topic_id"]
-        numbers, _ = numbered_spans(cuts, cuts.slice(0, 0), [*life, "roles"])
-        _, firsts, of_cut = np.unique(numbers, return_index=True, return_inverse=True)
+        found, of_cut = distinct(cuts, ["topic", "partition", "topic_id", "roles"])
         ends: list[int] = []
-        for row in cuts.select([*life, "roles"]).take(pa.array(firsts)).to_pylist():
+        for row in found.to_pylist():
             names = (row.pop("roles") or "").split(",")
             roles = TopicRoles(map(TopicRole, filter(None, names)))
             roles = roles or self._roles.get(row["topic"], roles)

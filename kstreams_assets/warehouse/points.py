@@ -38,7 +38,7 @@ from kstreams_assets.warehouse.point import (
     in_force,
     in_order,
 )
-from kstreams_assets.warehouse.records import numbered_spans, positions
+from kstreams_assets.warehouse.records import distinct, numbered_spans, positions
 from kstreams_assets.warehouse.rows import plain_columns, rows_of
 from kstreams_assets.warehouse.table import StoredFile, Table, one_of
 
@@ -159,29 +159,8 @@ def matching(column: pa.Array, test: Callable[[str], bool]) -> npt.NDArray[np.bo
 
 def _codes(rows: pa.Table) -> tuple[list[_Key], _Offsets]:
     """The distinct partitions and lives of the rows, and for each row the number of its own."""
-    topics, lives = _encoded(rows["topic"]), _encoded(rows["topic_id"])
-    partition = rows["partition"].to_numpy().astype(np.int64)
-    width = int(partition.max()) + 1
-    code = (_indices(topics) * len(lives.dictionary) + _indices(lives)) * width + partition
-    distinct, numbers = np.unique(code, return_inverse=True)
-    topic_names, life_names = topics.dictionary.to_pylist(), lives.dictionary.to_pylist()
-    keys = [
-        (
-            topic_names[each // width // len(life_names)],
-            life_names[each // width % len(life_names)],
-            each % width,
-        )
-        for each in distinct.tolist()
-    ]
-    return keys, numbers.astype(np.int64)
-
-
-def _encoded(column: pa.ChunkedArray) -> pa.DictionaryArray:
-    return column.combine_chunks().dictionary_encode()
-
-
-def _indices(encoded: pa.DictionaryArray) -> _Offsets:
-    return encoded.indices.to_numpy().astype(np.int64)
+    found, numbers = distinct(rows, ["topic", "topic_id", "partition"])
+    return [*zip(*(column.to_pylist() for column in found.columns), strict=True)], numbers
 
 
 def _groups(codes: _Offsets) -> Iterable[tuple[int, _Offsets]]:

@@ -542,6 +542,13 @@ def numbered_spans(
     return mine, np.where(known, theirs, -1)
 
 
+def distinct(rows: pa.Table, columns: Sequence[str]) -> tuple[pa.Table, _Offsets]:
+    """What there is in these columns, each once, and of each row the number of its own."""
+    numbers, _ = numbered_spans(rows, rows.slice(0, 0), columns)
+    _, firsts, of_row = np.unique(numbers, return_index=True, return_inverse=True)
+    return rows.select([*columns]).take(pa.array(firsts)), of_row.astype(np.int64)
+
+
 def positions(wanted: _Offsets, values: _Offsets) -> _Offsets:
     """Where each wanted number first stands among the values, -1 where it does not."""
     return _index_in(pa.array(wanted), pa.array(values))
