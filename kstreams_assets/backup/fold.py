@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING
 
 from kstreams_assets.errors import StoredDataError
 from kstreams_assets.layout import WrittenFile
+from kstreams_assets.lease import LockHandle
 from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.store import StorePath
-from kstreams_assets.warehouse.ledger import LedgerEntry
-from kstreams_assets.warehouse.records import SpanId
+from kstreams_assets.warehouse.committer import commit
+from kstreams_assets.warehouse.ledger import Ledger, LedgerEntry
+from kstreams_assets.warehouse.records import SpanId, ensure_records
 from kstreams_assets.warehouse.spans import Gap, SpanContent, SpanPlan, SpanResult, Window
 
 if TYPE_CHECKING:
@@ -162,6 +164,42 @@ def fold_tasks(
         if one.files
     ]
     return sorted(tasks, key=lambda task: -sum(file.size for _, file in task.files))
+
+
+def drop_superseded(
+    ledger: Ledger,
+    records: StorePath,
+    window: Window,
+    *,
+    writer: LockHandle,
+    provenance: Mapping[str, object],
+) -> bool:
+    """Take away the increments that the ledger has as a window by now; whether there were some.
+
+    Their files go first: rows without files harm nobody, since the window's row counts.
+    """
+    entries = ledger.increments_of(window)
+    rows = ledger.of_windows({window.key})
+    lives = {
+        entry.result.partition: entry.result.plan.topic_id
+        for of_topic in rows.values()
+        for entry in of_topic
+    }
+    gone, stay = superseded(entries, lives, {topic for _, topic in rows})
+    if not gone:
+        return False
+    parts = {(e.result.plan.window.key, e.result.partition.topic) for e in gone}
+    commit(
+        records,
+        ensure_records(records),
+        [],
+        writer=writer,
+        replaces=[{"window": key, "topic": topic} for key, topic in sorted(parts)],
+        keeps={file.path for entry in stay for file in entry.result.content.written},
+        provenance=provenance,
+    )
+    ledger.keep_increments(window, stay, writer)
+    return True
 
 
 def superseded(

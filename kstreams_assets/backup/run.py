@@ -19,7 +19,7 @@ from kstreams_assets.backup.amounts import (
     in_words,
     note_pace,
 )
-from kstreams_assets.backup.fold import Pieces, fold_tasks, pieces_of, superseded
+from kstreams_assets.backup.fold import Pieces, drop_superseded, fold_tasks, pieces_of
 from kstreams_assets.backup.parts import first_part, is_large
 from kstreams_assets.backup.planner import Planner, RunPlan, TopicPlan, read_ranges
 from kstreams_assets.backup.result import (
@@ -134,7 +134,8 @@ class BackupRun:
                 of_rest = replace(self, topics=rest)
                 with self._locked() as lock:
                     done += of_rest._back_up([window], lock)  # noqa: SLF001
-        for window in sorted(windows):
+        # Also of earlier windows: a run may have been killed before it got to that.
+        for window in self._ledger.closed_with_increments():
             self._drop_superseded(window)
         self.take_last_point()
         return sorted(done, key=lambda backup: backup.window)
@@ -425,30 +426,15 @@ class BackupRun:
 
     def _drop_superseded(self, window: Window) -> None:
         """Take away the increments that the ledger has as a window by now."""
-        if not self._ledger.increments_of(window):
-            return
         with self._fold_lock(), self._locked() as lock:
-            entries = self._ledger.increments_of(window)
-            rows = self._ledger.of_windows({window.key})
-            lives = {
-                entry.result.partition: entry.result.plan.topic_id
-                for of_topic in rows.values()
-                for entry in of_topic
-            }
-            gone, stay = superseded(entries, lives, {topic for _, topic in rows})
-            if not gone:
-                return
-            parts = {(e.result.plan.window.key, e.result.partition.topic) for e in gone}
-            commit(
+            if not drop_superseded(
+                self._ledger,
                 self._records,
-                ensure_records(self._records),
-                [],
+                window,
                 writer=lock,
-                replaces=[{"window": key, "topic": topic} for key, topic in sorted(parts)],
-                keeps={file.path for entry in stay for file in entry.result.content.written},
                 provenance=self._provenance([window]),
-            )
-            self._ledger.keep_increments(window, stay, lock)
+            ):
+                return
             restores = RestoresTable(self.warehouse)
             writing = restores.writing(self.application.application_id)
             tidy_records(self._records, keep_files=bool(writing))

@@ -38,8 +38,9 @@ def info(app_files: Sequence[Path], warehouse: str | None, as_json: bool) -> Non
         print_json({"warehouses": [_document(one) for one in found]})
         return
     for one in found:
+        number = len(one.applications)
         click.echo(
-            f"{one.root}: {len(one.applications)} applications, tables of all"
+            f"{one.root}: {number} application{'' if number == 1 else 's'}, tables of all"
             f" {bytes_text(one.table_bytes)}"
         )
         for application in one.applications:

@@ -26,7 +26,7 @@ from itertools import chain
 
 from kstreams_assets.app.model import TopicRoles
 from kstreams_assets.app.store_format import StoreKind
-from kstreams_assets.backup.fold import Pieces, fold_tasks, gaps_together
+from kstreams_assets.backup.fold import Pieces, drop_superseded, fold_tasks, gaps_together
 from kstreams_assets.backup.requests import window_statuses
 from kstreams_assets.checks import Severity
 from kstreams_assets.errors import ConfigurationError, StoredDataError
@@ -720,6 +720,15 @@ class _Run:
         """Take the points that go from every list, and the snapshots that were made at them."""
         settings = self.settings
         with self._ledger.locked(f"expire run {self.run_id}", settings.backup.lock_wait_s) as lock:
+            for window in self._ledger.closed_with_increments():
+                # Else they would count again once the window is part of another.
+                drop_superseded(
+                    self._ledger,
+                    self._records,
+                    window,
+                    writer=lock,
+                    provenance=self._provenance,
+                )
             self._remove_leftovers(lock)
             self._drop_snapshots(plan.snapshots, lock)
         if not plan.going:

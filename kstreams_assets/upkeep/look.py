@@ -189,10 +189,11 @@ def _unknown_files(settings: ApplicationSettings, rows: pa.Table) -> Iterator[Da
     lacking = actions.filter(pa.array(~np.isin(of_files, numbers)))
     if lacking.num_rows == 0:
         return
-    left = leftovers(
-        Ledger(settings.warehouse, settings.application_id),
-        settings.warehouse.records(settings.application_id),
-    )
+    ledger = Ledger(settings.warehouse, settings.application_id)
+    # Increments stay for a moment, or until the next run, when their window has its rows.
+    _, noted = numbered_spans(ledger.noted_files(), lacking)
+    lacking = lacking.filter(pa.array(noted < 0))
+    left = leftovers(ledger, settings.warehouse.records(settings.application_id))
     with_rows = {*zip(rows["window"].to_pylist(), rows["topic"].to_pylist(), strict=True)}
     ends: dict[str, int] = {}
     for topic, number, end in zip(

@@ -840,6 +840,16 @@ class Ledger:
         found = self._open.rows(self._application_id, where)
         return sorted(found, key=lambda e: (e.result.plan.window, e.result.partition))
 
+    def closed_with_increments(self) -> list[Window]:
+        """Windows that are recorded while increments of them are still there, in order.
+
+        A run takes those away once it has put them together; it may have been killed before.
+        """
+        rows = self._open.read(application_id=self._application_id, columns=["window"])
+        where = one_of("window", _parents(rows))
+        found = self._table.rows_as(_Done, self._application_id, where, distinct=True)
+        return sorted({one.window for one in found})
+
     def record_increment(
         self,
         backups: "Sequence[BackedUpTopic]",

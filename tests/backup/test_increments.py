@@ -2,15 +2,18 @@
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
 from kstreams_assets.app.model import TopicRole
 from kstreams_assets.backup.run import BackupRun
-from kstreams_assets.settings import BackupSettings
+from kstreams_assets.settings import BackupSettings, KeepSettings
+from kstreams_assets.upkeep.expire import expire
+from kstreams_assets.upkeep.verify import verify
 from kstreams_assets.warehouse.contents import Contents
 from kstreams_assets.warehouse.judge import PointStatus
-from kstreams_assets.warehouse.ledger import Ledger
+from kstreams_assets.warehouse.ledger import INCREMENT, Ledger
 from kstreams_assets.warehouse.point import RecoveryPoint
 from kstreams_assets.warehouse.records import file_actions
 from kstreams_assets.warehouse.spans import GapCause, Window
@@ -113,6 +116,48 @@ def test_a_run_that_is_killed_is_finished_by_the_next_one(
     assert offsets(stored(workbench, topic)) == [*range(21)]
     assert not workbench.ledger.damaged()
     assert all(_status(workbench, point).covered for point in (*points, last))
+
+
+@pytest.mark.parametrize("cleaner", ["the next window", "expire"])
+def test_increments_that_a_killed_run_left_are_no_damage_and_go(
+    workbench: Workbench, window: Window, cleaner: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = workbench.topic("orders", partitions=2)
+    for count in (7, 9):
+        write(workbench, topic, count)
+        point = _increment(workbench, window)
+    with monkeypatch.context() as patch:
+        patch.setattr(BackupRun, "_drop_superseded", _killed())
+        with pytest.raises(KeyboardInterrupt):
+            workbench.back_up(window)
+    settings = replace(workbench.application_settings, keep=KeepSettings(all_s=0, minimum=1))
+    assert workbench.ledger.increments_of(window)
+    assert verify(settings, full=True, record=False, settle_s=0).damages == ()
+
+    if cleaner == "expire":
+        expire(settings, run_id="one")
+    else:
+        later = Window(window.end_ms, window.end_ms + HOUR_MS, "x")
+        workbench.windows.append(later)
+        workbench.back_up(later)
+
+    assert workbench.ledger.increments_of(window) == []
+    there = file_actions(workbench.records_path)["window"].to_pylist()
+    assert not [key for key in there if INCREMENT in key]
+    assert _status(workbench, point).covered
+    assert verify(settings, full=True, record=False, settle_s=0).damages == ()
+
+
+def test_an_increment_whose_row_is_gone_is_damage(workbench: Workbench, window: Window) -> None:
+    topic = workbench.topic("orders")
+    for count in (7, 9):
+        write(workbench, topic, count)
+        _increment(workbench, window)
+    with workbench.ledger.locked("test", 10) as lock:
+        last = workbench.ledger.increments_of(window)[-1]
+        workbench.ledger.keep_increments(window, [last], lock)
+    found = verify(workbench.application_settings, record=False, settle_s=0)
+    assert [damage.topic for damage in found.errors] == [topic]
 
 
 def _killed() -> Callable[..., None]:
