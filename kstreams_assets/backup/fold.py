@@ -169,15 +169,26 @@ def fold_tasks(
 def drop_superseded(
     ledger: Ledger,
     records: StorePath,
-    window: Window,
+    windows: Iterable[Window],
     *,
     writer: LockHandle,
     provenance: Mapping[str, object],
 ) -> bool:
-    """Take away the increments that the ledger has as a window by now; whether there were some.
+    """Take away the increments that the ledger has as windows by now; whether there were some.
 
     Their files go first: rows without files harm nobody, since the window's row counts.
     """
+    done = [_drop_superseded(ledger, records, one, writer, provenance) for one in windows]
+    return any(done)
+
+
+def _drop_superseded(
+    ledger: Ledger,
+    records: StorePath,
+    window: Window,
+    writer: LockHandle,
+    provenance: Mapping[str, object],
+) -> bool:
     entries = ledger.increments_of(window)
     rows = ledger.of_windows({window.key})
     lives = {

@@ -134,9 +134,7 @@ class BackupRun:
                 of_rest = replace(self, topics=rest)
                 with self._locked() as lock:
                     done += of_rest._back_up([window], lock)  # noqa: SLF001
-        # Also of earlier windows: a run may have been killed before it got to that.
-        for window in self._ledger.closed_with_increments():
-            self._drop_superseded(window)
+        self._drop_superseded()
         self.take_last_point()
         return sorted(done, key=lambda backup: backup.window)
 
@@ -424,15 +422,21 @@ class BackupRun:
             wait_s=self.settings.lock_wait_s,
         )
 
-    def _drop_superseded(self, window: Window) -> None:
-        """Take away the increments that the ledger has as a window by now."""
+    def _drop_superseded(self) -> None:
+        """Take away the increments that the ledger has as windows by now.
+
+        Also of earlier windows: a run may have been killed before it got to that.
+        """
+        windows = self._ledger.closed_with_increments()
+        if not windows:
+            return
         with self._fold_lock(), self._locked() as lock:
             if not drop_superseded(
                 self._ledger,
                 self._records,
-                window,
+                windows,
                 writer=lock,
-                provenance=self._provenance([window]),
+                provenance=self._provenance(windows),
             ):
                 return
             restores = RestoresTable(self.warehouse)

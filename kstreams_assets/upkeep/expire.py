@@ -99,15 +99,15 @@ class Change(StrEnum):
 class TopicChange:
     """Windows of one topic that become one row of each partition, and what they take now.
 
-    `first` says that nothing lies before them, `until` is the kept point that ends them (None where
-    they are dropped).
+    `until` is the kept point that ends them (None where they are dropped). `without_deletions`:
+    when they are folded, nothing lies before them that still needs a deletion.
     """
 
     topic: str
     what: Change
     windows: tuple[Window, ...]
-    first: bool
     until: RecoveryPoint | None
+    without_deletions: bool
     rows: int
     records: int
     bytes: int
@@ -351,7 +351,7 @@ class _Planner:
                 whole_logs=self._policy.whole_logs,
                 folds=self._folds(name, roles, dict(noted[name].configs) if name in noted else {}),
                 delete_retention_ms=retention.get(name, DELETE_RETENTION_MS),
-                sizes={window: size for (window, of), size in sizes.items() if of == name},
+                sizes=sizes,
                 given_up={window for window, topic_of in self._given_up if topic_of == name},
             )
             found += topic.changes()
@@ -407,7 +407,7 @@ class _Topic:
         whole_logs: bool,
         folds: bool,
         delete_retention_ms: int,
-        sizes: Mapping[str, StoredSize],
+        sizes: Mapping[tuple[str, str], StoredSize],
         given_up: Set[str | None],
     ) -> None:
         self._name, self._roles, self._bounds = name, roles, bounds
@@ -456,15 +456,15 @@ class _Topic:
             self._name,
             what,
             windows,
-            first=low == 0,
             until=until,
+            without_deletions=low == 0 and self._roles.changelog_only,
             rows=sum(size.rows for size in sizes),
             records=sum(size.records for size in sizes),
             bytes=sum(size.bytes for size in sizes),
         )
 
     def _size(self, window: Window) -> StoredSize:
-        return self._sizes.get(window.key, StoredSize(0, 0, 0))
+        return self._sizes.get((window.key, self._name), StoredSize(0, 0, 0))
 
     def _is_dropped(self, count: int) -> bool:
         return count == 1 and is_folded(self._windows[0])
@@ -564,8 +564,6 @@ class _Work:
         change: TopicChange,
         entries: Sequence[LedgerEntry],
         bounds: Sequence[RecoveryPoint],
-        *,
-        changelog_only: bool,
     ) -> "_Work":
         """The work of a change; `entries` are the rows of its topic in its windows, in order."""
         of_partition: dict[TopicPartitionId, list[LedgerEntry]] = defaultdict(list)
@@ -588,7 +586,7 @@ class _Work:
                     undecided=RangeSet(own.excluded if own else ()),
                     # Of what the log did not hold any more at the first of them nobody needs any.
                     floor=min(starts, default=0),
-                    without_deletions=change.first and changelog_only,
+                    without_deletions=change.without_deletions,
                 )
         if not pieces and entries:
             # One row says that the windows are done.
@@ -720,15 +718,14 @@ class _Run:
         """Take the points that go from every list, and the snapshots that were made at them."""
         settings = self.settings
         with self._ledger.locked(f"expire run {self.run_id}", settings.backup.lock_wait_s) as lock:
-            for window in self._ledger.closed_with_increments():
-                # Else they would count again once the window is part of another.
-                drop_superseded(
-                    self._ledger,
-                    self._records,
-                    window,
-                    writer=lock,
-                    provenance=self._provenance,
-                )
+            # Else they would count again once their window is part of another.
+            drop_superseded(
+                self._ledger,
+                self._records,
+                self._ledger.closed_with_increments(),
+                writer=lock,
+                provenance=self._provenance,
+            )
             self._remove_leftovers(lock)
             self._drop_snapshots(plan.snapshots, lock)
         if not plan.going:
@@ -792,15 +789,11 @@ class _Run:
         topic = changes[0].topic
         windows = [window for change in changes for window in change.windows]
         entries = self._entries(topic, windows)
-        changelog_only = any(
-            one.name == topic and one.roles.changelog_only for one in self.settings.topics
-        )
         works = [
             _Work.of(
                 change,
                 [entry for window in change.windows for entry in entries.get(window, ())],
                 bounds,
-                changelog_only=changelog_only,
             )
             for change in changes
         ]
@@ -814,7 +807,8 @@ class _Run:
                     )
                 )
                 self._require_unchanged(topic, entries)
-            version = self._commit_records(lock, topic, [c.window for c in changes], files)
+            new = {(change.window.key, topic) for change in changes}
+            version = self._commit_records(lock, new, files)
             rows = [work.rows(contents, version, self.run_id) for work in works]
             stack.enter_context(
                 warehouse_lock(
@@ -826,8 +820,7 @@ class _Run:
             every_row = [row for of_work in rows for row in of_work]
             self._require_as_before(topic, windows, every_row, bounds)
             self._ledger.put_together(every_row, {topic: windows}, writer=lock)
-            new = {change.window.key for change in changes}
-            self._commit_records(lock, topic, [w for w in windows if w.key not in new])
+            self._commit_records(lock, {(window.key, topic) for window in windows} - new)
         return [self._told(one, of_one) for one, of_one in zip(changes, rows, strict=True)]
 
     def _told(self, change: TopicChange, rows: Sequence[LedgerEntry]) -> TopicResult:
@@ -856,15 +849,15 @@ class _Run:
         return {window: tuple(of_it) for window, of_it in found.items()}
 
     def _commit_records(
-        self, lock: LockHandle, topic: str, windows: Iterable[Window], files: Sequence[NewFile] = ()
+        self, lock: LockHandle, parts: Set[tuple[str, str]], files: Sequence[NewFile] = ()
     ) -> int | None:
-        """Put files in place of those that a topic has in these windows."""
+        """Put files in place of those of these windows (keys) and topics."""
         return commit(
             self._records,
             ensure_records(self._records),
             files,
             writer=lock,
-            replaces=[{"window": window.key, "topic": topic} for window in windows],
+            replaces=[{"window": key, "topic": topic} for key, topic in sorted(parts)],
             provenance=self._provenance,
         )
 
@@ -923,14 +916,7 @@ class _Run:
         """Files of windows that the ledger has put together, left by a run that was killed."""
         gone = leftovers(self._ledger, self._records)
         if gone:
-            commit(
-                self._records,
-                ensure_records(self._records),
-                [],
-                writer=lock,
-                replaces=[{"window": key, "topic": topic} for key, topic in sorted(gone)],
-                provenance=self._provenance,
-            )
+            self._commit_records(lock, gone)
 
 
 def _lots(changes: Iterable[TopicChange]) -> Iterator[list[TopicChange]]:

@@ -891,7 +891,7 @@ class Ledger:
     def sizes(self) -> dict[tuple[str, str], StoredSize]:
         """What each window (key) and topic takes, increments too."""
         names = ["records", "stored_bytes"]
-        rows = self._spans([*_KEYS, *names], _chosen(None, None), increments=True)
+        rows = self.every_row([*_KEYS, *names])
         sums = rows.group_by(_KEYS).aggregate(
             [("records", "count"), *((name, "sum") for name in names)]
         )
@@ -903,7 +903,7 @@ class Ledger:
     def last_end_ms(self, topics: Collection[str]) -> int:
         """When the last window or increment of these topics ends; 0 where there is none."""
         rows = self.span_rows(topics, columns=["window_end_ms"], increments=True)
-        return pc.max(rows["window_end_ms"]).as_py() or 0  # pyright: ignore[reportAttributeAccessIssue] (made at run time)
+        return pc.call_function("max", [rows["window_end_ms"]]).as_py() or 0
 
     def every_row(self, columns: Sequence[str]) -> pa.Table:
         """These columns of every span of the application, increments too."""
