@@ -252,6 +252,15 @@ class RestoresTable:
         where = pc.field("target_cluster_id") == target_cluster_id
         return _as_they_stand(self._table.rows(None, where))
 
+    def changes_onto(self, target_cluster_id: str) -> list[StoredRestore]:
+        """The same restores in each of their states; those of one restore are oldest first."""
+        where = pc.field("target_cluster_id") == target_cluster_id
+        return sorted(self._table.rows(None, where), key=_place)
+
+    def version(self) -> int:
+        """The version of the table (`table_version`)."""
+        return self._table.version()
+
     def history(self, application_id: str, restore_id: str) -> list[StoredRestore]:
         """A restore in each of its states, oldest first."""
         return sorted(self._of(application_id, restore_id), key=_place)
@@ -437,6 +446,30 @@ class OffsetMapsTable:
             )
             for row in sorted(ends, key=lambda row: (row["topic"], row["partition"]))
         }
+
+    def version(self) -> int:
+        """The version of the table (`table_version`)."""
+        return self._table.version()
+
+    def ends_of(
+        self, restores: Iterable[tuple[str, str]]
+    ) -> Mapping[tuple[str, str], Mapping[TopicPartitionId, tuple[TopicPartitionId, int]]]:
+        """For each restore (application, id), by source partition, the target and its end.
+
+        The end is that behind the last restored record. No run is read.
+        """
+        requested = set(restores)
+        ids = {restore_id for _, restore_id in requested}
+        where = one_of("restore_id", sorted(ids)) & (pc.field("length") == 0)
+        columns = [name for name in _NAMES if name not in ("source_start", "length", "digest")]
+        found: dict[tuple[str, str], dict[TopicPartitionId, tuple[TopicPartitionId, int]]] = {}
+        for row in self._table.read(application_id=None, columns=columns, where=where).to_pylist():
+            key = row["application_id"], row["restore_id"]
+            if key in requested:
+                source = TopicPartitionId(row["topic"], row["partition"])
+                target = TopicPartitionId(row["target_topic"], row["target_partition"])
+                found.setdefault(key, {})[source] = target, row["target_start"]
+        return found
 
     def ends(self, application_id: str, restore_id: str) -> Mapping[TopicPartitionId, int]:
         """The end behind the last restored record of each target partition; reads no runs."""
