@@ -873,6 +873,7 @@ def facts_of(descriptions: Mapping[str, TopicDescription]) -> Mapping[str, Topic
             partitions=topic.partitions,
             replication_factor=topic.replication_factor,
             configs=tuple(sorted(topic.explicit_configs.items())),
+            effective_configs=tuple(sorted(topic.record_configs.items())),
         )
         for name, topic in descriptions.items()
     }

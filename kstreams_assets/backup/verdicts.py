@@ -197,6 +197,8 @@ def topic_unchanged(backup: TopicBackup, window: WindowBackup) -> Evaluation:
         changes.append(f"partitions {counts[0]} -> {counts[1]}")
     if previous is not None:
         before, now = dict(previous.configs), dict(facts.configs)
+        if previous.effective_configs and facts.effective_configs:
+            before, now = previous.known_configs, facts.known_configs
         changes += [
             f"{key} {before.get(key, 'unset')} -> {now.get(key, 'unset')}"
             for key in sorted(before.keys() | now.keys())
@@ -249,7 +251,7 @@ def partitions_aligned(
 def compaction_cannot_outrun_backup(backup: TopicBackup) -> Evaluation:
     """Compaction leaves records alone for longer than a window, and has spoilt no point of it."""
     name = "compaction_cannot_outrun_backup"
-    configs = dict(backup.facts.configs) if backup.facts else {}
+    configs = backup.facts.known_configs if backup.facts else {}
     policy = configs.get("cleanup.policy", "delete")
     lag_ms = int(configs.get("min.compaction.lag.ms", 0))
     window_ms = backup.window.end_ms - backup.window.start_ms

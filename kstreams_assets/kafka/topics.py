@@ -48,6 +48,22 @@ _NOT_ALLOWED: Final = {
     TOPIC_NOT_ALLOWED,
     client_errors.ClusterAuthorizationFailedError.errno,
 }
+RECORD_CONFIGS: Final = (
+    "cleanup.policy",
+    "retention.ms",
+    "retention.bytes",
+    "delete.retention.ms",
+    "min.compaction.lag.ms",
+    "max.compaction.lag.ms",
+    "max.message.bytes",
+    "message.timestamp.type",
+    "message.timestamp.before.max.ms",
+    "message.timestamp.after.max.ms",
+    "message.timestamp.difference.max.ms",
+)
+"""Configs of a topic that decide which records it takes and which it keeps. Their effective values
+count on another cluster, too, wherever they were set."""
+
 # The first that is set holds; a broker's hours always are.
 _RETENTION: Final = {
     "log.retention.ms": 1,
@@ -97,6 +113,12 @@ class TopicDescription:
     explicit_configs: Mapping[str, str]
     effective_configs: Mapping[str, str]
     authorized_operations: frozenset[str]
+
+    @property
+    def record_configs(self) -> Mapping[str, str]:
+        """The effective values of `RECORD_CONFIGS`; a broker reports those that it knows."""
+        found = self.effective_configs
+        return {name: found[name] for name in RECORD_CONFIGS if name in found}
 
 
 @dataclass(frozen=True, slots=True)

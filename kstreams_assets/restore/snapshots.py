@@ -377,7 +377,7 @@ class _Topic:
         noted: NotedFacts | None,
     ) -> None:
         self.wanted, self._chosen = wanted, chosen
-        self._configs = dict(noted.facts.configs) if noted else {}
+        self._configs = noted.facts.known_configs if noted else {}
         self._raw = {p.cut.id: raw.get(p.cut.id, Holding()) for p in wanted.partitions}
         snapshot = chosen.snapshot
         self._table = settings.warehouse.ktable(settings.application_id, snapshot.store)

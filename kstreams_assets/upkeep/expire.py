@@ -349,7 +349,7 @@ class _Planner:
                 [s for s in self._ledger.stored_spans({name}) if INCREMENT not in s.window.key],
                 bounds,
                 whole_logs=self._policy.whole_logs,
-                folds=self._folds(name, roles, dict(noted[name].configs) if name in noted else {}),
+                folds=self._folds(name, roles, noted[name].known_configs if name in noted else {}),
                 delete_retention_ms=retention.get(name, DELETE_RETENTION_MS),
                 sizes=sizes,
                 given_up={window for window, topic_of in self._given_up if topic_of == name},

@@ -1400,12 +1400,11 @@ class TopicFactsTable:
         )
 
     def delete_retention_ms(self, topics: Collection[str]) -> Mapping[str, int]:
-        """The shortest time for which topics were ever set to keep deletions, where it is set."""
+        """The shortest time for which topics ever kept deletions, where that was recorded."""
         wanted = set(topics)
         least: dict[str, int] = {}
-        for of_file in self._table.fold(
-            self._application_id, ["topic", "configs"], _least_delete_retention_ms
-        ):
+        columns = ["topic", "configs", "effective_configs"]
+        for of_file in self._table.fold(self._application_id, columns, _least_delete_retention_ms):
             for topic in wanted & of_file.keys():
                 least[topic] = min(of_file[topic], least.get(topic, of_file[topic]))
         return least
@@ -1447,9 +1446,12 @@ def _roles(rows: pa.Table) -> Mapping[str, str]:
 
 
 def _least_delete_retention_ms(rows: pa.Table) -> Mapping[str, int]:
-    told = pc.map_lookup(  # pyright: ignore[reportAttributeAccessIssue] (made at run time)
-        rows["configs"], pa.scalar("delete.retention.ms"), "first"
+    name = pa.scalar("delete.retention.ms")
+    own, effective = (
+        pc.map_lookup(rows[column], name, "first")  # pyright: ignore[reportAttributeAccessIssue]
+        for column in ("configs", "effective_configs")
     )
+    told = pc.coalesce(effective, own)  # pyright: ignore[reportAttributeAccessIssue]
     table = pa.table({"topic": rows["topic"], "ms": told.cast(pa.int64())})
     least = table.filter(pc.field("ms").is_valid()).group_by("topic").aggregate([("ms", "min")])
     return dict(zip(least["topic"].to_pylist(), least["ms_min"].to_pylist(), strict=True))

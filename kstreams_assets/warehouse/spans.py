@@ -1,5 +1,6 @@
 """What is noted of a backup: windows, spans, gaps, contents, topics. Row classes, without Arrow."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated
@@ -251,3 +252,17 @@ class TopicFacts:
         tuple[tuple[str, str], ...],
         Column("Settings made on the topic itself, not the broker's defaults."),
     ]
+    effective_configs: Annotated[
+        tuple[tuple[str, str], ...],
+        Column(
+            "The settings among these that decide which records stay and which are taken, with the"
+            " values that counted, set on the topic or not: `cleanup.policy`, `retention.*`,"
+            " `delete.retention.ms`, `*.compaction.lag.ms`, `max.message.bytes`,"
+            " `message.timestamp.*`; null in rows of earlier releases."
+        ),
+    ] = ()
+
+    @property
+    def known_configs(self) -> Mapping[str, str]:
+        """What counted for the topic as far as it is recorded: effective values, and its own."""
+        return {**dict(self.effective_configs), **dict(self.configs)}

@@ -59,13 +59,22 @@ def test_configs_are_kept_in_order(table: TopicFactsTable) -> None:
         partitions=3,
         replication_factor=2,
         explicit_configs={"retention.ms": "5", "cleanup.policy": "compact"},
-        effective_configs={"retention.ms": "5", "max.message.bytes": "1"},
+        effective_configs={"retention.ms": "5", "segment.ms": "7", "max.message.bytes": "1"},
         authorized_operations=frozenset(),
     )
     facts = facts_of({"t": description})["t"]
     assert facts == TopicFacts(
-        "life-1", 3, 2, (("cleanup.policy", "compact"), ("retention.ms", "5"))
+        "life-1",
+        3,
+        2,
+        (("cleanup.policy", "compact"), ("retention.ms", "5")),
+        effective_configs=(("max.message.bytes", "1"), ("retention.ms", "5")),
     )
+    assert facts.known_configs == {
+        "cleanup.policy": "compact",
+        "max.message.bytes": "1",
+        "retention.ms": "5",
+    }
     table.record([backup(index=0, facts=facts)])
     assert table.before(10**15) == {"t": facts}
 
@@ -78,3 +87,11 @@ def test_the_shortest_time_for_which_deletions_were_kept(table: TopicFactsTable)
     table.record([backup(index=0, topic="u")])
     assert table.delete_retention_ms(["t", "u"]) == {"t": 500}
     assert table.delete_retention_ms(["u"]) == {}
+
+
+def test_a_default_of_the_brokers_counts_as_the_time_for_which_deletions_were_kept(
+    table: TopicFactsTable,
+) -> None:
+    effective = (("delete.retention.ms", "300"),)
+    table.record([backup(index=0, facts=replace(FACTS, effective_configs=effective))])
+    assert table.delete_retention_ms(["t"]) == {"t": 300}
