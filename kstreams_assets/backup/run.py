@@ -402,7 +402,7 @@ class BackupRun:
                 )
                 for topic, of_topic in pieces.items()
             ]
-            facts_table.record(backups)
+            facts_table.record(backups, writer=lock)
             self._ledger.record(backups, run_id=self.run_id, writer=lock)
         return window_backups(self.warehouse, self.application, [window], backups, edges)
 
@@ -607,7 +607,7 @@ class BackupRun:
         if any(INCREMENT in window.key for window in windows):
             self._ledger.record_increment(found, run_id=self.run_id, writer=lock)
         else:
-            facts_table.record([backups[topic.id] for topic in fresh])
+            facts_table.record([backups[topic.id] for topic in fresh], writer=lock)
             self._ledger.record(found, run_id=self.run_id, writer=lock)
         unread = [one for one in plan.unread if one.window in windows]
         done = window_backups(

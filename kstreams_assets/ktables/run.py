@@ -123,6 +123,7 @@ class KTableRun:
         name = self.application.application_id
         open_records(self.warehouse.records(name))
         refuse_newer_tables(self.warehouse)
+        SnapshotsTable(self.warehouse).fence(name, lock)
         tables = [self.warehouse.ktable(name, store.store) for store in stores]
         for path, table in [(path, open_table(path, to_write=True)) for path in tables]:
             sweep(path, fence(path, table, lock))
@@ -143,7 +144,7 @@ class _Execution:
             if base is not None:
                 base = made.get((base.store, base.window.key), base)
             snapshot = self._make(plan, base)
-            table.record([snapshot])
+            table.record([snapshot], writer=self.lock)
             made[snapshot.store, snapshot.window.key] = snapshot
             self.run.log(_progress(snapshot, number, len(plans)))
         return list(made.values())

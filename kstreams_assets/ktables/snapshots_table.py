@@ -13,8 +13,9 @@ from kstreams_assets.errors import StoredDataError
 from kstreams_assets.ktables.snapshot import Snapshot
 from kstreams_assets.ktables.table import WindowFiles, open_table, window_files
 from kstreams_assets.layout import Warehouse, WrittenFile, file_problem, written_files
+from kstreams_assets.lease import LockHandle
 from kstreams_assets.store import StorePath, file_digest, relative
-from kstreams_assets.warehouse.table import Table, one_of
+from kstreams_assets.warehouse.table import Table, Writer, fence_tables, one_of
 
 
 def snapshot_written(path: StorePath, window: str) -> tuple[WrittenFile, ...]:
@@ -135,18 +136,33 @@ class SnapshotsTable:
                 found.append((snapshot, problem))
         return found
 
-    def record(self, snapshots: Sequence[Snapshot]) -> None:
-        """Put the rows of these snapshots in place of earlier ones: a commit per application."""
+    def fence(self, application_id: str, lock: LockHandle) -> None:
+        """Let no earlier holder of the application's lock commit any more."""
+        fence_tables((self._table,), Writer(application_id, lock))
+
+    def record(self, snapshots: Sequence[Snapshot], *, writer: LockHandle | None = None) -> None:
+        """Put the rows of these snapshots in place of earlier ones: a commit per application.
+
+        `writer` is the application's lock, see `fence`.
+
+        Raises:
+            LeaseLostError: Another writer has the lock by now; nothing was written.
+        """
         if not snapshots:
             return
         now_ms = time.time_ns() // 1_000_000
-        self._replace([replace(s, recorded_at_ms=now_ms) for s in snapshots], snapshots)
+        self._replace([replace(s, recorded_at_ms=now_ms) for s in snapshots], snapshots, writer)
 
-    def drop(self, snapshots: Sequence[Snapshot]) -> None:
-        """Take the rows of these snapshots away, in one commit; their files stay."""
-        self._replace([], snapshots)
+    def drop(self, snapshots: Sequence[Snapshot], *, writer: LockHandle | None = None) -> None:
+        """Take the rows of these snapshots away, in one commit; their files stay.
 
-    def _replace(self, rows: Sequence[Snapshot], same: Sequence[Snapshot]) -> None:
+        `writer` as in `record`.
+        """
+        self._replace([], snapshots, writer)
+
+    def _replace(
+        self, rows: Sequence[Snapshot], same: Sequence[Snapshot], lock: LockHandle | None
+    ) -> None:
         """Put rows in place of those of the same stores and windows."""
         for application_id in sorted({snapshot.application_id for snapshot in same}):
             of_it = [
@@ -158,4 +174,5 @@ class SnapshotsTable:
                 [row for row in rows if row.application_id == application_id],
                 application_id=application_id,
                 where=reduce(or_, of_it),
+                writer=None if lock is None else Writer(application_id, lock),
             )

@@ -17,7 +17,7 @@ from deltalake.exceptions import DeltaError
 
 from kstreams_assets.errors import KStreamsAssetsError, RecoveryPointNotFoundError
 from kstreams_assets.layout import Warehouse
-from kstreams_assets.lease import warehouse_lock
+from kstreams_assets.lease import LockHandle
 from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.settings import ApplicationSettings
 from kstreams_assets.warehouse.calendar import WindowCalendar
@@ -29,6 +29,7 @@ from kstreams_assets.warehouse.points import (
     RecoveryPointTable,
     SavedRecordsTable,
     at_edges,
+    points_locked,
 )
 from kstreams_assets.warehouse.restores import RestoresTable
 from kstreams_assets.warehouse.table import FileRange, ranges_to_rewrite
@@ -64,12 +65,16 @@ class Retention:
 
 
 def maintain_if_due(
-    warehouse: Warehouse, application_id: str, retention: Retention
+    warehouse: Warehouse,
+    application_id: str,
+    retention: Retention,
+    *,
+    writer: LockHandle | None = None,
 ) -> "MaintenanceRound | None":
     """A round of maintenance if the last one began ten minutes ago; None otherwise.
 
-    To be called under the application's recorder lock. A failure is logged and never raised: a
-    point that was taken must not fail for what comes after it.
+    To be called under `writer`, the lock of `points_locked`. A failure is logged and never raised:
+    a point that was taken must not fail for what comes after it.
     """
     mark = warehouse.lock_file(f"maintenance/{application_id}")
     try:
@@ -83,6 +88,7 @@ def maintain_if_due(
             application_id,
             retention,
             pruned_to_ms=int(noted) if noted.isdigit() else 0,
+            writer=writer,
         )
         if done.finished:
             mark.write_text(str(done.keep_all_from_ms), encoding="utf-8")
@@ -100,11 +106,12 @@ def maintain(
     now_ms: int | None = None,
     pruned_to_ms: int = 0,
     deadline_s: float = _DEADLINE_S,
+    writer: LockHandle | None = None,
 ) -> "MaintenanceRound":
     """Prune the points of an application and what was saved for them, and tidy the tables.
 
-    To be called under the application's recorder lock. Points taken before `pruned_to_ms` have
-    been pruned and are left as they are, so that a round costs the same after years. No file
+    To be called under `writer`, the lock of `points_locked`. Points taken before `pruned_to_ms`
+    have been pruned and are left as they are, so that a round costs the same after years. No file
     is written anew once `deadline_s` seconds have passed.
 
     Raises:
@@ -118,6 +125,7 @@ def maintain(
         retention,
         time.time_ns() // 1_000_000 if now_ms is None else now_ms,
         began + deadline_s,
+        writer,
     )
     done.prune_points(pruned_to_ms)
     done.prune_records()
@@ -177,6 +185,7 @@ class MaintenanceRound:
     retention: Retention
     now_ms: int
     deadline: float
+    writer: LockHandle | None = None
     points_dropped: int = 0
     records_dropped: int = 0
     ranges_rewritten: int = 0
@@ -206,7 +215,7 @@ class MaintenanceRound:
             if not self._has_time():
                 break
             going = {point_id for point_id, at_ms in doomed.items() if low <= at_ms <= high}
-            table.drop(self.application_id, low, high, going)
+            table.drop(self.application_id, low, high, going, writer=self.writer)
             self.points_dropped += len(going)
             self.ranges_rewritten += 1
 
@@ -254,7 +263,7 @@ class MaintenanceRound:
             if not self._has_time():
                 break
             self.records_dropped += table.drop_unneeded(
-                self.application_id, low, high, needed, fresh_from
+                self.application_id, low, high, needed, fresh_from, writer=self.writer
             )
             self.ranges_rewritten += 1
 
@@ -270,15 +279,16 @@ def pin_point(
     """
     application_id = settings.application_id
     # While no one drops points: from then on this one stays.
-    with warehouse_lock(
-        settings.warehouse.lock_file(f"recorder/{application_id}"),
+    with points_locked(
+        settings.warehouse,
+        application_id,
         purpose=f"pin recovery point {point_id}",
         wait_s=wait_s,
-    ):
+    ) as lock:
         table = RecoveryPointTable(settings.warehouse)
         if not table.load(application_id, [point_id], damaged_too=True):
             raise RecoveryPointNotFoundError(point_id=point_id, application_id=application_id)
-        PinsTable(settings.warehouse).pin(application_id, point_id, reason)
+        PinsTable(settings.warehouse).pin(application_id, point_id, reason, writer=lock)
 
 
 def retention_of(settings: ApplicationSettings) -> Retention:

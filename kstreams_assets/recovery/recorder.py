@@ -11,7 +11,6 @@ from kstreams_assets.errors import KafkaError, TopicNotFoundError
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.raw_log import RawLogReader
 from kstreams_assets.layout import Warehouse
-from kstreams_assets.lease import warehouse_lock
 from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.recovery.completion import Completed, Safe, complete
 from kstreams_assets.recovery.maintenance import Retention, maintain_if_due, retention_of
@@ -28,7 +27,12 @@ from kstreams_assets.warehouse.point import (
     RecoveryPoint,
     new_point_id,
 )
-from kstreams_assets.warehouse.points import RecoveryPointTable, SavedRecordsTable, SavedTail
+from kstreams_assets.warehouse.points import (
+    RecoveryPointTable,
+    SavedRecordsTable,
+    SavedTail,
+    points_locked,
+)
 from kstreams_assets.warehouse.spans import Position
 
 _ATTEMPTS = 3
@@ -144,10 +148,13 @@ class Recorder:
             TopicChangedWhileReadingError: Topics came and went each time it was tried.
             RecoveryPointNotTakenError: No method succeeded, or records of the point were gone.
             WarehouseLockedError: Another recorder of the application does not come to an end.
+            LeaseLostError: Another recorder took the lock over while this one was stopped; no point
+                was stored.
         """
         application_id = self.application.application_id
-        lock = self.warehouse.lock_file(f"recorder/{application_id}")
-        with warehouse_lock(lock, purpose="recovery point", wait_s=_LOCK_WAIT_S):
+        with points_locked(
+            self.warehouse, application_id, purpose="recovery point", wait_s=_LOCK_WAIT_S
+        ) as lock:
             table = RecoveryPointTable(self.warehouse)
             newest = next(iter(table.newest(application_id)), None)
             sealed = newest
@@ -166,12 +173,12 @@ class Recorder:
                 sequence=1 + ((newest.sequence or 0) if newest else 0),
             )
             saved = SavedRecordsTable(self.warehouse)
-            saved.append(application_id, point.id, tails)
+            saved.append(application_id, point.id, tails, writer=lock)
             if any(cut.saved_from is not None for cut in point.partitions):
                 point = replace(point, saved_version=saved.version())
-            table.append(point)
+            table.append(point, writer=lock)
             if self.retention is not None:
-                maintain_if_due(self.warehouse, application_id, self.retention)
+                maintain_if_due(self.warehouse, application_id, self.retention, writer=lock)
         _log.info(
             "Recovery point %s of %s: %s by %s%s, %d partitions, %d records in flight, %d ms.",
             point.id,

@@ -13,7 +13,7 @@ from kstreams_assets.errors import AuthorizationFailedError, KafkaRequestError, 
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.kafka.topics import TopicDescription, TopicSpec
-from kstreams_assets.lease import LockHandle, warehouse_lock
+from kstreams_assets.lease import LockHandle
 from kstreams_assets.offsets import OffsetMap, TopicPartitionId, offsets_of_topic
 from kstreams_assets.restore.plan import SOMEBODY_ELSE, RestorePlan, TopicPlan, identity
 from kstreams_assets.restore.planner import plan_again
@@ -26,7 +26,7 @@ from kstreams_assets.settings import ApplicationSettings
 from kstreams_assets.store import FileIdentity, StorePath
 from kstreams_assets.texts import bytes_text, duration
 from kstreams_assets.warehouse.point import GroupOffset, RecoveryPoint
-from kstreams_assets.warehouse.points import RecoveryPointTable
+from kstreams_assets.warehouse.points import RecoveryPointTable, points_locked
 from kstreams_assets.warehouse.records import file_actions
 from kstreams_assets.warehouse.restores import (
     OffsetMapsTable,
@@ -130,6 +130,7 @@ class _Run:
         self._took_s: dict[str, float] = {}
         self._sound: Mapping[StorePath, FileIdentity] = {}
         self._restore = _planned(plan, point, before, run_id)
+        self._lock: LockHandle | None = None
 
     def prepare_topics(self) -> None:
         """Create and relax topics; noted before and after, so that a kill between is no riddle."""
@@ -142,17 +143,19 @@ class _Run:
     def _pin_point(self, intended: tuple[StoredTopic, ...]) -> None:
         """Note the restore, while no recorder thins points out: from then on its point stays."""
         application_id = self._plan.application_id
-        with warehouse_lock(
-            self._warehouse.lock_file(f"recorder/{application_id}"),
+        with points_locked(
+            self._warehouse,
+            application_id,
             purpose=f"restore run {self._restore.run_id}",
             wait_s=self._settings.restore.lock_wait_s,
-        ):
+        ) as lock:
             if not RecoveryPointTable(self._warehouse).load(application_id, [self._point.id]):
                 raise RestoreRefusedError(
                     application_id=application_id,
                     refusals=[f"Recovery point {self._point.id} expired just now."],
                 )
             self._require_files()
+            lock.require_held()
             self._store(topics=intended)
 
     def _require_files(self) -> None:
@@ -175,7 +178,7 @@ class _Run:
 
     def execute(self, lock: LockHandle) -> RestoreResult:
         """Look whether all that is read is as it was written, then make topics and write them."""
-        plan = self._plan
+        plan, self._lock = self._plan, lock
         # A snapshot holds what was saved with points already.
         sources = [p.source for t in plan.topics if t.snapshot is None for p in t.partitions]
         self._require_unchanged()
@@ -296,6 +299,8 @@ class _Run:
         return works
 
     def _store(self, **changes: Any) -> None:  # noqa: ANN401 (fields of StoredRestore)
+        if self._lock is not None:  # else another run of the same restore has noted its own state
+            self._lock.require_held()
         self._restore = RestoresTable(self._warehouse).change(self._restore, **changes)
 
     @contextmanager

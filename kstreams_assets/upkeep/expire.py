@@ -56,7 +56,12 @@ from kstreams_assets.warehouse.ledger import (
     is_folded,
 )
 from kstreams_assets.warehouse.point import PartitionCut, PartitionLife, RecoveryPoint, in_order
-from kstreams_assets.warehouse.points import PinsTable, PointInstant, RecoveryPointTable
+from kstreams_assets.warehouse.points import (
+    PinsTable,
+    PointInstant,
+    RecoveryPointTable,
+    points_locked,
+)
 from kstreams_assets.warehouse.records import (
     SpanId,
     contents_of,
@@ -730,20 +735,22 @@ class _Run:
             self._drop_snapshots(plan.snapshots, lock)
         if not plan.going:
             return
-        with warehouse_lock(
-            settings.warehouse.lock_file(f"recorder/{self._id}"),
+        with points_locked(
+            settings.warehouse,
+            self._id,
             purpose=f"expire run {self.run_id}",
             wait_s=settings.backup.lock_wait_s,
-        ):
+        ) as lock:
             # A restore may have begun, or a point been pinned, since the plan was made.
             again = _planner(settings, self.now_ms).going()
             going = {id_: at_ms for id_, at_ms in plan.going.items() if id_ in again}
-            RecoveryPointTable(settings.warehouse).expire(self._id, going)
+            RecoveryPointTable(settings.warehouse).expire(self._id, going, writer=lock)
             RecoveryPointTable(settings.warehouse).tidy()
         self.log(f"{len(going):,} recovery points of {self._id} expired.")
 
     def _drop_snapshots(self, snapshots: Sequence[Snapshot], lock: LockHandle) -> None:
-        SnapshotsTable(self.settings.warehouse).drop(snapshots)
+        SnapshotsTable(self.settings.warehouse).fence(self._id, lock)
+        SnapshotsTable(self.settings.warehouse).drop(snapshots, writer=lock)
         by_store: dict[str, list[Snapshot]] = defaultdict(list)
         for snapshot in snapshots:
             by_store[snapshot.store].append(snapshot)
@@ -810,15 +817,17 @@ class _Run:
             new = {(change.window.key, topic) for change in changes}
             version = self._commit_records(lock, new, files)
             rows = [work.rows(contents, version, self.run_id) for work in works]
-            stack.enter_context(
-                warehouse_lock(
-                    self.settings.warehouse.lock_file(f"recorder/{self._id}"),
+            points = stack.enter_context(
+                points_locked(
+                    self.settings.warehouse,
+                    self._id,
                     purpose=f"expire run {self.run_id}",
                     wait_s=self.settings.backup.lock_wait_s,
                 )
             )
             every_row = [row for of_work in rows for row in of_work]
             self._require_as_before(topic, windows, every_row, bounds)
+            points.require_held()
             self._ledger.put_together(every_row, {topic: windows}, writer=lock)
             self._commit_records(lock, {(window.key, topic) for window in windows} - new)
         return [self._told(one, of_one) for one, of_one in zip(changes, rows, strict=True)]

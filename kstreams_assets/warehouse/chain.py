@@ -13,7 +13,8 @@ import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -26,7 +27,7 @@ from deltalake.exceptions import DeltaError
 
 from kstreams_assets.copy_mark import copied_from
 from kstreams_assets.errors import ConfigurationError, StoredDataError
-from kstreams_assets.layout import file_problem
+from kstreams_assets.layout import file_problem, is_linked
 from kstreams_assets.store import ObjectPath, StorePath, below, file_digest, readable
 from kstreams_assets.store import storage_options as options_of
 
@@ -44,6 +45,8 @@ SIGNING_KEY: Final = "KSTREAMS_ASSETS_SIGNING_KEY"
 _LOG: Final = "_delta_log"
 _ENTRY: Final = re.compile(r"(\d{20})\.json")
 _CHECKPOINT: Final = re.compile(r"(\d{20})\.checkpoint\.parquet")
+_OTHER_LOG: Final = re.compile(r"\d{20}\.(checkpoint\..+|\d{20}\.compacted\.json)")
+"""Files that readers of Delta take in place of entries, and that this release never writes."""
 _DIGEST: Final = re.compile(r"-([0-9a-f]{64})\.parquet$")
 _THREADS: Final = 4
 _LOOKS: Final = 3
@@ -61,22 +64,40 @@ _FOREIGN: Final = (
 )
 _UNSIGNED: Final = (
     f"Find out who committed it. Every process that writes the warehouse needs the key"
-    f" ({SIGNING_KEY}); verify with the public key that belongs to it."
+    f" ({SIGNING_KEY}); verify with the public key that belongs to it. If the commit is your own,"
+    " of before the key was in use, say so once: kstreams-assets verify --accept REASON."
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Link:
     """What a commit says of the table: `previous` and `root` are SHA-256 in hex, `signature` is
-    base64. `previous` is empty where there was no entry before."""
+    base64. `previous` is empty where there was no entry before. `unsigned` is the last version
+    before it without a valid signature: a signature vouches for no more than came after that,
+    however long ago its entry expired; None where there is none."""
 
     previous: str
     root: str
     signature: str | None
+    unsigned: int | None = None
 
     def signed(self, name: str, version: int) -> bytes:
         """The bytes that are signed."""
-        return f"{name}\n{version}\n{self.previous}\n{self.root}".encode()
+        parts = [name, str(version), self.previous, self.root]
+        if self.unsigned is not None:
+            parts.append(str(self.unsigned))
+        return "\n".join(parts).encode()
+
+    def is_signed_with(self, key: "Ed25519PublicKey", name: str, version: int) -> bool:
+        """Whether it has the signature of a key."""
+        from cryptography.exceptions import InvalidSignature
+
+        try:
+            signature = base64.b64decode(self.signature or "", validate=True)
+            key.verify(signature, self.signed(name, version))
+        except (InvalidSignature, binascii.Error):
+            return False
+        return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,19 +151,33 @@ def link_after(path: StorePath, name: str, version: int, files: Iterable[str]) -
         ConfigurationError: The signing key cannot be used.
         OSError: The entry of the version cannot be read.
     """
-    previous = ""
+    before: _Entry | None = None
     if version >= 0:
-        try:
-            previous = hashlib.sha256(_entry_path(path, version).read_bytes()).hexdigest()
-        except FileNotFoundError:
-            previous = ""  # An earlier release has dropped it.
-    link = Link(previous, root_of(files), None)
-    told = {"previous": link.previous, "root": link.root}
+        with suppress(FileNotFoundError):  # An earlier release has dropped it.
+            before = _entry(version, _entry_path(path, version).read_bytes())
+    link = Link(before.digest if before else "", root_of(files), None)
+    told: dict[str, object] = {"previous": link.previous, "root": link.root}
     key_file = os.environ.get(SIGNING_KEY)
     if key_file:
-        signature = private_key(Path(key_file)).sign(link.signed(name, version + 1))
+        key = private_key(Path(key_file))
+        link = replace(link, unsigned=_last_unsigned(before, name, version, key.public_key()))
+        if link.unsigned is not None:
+            told["unsigned"] = link.unsigned
+        signature = key.sign(link.signed(name, version + 1))
         told["signature"] = base64.b64encode(signature).decode()
     return {METADATA: json.dumps(told, separators=(",", ":"))}
+
+
+def _last_unsigned(
+    before: "_Entry | None", name: str, version: int, key: "Ed25519PublicKey"
+) -> int | None:
+    """The last version up to this one, whose entry is `before`, that nobody signed with a key."""
+    if version < 0:
+        return None
+    link = None if before is None else before.link
+    if link is None or not link.is_signed_with(key, name, version):
+        return version
+    return link.unsigned
 
 
 def private_key(file: Path) -> "Ed25519PrivateKey":
@@ -238,6 +273,7 @@ def _in_wrong_folder(paths: Sequence[str], actions: pa.Table) -> str | None:
     return None
 
 
+_NOT_SIGNED: Final = "is not signed"
 _STRANGE: Final = "is not the file that was written: its SHA-256 is not the one in its name"
 
 
@@ -374,7 +410,13 @@ def _entry(version: int, content: bytes) -> _Entry:
 
 def _link(text: str) -> Link:
     told = json.loads(text)
-    return Link(str(told["previous"]), str(told["root"]), told.get("signature"))
+    unsigned = told.get("unsigned")
+    return Link(
+        str(told["previous"]),
+        str(told["root"]),
+        told.get("signature"),
+        None if unsigned is None else int(unsigned),
+    )
 
 
 def table_problems(
@@ -432,6 +474,8 @@ class _Look:
             # What expired between two runs of a copy was never copied, and what was stays.
             versions = _without_gap(versions)
         entries = self._entries(versions)
+        for strange in sorted(name for name in names if _is_other_log(name)):
+            self._add(f"{_LOG}/{strange}", "was written by something else", _FOREIGN)
         self._gaps(versions, checkpoints)
         self._links(entries)
         if self._key is not None:
@@ -480,19 +524,19 @@ class _Look:
                 self._add(_entry_name(version - 1), problem)
 
     def _signatures(self, entries: Mapping[int, _Entry], key: "Ed25519PublicKey") -> None:
-        from cryptography.exceptions import InvalidSignature
-
+        """Every entry has to be signed, also one without a link, as any other program writes it."""
+        unsigned: int | None = None
         for version, entry in sorted(entries.items()):
-            if entry.link is None:
+            if entry.problem:
                 continue
-            if entry.link.signature is None:
-                self._add(_entry_name(version), "is not signed", _UNSIGNED)
-                continue
-            try:
-                signature = base64.b64decode(entry.link.signature, validate=True)
-                key.verify(signature, entry.link.signed(self._name, version))
-            except (InvalidSignature, binascii.Error):
+            if entry.link is None or entry.link.signature is None:
+                self._add(_entry_name(version), _NOT_SIGNED, _UNSIGNED)
+            elif not entry.link.is_signed_with(key, self._name, version):
                 self._add(_entry_name(version), "has a signature of another key", _UNSIGNED)
+            else:
+                unsigned = entry.link.unsigned
+        if unsigned is not None and unsigned not in entries:
+            self._add(_entry_name(unsigned), _NOT_SIGNED, _UNSIGNED)
 
     def _checkpoints(
         self, checkpoints: Sequence[int], entries: Mapping[int, _Entry], names: Iterable[str]
@@ -532,6 +576,12 @@ class _Look:
         if version < newest:
             self._add(_entry_name(newest), f"is not reached: the log is read up to {version}")
         link = _linked(entries, version)
+        is_ours = is_linked(table.metadata().configuration)
+        if self._key is not None and not is_ours:
+            self._add(_LOG, "is one of an earlier release, which signed nothing", _UNSIGNED)
+        if link is None and is_ours and not self._found:
+            problem = "was written by something else than kstreams-assets"
+            self._add(_entry_name(version), problem, _FOREIGN)
         if link is not None and root_of(paths) != link.root:
             problem = f"does not give the files that version {version} was committed with"
             self._add(_LOG, problem)
@@ -541,6 +591,10 @@ class _Look:
         sizes = actions["size_bytes"].to_pylist()
         for path, problem in _size_problems(self._path, paths, sizes):
             self._add(path, problem)
+
+
+def _is_other_log(name: str) -> bool:
+    return bool(_OTHER_LOG.fullmatch(name)) and not _CHECKPOINT.fullmatch(name)
 
 
 def _without_gap(versions: Sequence[int]) -> list[int]:

@@ -59,6 +59,7 @@ from kstreams_assets.warehouse.table import (
     Table,
     WindowTopic,
     Writer,
+    fence_tables,
     log_state,
     one_of,
     refuse_newer_tables,
@@ -1035,11 +1036,10 @@ class Ledger:
         Raises:
             WarehouseError: The ledger cannot be read or written.
         """
-        tables, writer = (self._table, self._open), Writer(self._application_id, lock)
-        lock.raise_epoch(max(table.epoch_of(writer) for table in tables))
-        if lock.is_taken_over:
-            for table in tables:
-                table.fence(writer)
+        fence_tables(
+            (self._table, self._open, topics_table(self._warehouse)),
+            Writer(self._application_id, lock),
+        )
 
     def _writer(self, lock: LockHandle | None) -> Writer | None:
         return None if lock is None else Writer(self._application_id, lock)
@@ -1360,21 +1360,32 @@ class NotedTopic:
     facts: TopicFacts
 
 
+def topics_table(warehouse: Warehouse) -> Table[NotedTopic]:
+    """The table of what topics looked like."""
+    return Table(
+        warehouse.control("topics"),
+        NotedTopic,
+        grows_along="window_end_ms",
+        statistics=("window", "window_end_ms", "topic"),
+        narrow=True,
+    )
+
+
 class TopicFactsTable:
     """What topics of one application looked like, window by window."""
 
     def __init__(self, warehouse: Warehouse, application_id: str) -> None:
-        self._table = Table(
-            warehouse.control("topics"),
-            NotedTopic,
-            grows_along="window_end_ms",
-            statistics=("window", "window_end_ms", "topic"),
-            narrow=True,
-        )
+        self._table = topics_table(warehouse)
         self._application_id = application_id
 
-    def record(self, backups: Sequence[BackedUpTopic]) -> None:
-        """Put the facts of these windows and topics in place of earlier ones, in one commit."""
+    def record(self, backups: Sequence[BackedUpTopic], *, writer: LockHandle | None = None) -> None:
+        """Put the facts of these windows and topics in place of earlier ones, in one commit.
+
+        `writer` is the application's lock, under which they came about.
+
+        Raises:
+            LeaseLostError: Another writer has the lock by now; nothing was written.
+        """
         rows = [
             NotedTopic(
                 self._application_id,
@@ -1397,6 +1408,7 @@ class TopicFactsTable:
             where=(pc.field("window_end_ms") >= min(ends_ms))
             & (pc.field("window_end_ms") <= max(ends_ms))
             & pairs,
+            writer=None if writer is None else Writer(self._application_id, writer),
         )
 
     def delete_retention_ms(self, topics: Collection[str]) -> Mapping[str, int]:

@@ -4,6 +4,7 @@ import hashlib
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Annotated, Any, NamedTuple
@@ -17,6 +18,7 @@ from kstreams_assets.app.model import TopicRole
 from kstreams_assets.errors import StoredDataError
 from kstreams_assets.kafka.raw_batch import RawRecord
 from kstreams_assets.layout import Warehouse, value_digest
+from kstreams_assets.lease import LockHandle, warehouse_lock
 from kstreams_assets.offsets import OffsetRange, RangeSet, TopicPartitionId
 from kstreams_assets.warehouse.column import (
     HEADERS,
@@ -40,7 +42,7 @@ from kstreams_assets.warehouse.point import (
 )
 from kstreams_assets.warehouse.records import distinct, numbered_spans, positions
 from kstreams_assets.warehouse.rows import plain_columns, rows_of
-from kstreams_assets.warehouse.table import StoredFile, Table, one_of
+from kstreams_assets.warehouse.table import StoredFile, Table, Writer, fence_tables, one_of
 
 _Offsets = npt.NDArray[np.int64]
 _Key = tuple[str, str, int]
@@ -172,6 +174,11 @@ def _groups(codes: _Offsets) -> Iterable[tuple[int, _Offsets]]:
         yield int(codes[start]), order[start:end]
 
 
+def writer_of(application_id: str, lock: LockHandle | None) -> Writer | None:
+    """The writer that holds a lock, if there is one."""
+    return None if lock is None else Writer(application_id, lock)
+
+
 CHANGED = "its row does not match the digest that was noted when it was taken"
 """What is wrong with a point that is `damaged`."""
 
@@ -237,13 +244,21 @@ class RecoveryPointTable:
         )
         self._by_sequence = replace(self._table, grows_along="sequence")
 
-    def append(self, point: RecoveryPoint) -> None:
-        """Store a point."""
-        self.append_many([point])
+    def append(self, point: RecoveryPoint, *, writer: LockHandle | None = None) -> None:
+        """Store a point; `writer` is the lock of `points_locked`, under which it was taken.
+
+        Raises:
+            LeaseLostError: Another holder has the lock by now; nothing was written.
+        """
+        self._append([point], writer_of(point.application_id, writer))
 
     def append_many(self, points: Iterable[RecoveryPoint]) -> None:
         """Store points in one commit."""
-        self._table.append([replace(point, digest=value_digest(row_of(point))) for point in points])
+        self._append(points, None)
+
+    def _append(self, points: Iterable[RecoveryPoint], writer: Writer | None) -> None:
+        rows = [replace(point, digest=value_digest(row_of(point))) for point in points]
+        self._table.append(rows, writer=writer)
 
     def instants(self, application_id: str) -> list[PointInstant]:
         """When each point of the application counts, oldest first."""
@@ -356,23 +371,46 @@ class RecoveryPointTable:
         rows = self._table.read(application_id=application_id, columns=["partitions"])
         return OffsetRanges.of_points(rows["partitions"], proven)
 
+    @property
+    def table(self) -> Table[RecoveryPoint]:
+        """The table itself."""
+        return self._table
+
     def files(self, application_id: str) -> list[StoredFile]:
         """The files of an application by the times at which their points were taken."""
         return self._table.files(application_id)
 
-    def expire(self, application_id: str, going: Mapping[str, int]) -> None:
-        """Drop points, given by id with the time they were taken, from every list in one commit."""
-        if going:
-            self.drop(application_id, min(going.values()), max(going.values()), going.keys())
+    def expire(
+        self, application_id: str, going: Mapping[str, int], *, writer: LockHandle | None = None
+    ) -> None:
+        """Drop points, given by id with the time they were taken, from every list in one commit.
 
-    def drop(self, application_id: str, low_ms: int, high_ms: int, ids: Collection[str]) -> None:
-        """Put the files of points taken in `[low_ms, high_ms]` together, without these points."""
+        `writer` as in `append`.
+        """
+        if going:
+            low_ms, high_ms = min(going.values()), max(going.values())
+            self.drop(application_id, low_ms, high_ms, going.keys(), writer=writer)
+
+    def drop(
+        self,
+        application_id: str,
+        low_ms: int,
+        high_ms: int,
+        ids: Collection[str],
+        *,
+        writer: LockHandle | None = None,
+    ) -> None:
+        """Put the files of points taken in `[low_ms, high_ms]` together, without these points.
+
+        `writer` as in `append`.
+        """
 
         def change(rows: pa.Table) -> pa.Table:
             stays = rows.filter(~one_of("id", ids)) if ids else rows
             return stays.sort_by([("taken_at_ms", "ascending"), ("id", "ascending")])
 
-        self._table.rewrite(application_id, low_ms, high_ms, change)
+        by = writer_of(application_id, writer)
+        self._table.rewrite(application_id, low_ms, high_ms, change, writer=by)
 
     def tidy(self) -> None:
         """Drop files and log entries that are no longer part of the table."""
@@ -400,10 +438,15 @@ class PinsTable:
         found = self._table.rows(application_id)
         return sorted(found, key=lambda pin: pin.pinned_at_ms, reverse=True)
 
-    def pin(self, application_id: str, point_id: str, reason: str) -> Pin:
-        """Pin a point; pinned again, it gets the new reason."""
+    def pin(
+        self, application_id: str, point_id: str, reason: str, *, writer: LockHandle | None = None
+    ) -> Pin:
+        """Pin a point; pinned again, it gets the new reason.
+
+        `writer` is the lock of `points_locked`, under which the point was seen.
+        """
         pin = Pin(application_id, point_id, time.time_ns() // 1_000_000, reason)
-        self._replace(application_id, point_id, [pin])
+        self._replace(application_id, point_id, [pin], writer)
         return pin
 
     def unpin(self, application_id: str, point_id: str) -> bool:
@@ -413,9 +456,20 @@ class PinsTable:
             self._replace(application_id, point_id, [])
         return there
 
-    def _replace(self, application_id: str, point_id: str, pins: Sequence[Pin]) -> None:
-        where = pc.field("recovery_point_id") == point_id
-        self._table.replace(pins, application_id=application_id, where=where)
+    def _replace(
+        self,
+        application_id: str,
+        point_id: str,
+        pins: Sequence[Pin],
+        writer: LockHandle | None = None,
+    ) -> None:
+        where, by = pc.field("recovery_point_id") == point_id, writer_of(application_id, writer)
+        self._table.replace(pins, application_id=application_id, where=where, writer=by)
+
+    @property
+    def table(self) -> Table[Pin]:
+        """The table itself."""
+        return self._table
 
 
 def at_edges(instants: Sequence[PointInstant], edges_ms: Iterable[int]) -> set[str]:
@@ -523,13 +577,28 @@ class SavedRecordsTable:
             small_files=128,  # as those of the points
         )
 
-    def append(self, application_id: str, point_id: str, tails: Iterable[SavedTail]) -> int:
-        """Store what a point saves, in one commit, before the point itself; number of records."""
+    @property
+    def table(self) -> Table[SavedRecord]:
+        """The table itself."""
+        return self._table
+
+    def append(
+        self,
+        application_id: str,
+        point_id: str,
+        tails: Iterable[SavedTail],
+        *,
+        writer: LockHandle | None = None,
+    ) -> int:
+        """Store what a point saves, in one commit, before the point itself; number of records.
+
+        `writer` as in `RecoveryPointTable.append`.
+        """
         parts = [_columns(application_id, point_id, tail) for tail in tails if tail.records]
         if not parts:
             return 0
         rows = pa.concat_tables(parts)
-        self._table.append_table(rows)
+        self._table.append_table(rows, writer=writer_of(application_id, writer))
         return rows.num_rows
 
     def version(self) -> int:
@@ -613,12 +682,19 @@ class SavedRecordsTable:
         return int(_stays(rows, needed, fresh_from).sum())
 
     def drop_unneeded(
-        self, application_id: str, low: str, high: str, needed: OffsetRanges, fresh_from: str
+        self,
+        application_id: str,
+        low: str,
+        high: str,
+        needed: OffsetRanges,
+        fresh_from: str,
+        *,
+        writer: LockHandle | None = None,
     ) -> int:
         """Put the files of points `[low, high]` together without what nobody needs; rows dropped.
 
         `needed` is what the stored points refer to. Rows of point ids from `fresh_from` on stay:
-        their point may be about to be stored.
+        their point may be about to be stored. `writer` as in `RecoveryPointTable.append`.
         """
         dropped = 0
 
@@ -629,12 +705,39 @@ class SavedRecordsTable:
             dropped = rows.num_rows - stays.num_rows
             return stays
 
-        self._table.rewrite(application_id, low, high, change)
+        by = writer_of(application_id, writer)
+        self._table.rewrite(application_id, low, high, change, writer=by)
         return dropped
 
     def tidy(self) -> None:
         """Drop files and log entries that are no longer part of the table."""
         self._table.tidy()
+
+
+@contextmanager
+def points_locked(
+    warehouse: Warehouse, application_id: str, *, purpose: str, wait_s: float
+) -> Iterator[LockHandle]:
+    """Hold the lock under which points of an application are taken, dropped and pinned.
+
+    No earlier holder commits any more: one that was stopped for longer than its lease would store
+    a second point with the same number, or drop one that was pinned meanwhile.
+
+    Raises:
+        WarehouseLockedError: Another process holds it for longer than `wait_s` seconds.
+        WarehouseError: The warehouse cannot be read or written.
+    """
+    path = warehouse.lock_file(f"recorder/{application_id}")
+    with warehouse_lock(path, purpose=purpose, wait_s=wait_s) as lock:
+        fence_tables(
+            (
+                RecoveryPointTable(warehouse).table,
+                SavedRecordsTable(warehouse).table,
+                PinsTable(warehouse).table,
+            ),
+            Writer(application_id, lock),
+        )
+        yield lock
 
 
 def chosen(rows: pa.Table, cuts: Mapping[TopicPartitionId, PartitionCut]) -> pa.Table:

@@ -351,6 +351,22 @@ def require_newest(path: StorePath, table: DeltaTable, name: str, writer: LockHa
         raise LeaseLostError(path=path, what="right to write", reason=reason)
 
 
+def fence_tables(tables: "Sequence[Table[Any]]", writer: Writer) -> None:
+    """Let no earlier holder of the writer's lock commit to these tables any more.
+
+    The lock is new; where it does not know of holders that only the tables tell of (a copied
+    warehouse), it becomes later than they.
+
+    Raises:
+        LeaseLostError: A later writer has the lock.
+        WarehouseError: A table cannot be read or written.
+    """
+    writer.lock.raise_epoch(max(table.epoch_of(writer) for table in tables))
+    if writer.lock.is_taken_over:
+        for table in tables:
+            table.fence(writer)
+
+
 LogState = tuple[tuple[str, int, int], ...]
 """Name, size and time of change (nanoseconds) of each file of a table's log."""
 
@@ -752,18 +768,18 @@ class Table(Generic[R]):
         """The version of the table (`table_version`)."""
         return table_version(self.path)
 
-    def append(self, rows: Sequence[R]) -> None:
-        """Add rows in one commit."""
-        self.append_table(self._made.write(rows))
+    def append(self, rows: Sequence[R], *, writer: Writer | None = None) -> None:
+        """Add rows in one commit; `writer` as in `replace`."""
+        self.append_table(self._made.write(rows), writer=writer)
 
-    def append_table(self, rows: pa.Table) -> None:
+    def append_table(self, rows: pa.Table, *, writer: Writer | None = None) -> None:
         """Add rows that are columns already, in one commit; columns as in the table's schema."""
         new: list[AddAction] = []
 
         def commit(table: DeltaTable) -> None:
             if not new:
                 new.extend(self._new_files(rows))
-            self._commit(table, new)
+            self._commit(table, new, writer=writer)
 
         with self._lock():
             self._attempted(commit)
@@ -796,20 +812,32 @@ class Table(Generic[R]):
             self._put_together([application_id])
 
     def rewrite(
-        self, application_id: str, low: Value, high: Value, change: Callable[[pa.Table], pa.Table]
+        self,
+        application_id: str,
+        low: Value,
+        high: Value,
+        change: Callable[[pa.Table], pa.Table],
+        *,
+        writer: Writer | None = None,
     ) -> None:
         """Put `change(rows)` in place of an application's rows in `[low, high]`, in one commit.
 
         `low` and `high` are values of the column `grows_along`; `change` gets the rows that are
         there when the commit is tried, and gives rows of the same range. Nothing that others add
-        meanwhile is lost: a commit that would touch it is tried again with their rows.
+        meanwhile is lost: a commit that would touch it is tried again with their rows. `writer` as
+        in `replace`.
         """
         with self._lock():
-            self._rewrite(application_id, low, high, change)
+            self._rewrite(application_id, low, high, change, writer)
             self._put_together({application_id})
 
     def _rewrite(
-        self, application_id: str, low: Value, high: Value, change: Callable[[pa.Table], pa.Table]
+        self,
+        application_id: str,
+        low: Value,
+        high: Value,
+        change: Callable[[pa.Table], pa.Table],
+        writer: Writer | None = None,
     ) -> None:
         column = self.grows_along
         where = (pc.field(column) >= low) & (pc.field(column) <= high)
@@ -818,7 +846,7 @@ class Table(Generic[R]):
             found = self._parted(table, application_id, where)
             rows = self._of_schema(change(found.matching))
             added = self._new_files(pa.concat_tables([found.others, rows]))
-            self._commit(table, added, found.files)
+            self._commit(table, added, found.files, writer)
 
         self._attempted(commit)
 

@@ -333,6 +333,17 @@ def _writer(
             process.kill()
 
 
+@contextmanager
+def _recorder(store: ObjectPath, read_s: float = 0.0) -> Iterator["subprocess.Popen[str]"]:
+    module = "tests.store.recorder_process"
+    command = [sys.executable, "-m", module, str(store), str(_LEASE_S), str(read_s)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
 def _line(process: "subprocess.Popen[str]") -> str:
     assert process.stdout is not None
     return process.stdout.readline().strip()
@@ -457,6 +468,20 @@ class TestOneWriter:
             deadline = time.monotonic() + 2.0
             with pytest.raises(LeaseLostError, match="renewed"):
                 _use(lock, until=deadline)
+
+    def test_a_recorder_that_was_stopped_past_its_lease(self, store: ObjectPath) -> None:
+        """Else two points had the same number."""
+        with _recorder(store, read_s=1.0) as first:
+            assert _line(first) == "read"
+            first.send_signal(signal.SIGSTOP)
+            with _recorder(store) as second:
+                assert [_line(second), _line(second)] == ["read", "stored 1"]
+            first.send_signal(signal.SIGCONT)
+            assert _line(first) == "refused"
+        with _recorder(store) as third:
+            assert [_line(third), _line(third)] == ["read", "stored 2"]
+        instants = RecoveryPointTable(Warehouse(store)).instants("shop")
+        assert sorted(instant.sequence or 0 for instant in instants) == [1, 2]
 
     @pytest.mark.drill
     def test_two_hundred_rounds_of_contention(self, store: ObjectPath) -> None:
