@@ -14,6 +14,7 @@ from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.kafka.raw_batch import RangeTally, Tallies
 from kstreams_assets.kafka.raw_log import RawLogReader
 from kstreams_assets.kafka.throttle import Throttle
+from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.warehouse.records import SpanId
 from kstreams_assets.warehouse.spans import Gap, GapCause, SpanContent, SpanPlan, SpanResult
 
@@ -67,28 +68,33 @@ class Accountant(Closing):
         for reader in self._readers:
             reader.close()
 
-    def can_be_read_again(self, topic: TopicPlan) -> bool:
-        """Whether Kafka still holds all that the backup was made from, for a topic and window.
+    def gone_since(self, topic: TopicPlan) -> frozenset[TopicPartitionId]:
+        """Partitions of which Kafka no longer holds all that the backup was made from.
 
         Where the log now begins further on, not even the proof of what the missing offsets were
         can be given again, so the earlier backup stays also if no record of it is concerned.
         """
         spans = {span.partition: span for span in topic.spans}
-        for entry in topic.earlier:
-            had = entry.result.content.records
-            span = spans.get(entry.result.partition)
-            if span is None or span.read_start > entry.result.plan.read_start:
-                return False
-            if had == 0:
-                continue
-            tally = RangeTally(span.read_start, span.end)
-            try:
-                self._follow(self._readers[0], span, span.read_start, span.end, [tally])
-            except OffsetOutOfRangeError:
-                return False
-            if tally.visible < had:
-                return False
-        return True
+        gone: set[TopicPartitionId] = set()
+        for entry in topic.held:
+            partition = entry.result.partition
+            if partition not in gone and not self._is_there(spans.get(partition), entry.result):
+                gone.add(partition)
+        return frozenset(gone)
+
+    def _is_there(self, span: SpanPlan | None, held: SpanResult) -> bool:
+        """Whether Kafka holds as many records of a stored span as were stored of it."""
+        plan, had = held.plan, held.content.records
+        if span is None or span.read_start > plan.read_start or span.end < plan.end:
+            return False
+        if had == 0:
+            return True
+        tally = RangeTally(plan.read_start, plan.end)
+        try:
+            self._follow(self._readers[0], span, plan.read_start, plan.end, [tally])
+        except OffsetOutOfRangeError:
+            return False
+        return tally.visible >= had
 
     def results(
         self,

@@ -2,8 +2,8 @@
 
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
 
 from kstreams_assets.app.model import AppTopic, StreamsApplication
 from kstreams_assets.backup.result import UnreadTopic
@@ -13,7 +13,7 @@ from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.topics import TopicDescription
 from kstreams_assets.offsets import OffsetRange, RangeSet, TopicPartitionId
 from kstreams_assets.recovery.scene import incarnations
-from kstreams_assets.warehouse.ledger import Ledger, LedgerEntry, is_folded
+from kstreams_assets.warehouse.ledger import INCREMENT, Ledger, LedgerEntry, is_folded
 from kstreams_assets.warehouse.point import topic_id_of
 from kstreams_assets.warehouse.points import RecoveryPointTable, at_edges
 from kstreams_assets.warehouse.spans import Gap, GapCause, SpanPlan, Window
@@ -124,17 +124,40 @@ def read_ranges(spans: Iterable[SpanPlan]) -> list[ReadRange]:
 
 @dataclass(frozen=True, slots=True)
 class TopicPlan:
-    """One topic in one window; `earlier` is what the ledger holds of it already."""
+    """One topic in one window.
+
+    `earlier` are the rows of the ledger for it, `increments` those of its increments where it has
+    no such row.
+    """
 
     window: Window
     topic: AppTopic
     spans: tuple[SpanPlan, ...]
     earlier: tuple[LedgerEntry, ...] = ()
+    increments: tuple[LedgerEntry, ...] = ()
 
     @property
     def id(self) -> tuple[str, str]:
         """Window key and topic name."""
         return (self.window.key, self.topic.name)
+
+    @property
+    def held(self) -> list[LedgerEntry]:
+        """What is stored of the planned topic incarnations, and what this reading would replace."""
+        topic_ids = {span.partition: span.topic_id for span in self.spans}
+        return [
+            *(entry for entry in self.earlier if entry.has_span),
+            *(
+                entry
+                for entry in self.increments
+                if topic_ids.get(entry.result.partition) == entry.result.plan.topic_id
+            ),
+        ]
+
+    def without(self, partitions: Collection[TopicPartitionId]) -> "TopicPlan":
+        """The plan without the spans of these partitions."""
+        kept = tuple(span for span in self.spans if span.partition not in partitions)
+        return replace(self, spans=kept)
 
     @property
     def to_read(self) -> int:
@@ -209,6 +232,14 @@ class Planner:
         for entry in self.ledger.entries(windows={w.key for w in windows}, topics=names):
             plan = entry.result.plan
             earlier[plan.window.key, plan.partition.topic].append(entry)
+        increments: defaultdict[tuple[str, str], list[LedgerEntry]] = defaultdict(list)
+        whole = [window for window in windows if INCREMENT not in window.key]
+        for entry in self.ledger.increments_between(whole, names):
+            part = entry.result.plan.window
+            for window in whole:
+                key = window.key, entry.result.partition.topic
+                if window.start_ms <= part.start_ms < window.end_ms and key not in earlier:
+                    increments[key].append(entry)
         plans = [
             TopicPlan(
                 window,
@@ -224,6 +255,7 @@ class Planner:
                     if edge.partition.topic == topic.name
                 ),
                 tuple(earlier[window.key, topic.name]),
+                tuple(increments[window.key, topic.name]),
             )
             for window in windows
             for topic in self.topics

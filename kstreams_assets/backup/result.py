@@ -146,19 +146,6 @@ class TopicsNotReadError(KStreamsAssetsError):
         )
 
 
-class PoorerBackupError(KStreamsAssetsError):
-    """A second backup of a window came out with fewer records than the first."""
-
-    def __init__(self, *, windows: Sequence[Window], topics: Iterable[str]) -> None:
-        self.topics = tuple(sorted(topics))
-        super().__init__(
-            f"Reading {range_of(windows)} again gave fewer records of {', '.join(self.topics)}"
-            " than the backup holds; the earlier backup stays.",
-            remedy="Nothing needs to be done. Kafka is removing records"
-            " (compaction or retention), do not back these windows up again.",
-        )
-
-
 def range_of(windows: Sequence[Window]) -> str:
     """The windows in words: the one, or the first and the last."""
     keys = [window.key for window in sorted(windows)]

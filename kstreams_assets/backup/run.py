@@ -2,8 +2,8 @@
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -22,9 +22,9 @@ from kstreams_assets.backup.amounts import (
 from kstreams_assets.backup.fold import Pieces, drop_superseded, fold_tasks, pieces_of
 from kstreams_assets.backup.parts import first_part, is_large
 from kstreams_assets.backup.planner import Planner, RunPlan, TopicPlan, read_ranges
+from kstreams_assets.backup.replacement import files_that_stay, poorer_partitions
 from kstreams_assets.backup.result import (
     BackupReadError,
-    PoorerBackupError,
     TopicBackup,
     TopicRecreatedWhileReadingError,
     UnreadTopic,
@@ -49,6 +49,7 @@ from kstreams_assets.warehouse.committer import NewFile, commit, uncommitted
 from kstreams_assets.warehouse.ledger import (
     INCREMENT,
     Ledger,
+    LedgerEntry,
     TopicFactsTable,
     increment_key,
 )
@@ -59,6 +60,7 @@ from kstreams_assets.warehouse.records import (
     contents_of,
     ensure_records,
     open_records,
+    span_of,
     tidy_records,
 )
 from kstreams_assets.warehouse.restores import RestoresTable
@@ -126,14 +128,8 @@ class BackupRun:
             others = sorted({*windows} - {*followed})
             large, done = self._large_and_others(others, lock)
         for window in sorted([*followed, *large]):
-            folded = self._fold(window)
-            names = {topic.topic for backup in folded for topic in backup.topics}
-            rest = tuple(topic for topic in self.topics if topic.name not in names)
-            done += folded
-            if rest:
-                of_rest = replace(self, topics=rest)
-                with self._locked() as lock:
-                    done += of_rest._back_up([window], lock)  # noqa: SLF001
+            done += self._fold(window)
+            done += self._close_rest(window)
         self._drop_superseded()
         self.take_last_point()
         return sorted(done, key=lambda backup: backup.window)
@@ -150,8 +146,10 @@ class BackupRun:
         for window in sorted(windows):
             if not self._ledger.increments_of(window) or not self._missing(window):
                 whole.append(window)
-            elif (rest := self._next_increment(window, window.end_ms)) is not None:
-                topics += planner.plan([rest]).topics
+            else:
+                missing = self._of(self._missing(window))
+                for rest, of_rest in self._next_increments(window, window.end_ms, missing):
+                    topics += replace(planner, topics=of_rest).plan([rest]).topics
         if (
             newest_closed in whole
             and newest_closed is not None
@@ -229,29 +227,84 @@ class BackupRun:
             ]
             if not inside:
                 return None
-            next_one = self._next_increment(window, inside[-1] + 1)
-            return None if next_one is None else self._back_up_part(next_one, lock)
-
-    def _next_increment(self, window: Window, end_ms: int) -> Window | None:
-        """The increment up to an instant; None where the last one ended there."""
-        last = [entry.result.plan.window for entry in self._ledger.increments_of(window)][-1:]
-        begins_ms = last[0].end_ms if last else window.start_ms
-        if begins_ms >= end_ms:
+            done = [
+                replace(self, topics=topics)._back_up_part(part, lock)  # noqa: SLF001
+                for part, topics in self._next_increments(window, inside[-1] + 1, self.topics)
+            ]
+        if not done:
             return None
-        number = int(last[0].key.partition(INCREMENT)[2]) + 1 if last else 0
-        return Window(begins_ms, end_ms, increment_key(window, number))
+        return replace(
+            done[0],
+            topics=tuple(topic for one in done for topic in one.topics),
+            unread=tuple(topic for one in done for topic in one.unread),
+        )
 
-    def _complete(self, window: Window, lock: LockHandle) -> None:
-        """Back up what lacks of a window as increments, of bounded size each.
+    def _next_increments(
+        self, window: Window, end_ms: int, topics: Iterable[AppTopic]
+    ) -> list[tuple[Window, tuple[AppTopic, ...]]]:
+        """The increments up to an instant, each with the topics that are backed up equally far.
 
-        Only topics that have increments already, if any has: what a first one of others would
-        begin with is in none of them.
+        A topic that could not be read for a while continues where its own last increment ends: what
+        others hold by then is in none of its increments. Those that are furthest come first.
         """
-        began = {entry.result.partition.topic for entry in self._ledger.increments_of(window)}
-        topics = tuple(t for t in self.topics if not began or t.name in began)
-        run = self if len(topics) == len(self.topics) else replace(self, topics=topics)
-        while (rest := run._next_increment(window, window.end_ms)) is not None:  # noqa: SLF001
-            run._back_up_part(rest, lock)  # noqa: SLF001
+        ended: dict[str, int] = {}
+        number = 0
+        for entry in self._ledger.increments_of(window):
+            part, name = entry.result.plan.window, entry.result.partition.topic
+            ended[name] = max(part.end_ms, ended.get(name, 0))
+            number = max(number, int(part.key.partition(INCREMENT)[2]) + 1)
+        by_start: dict[int, list[AppTopic]] = {}
+        for topic in topics:
+            by_start.setdefault(ended.get(topic.name, window.start_ms), []).append(topic)
+        return [
+            (
+                Window(start_ms, end_ms, increment_key(window, number + nth)),
+                tuple(by_start[start_ms]),
+            )
+            for nth, start_ms in enumerate(sorted(by_start, reverse=True))
+            if start_ms < end_ms
+        ]
+
+    def _complete(self, window: Window, lock: LockHandle) -> tuple[UnreadTopic, ...]:
+        """Back up what is missing of a window as increments, of bounded size each.
+
+        Returns:
+            The topics that cannot be read to the window's end yet.
+        """
+        unread: dict[str, UnreadTopic] = {}
+        while parts := self._next_increments(
+            window, window.end_ms, self._of(self._missing(window) - unread.keys())
+        ):
+            part, topics = parts[0]
+            done = replace(self, topics=topics)._back_up_part(part, lock)  # noqa: SLF001
+            unread |= {one.topic: replace(one, window=window) for one in done.unread}
+        return tuple(unread.values())
+
+    def _close_rest(self, window: Window) -> list[WindowBackup]:
+        """Close a window for the topics that could not be read before the others were closed.
+
+        A topic is read again from the window's start only if offsets are missing between its
+        increments.
+        """
+        if not self._missing(window):
+            return []
+        with self._fold_lock():
+            with self._locked() as lock:
+                unread = self._complete(window, lock)
+            done = self._merge_increments(window)
+        if unread:
+            edges = self._planner().edges([window])
+            done += window_backups(self.warehouse, self.application, [window], (), edges, unread)
+        rest = self._missing(window) - {one.topic for one in unread}
+        if rest:
+            with self._locked() as lock:
+                of_rest = replace(self, topics=self._of(rest))
+                done += of_rest._back_up([window], lock)  # noqa: SLF001
+        return done
+
+    def _of(self, names: Set[str]) -> tuple[AppTopic, ...]:
+        """The topics of the run with these names."""
+        return tuple(topic for topic in self.topics if topic.name in names)
 
     def _back_up_part(self, rest: Window, lock: LockHandle) -> WindowBackup:
         """Back up the rest of a window, or as much of it as one commit takes."""
@@ -351,12 +404,16 @@ class BackupRun:
 
         Files are written without the lock, so that others can go on meanwhile.
         """
+        with self._fold_lock():
+            return self._merge_increments(window)
+
+    def _merge_increments(self, window: Window) -> list[WindowBackup]:
+        """As `_fold`, for a caller that has its lock."""
         from spark_resources.data_files import NewFolder
         from spark_resources.span_tasks import run_here
 
         began = time.monotonic()
         with ExitStack() as stack:
-            stack.enter_context(self._fold_lock())
             pieces = self._pieces(window)
             if not pieces:
                 return []
@@ -549,10 +606,6 @@ class BackupRun:
         for _ in range(_ATTEMPTS - 1):
             try:
                 return self._back_up_group(windows, plan, lock)
-            except PoorerBackupError as error:
-                # What Kafka lost between the look at the log and the read is lost for good: the
-                # next look finds that out, and keeps the earlier backup.
-                _log.warning("%s Looking again.", error.problem)
             except (BackupReadError, TopicRecreatedWhileReadingError) as error:
                 anew = plan_again()
                 if _spans(anew, windows) == _spans(plan, windows):
@@ -574,11 +627,13 @@ class BackupRun:
             settings.scan_connections,
             self._throttle,
         ) as accountant:
-            fresh = [t for t in plans if t not in again and accountant.can_be_read_again(t)]
+            fresh = _richer((t, self._staying(accountant, t)) for t in plans if t not in again)
             with self._written(fresh, windows, lock) as (files, looks):
-                contents = contents_of(self._records, files)
+                contents_of(self._records, files)
                 self._refuse_recreated(plan, windows, fresh, files)
-                self._refuse_poorer(fresh, contents, windows)
+                fresh = _richer((t, poorer_partitions(self._records, t, files)) for t in fresh)
+                files = self._of_spans(fresh, files)
+                contents = contents_of(self._records, files)
                 results = accountant.results([*fresh, *again], contents, looks)
         # Outside the block: what a commit may refer to is never deleted.
         version = self._commit(files, fresh, windows, lock)
@@ -586,6 +641,7 @@ class BackupRun:
         facts_table = TopicFactsTable(self.warehouse, self.application.application_id)
         facts = facts_of(plan.descriptions)
         previous = facts_table.before(min(window.start_ms for window in windows))
+        kept = {topic.id: _kept(topic, results.get(topic.id, ())) for topic in plans}
         backups: dict[tuple[str, str], TopicBackup] = {}
         for topic in plans:
             name = topic.topic.name
@@ -595,7 +651,7 @@ class BackupRun:
                 window=topic.window,
                 topic=name,
                 role="+".join(sorted(topic.topic.roles)),
-                spans=results.get(topic.id, _kept(topic)),
+                spans=_in_order(results.get(topic.id, ()), kept[topic.id]),
                 facts=facts.get(name),
                 previous_facts=previous.get(name),
                 recovery_point_id=closing.id if closing else None,
@@ -608,8 +664,13 @@ class BackupRun:
             self._ledger.record_increment(found, run_id=self.run_id, writer=lock)
         else:
             facts_table.record([backups[topic.id] for topic in fresh], writer=lock)
-            self._ledger.record(found, run_id=self.run_id, writer=lock)
+            stay = [entry for id_ in results for entry in kept[id_]]
+            self._ledger.record(found, run_id=self.run_id, writer=lock, kept=stay)
         unread = [one for one in plan.unread if one.window in windows]
+        staying = [topic for topic in plans if topic.increments and topic.id not in results]
+        unread += map(_increments_stay, staying)
+        for topic in staying:
+            del backups[topic.id]
         done = window_backups(
             self.warehouse, self.application, windows, backups.values(), plan.edges, unread
         )
@@ -623,6 +684,18 @@ class BackupRun:
                 len(window.topics),
             )
         return done
+
+    def _staying(self, accountant: Accountant, topic: TopicPlan) -> Set[TopicPartitionId]:
+        """Partitions whose backup stays; where Kafka has lost some, only damaged ones are read."""
+        gone = accountant.gone_since(topic)
+        if not gone:
+            return gone
+        name, window = topic.topic.name, topic.window.key
+        damaged = {
+            TopicPartitionId(name, span.partition)
+            for span in self._ledger.damaged([name], windows=[window])
+        }
+        return {entry.result.partition for entry in topic.held} - (damaged - gone)
 
     @contextmanager
     def _written(
@@ -718,8 +791,18 @@ class BackupRun:
             files,
             writer=lock,
             replaces=[{"window": t.window.key, "topic": t.topic.name} for t in plans],
+            keeps=files_that_stay(self._records, plans),
             provenance=self._provenance(windows),
         )
+
+    def _of_spans(self, plans: Iterable[TopicPlan], files: Sequence[NewFile]) -> list[NewFile]:
+        """The files of planned spans; the others are deleted."""
+        spans = {_span_id(span) for topic in plans for span in topic.spans}
+        for file in files:
+            if span_of(file) not in spans:
+                with suppress(OSError):  # the next clean-up deletes it
+                    (self._records / file.path).unlink()
+        return [file for file in files if span_of(file) in spans]
 
     def _refuse_recreated(
         self,
@@ -729,7 +812,7 @@ class BackupRun:
         files: Sequence[NewFile],
     ) -> None:
         """Refuse what may mix two topics of one name, or two incarnations of a log."""
-        if not files and not any(topic.earlier for topic in plans):
+        if not files and not any(topic.held for topic in plans):
             return
         now = self.cluster.describe_topics(
             sorted(set(plan.descriptions) & set(self.cluster.topics()))
@@ -748,23 +831,6 @@ class BackupRun:
         if changed:
             raise TopicRecreatedWhileReadingError(topics=changed)
 
-    def _refuse_poorer(
-        self,
-        plans: Sequence[TopicPlan],
-        contents: Mapping[SpanId, SpanContent],
-        windows: Sequence[Window],
-    ) -> None:
-        """Keep the earlier backup should Kafka have lost records while they were re-read."""
-        poorer = {
-            topic.topic.name
-            for topic in plans
-            for entry in topic.earlier
-            if entry.result.content.records
-            > contents.get(_span_id(entry.result.plan), SpanContent()).records
-        }
-        if poorer:
-            raise PoorerBackupError(windows=windows, topics=poorer)
-
 
 class _Read(NamedTuple):
     """The files that were written, and what lay in the log where they were read."""
@@ -777,8 +843,43 @@ def _files(folder: StorePath, done: "Iterable[Written]") -> list[NewFile]:
     return [NewFile.told(folder, row) for one in done for row in one.rows]
 
 
-def _kept(topic: TopicPlan) -> tuple[SpanResult, ...]:
-    return tuple(replace(entry.result, kept=True) for entry in topic.earlier)
+def _richer(
+    plans: Iterable[tuple[TopicPlan, Collection[TopicPartitionId]]],
+) -> list[TopicPlan]:
+    """The plans without partitions of which more is stored than can be read.
+
+    Increments make a window together, or not at all.
+    """
+    found: list[TopicPlan] = []
+    for plan, poorer in plans:
+        rest = plan.without(poorer)
+        if len(rest.spans) == len(plan.spans):
+            found.append(plan)
+        elif rest.spans and not plan.increments:
+            found.append(rest)
+    return found
+
+
+def _kept(topic: TopicPlan, results: Iterable[SpanResult]) -> list[LedgerEntry]:
+    """What is stored of a topic and stays, given the results of what was read."""
+    read = {result.partition for result in results}
+    return [entry for entry in topic.held if entry.result.partition not in read]
+
+
+def _in_order(results: Iterable[SpanResult], kept: Iterable[LedgerEntry]) -> tuple[SpanResult, ...]:
+    every = [*results, *(replace(entry.result, kept=True) for entry in kept)]
+    return tuple(sorted(every, key=lambda one: (one.partition, one.plan.window)))
+
+
+def _increments_stay(topic: TopicPlan) -> UnreadTopic:
+    """Why a window is not made of its increments."""
+    return UnreadTopic(
+        topic.window,
+        topic.topic.name,
+        "Offsets are missing between its increments, and Kafka no longer holds all records that"
+        " they hold. The increments stay, and recovery points restore from them. Records between"
+        " them are lost.",
+    )
 
 
 def _span_id(span: SpanPlan) -> SpanId:

@@ -834,8 +834,16 @@ class Ledger:
         self, window: Window, topics: Collection[str] | None = None
     ) -> list[LedgerEntry]:
         """The increments of a window, in order, also where the ledger has the window by now."""
-        inside = (pc.field("window_start_ms") >= window.start_ms) & (
-            pc.field("window_end_ms") <= window.end_ms
+        return self.increments_between([window], topics)
+
+    def increments_between(
+        self, windows: Sequence[Window], topics: Collection[str] | None = None
+    ) -> list[LedgerEntry]:
+        """As `increments_of`, of all windows from the first to the last of these."""
+        if not windows:
+            return []
+        inside = (pc.field("window_start_ms") >= min(w.start_ms for w in windows)) & (
+            pc.field("window_end_ms") <= max(w.end_ms for w in windows)
         )
         where = inside if topics is None else inside & one_of("topic", topics)
         found = self._open.rows(self._application_id, where)
@@ -936,15 +944,17 @@ class Ledger:
         *,
         run_id: str,
         writer: LockHandle | None = None,
+        kept: Sequence[LedgerEntry] = (),
     ) -> None:
         """Put the rows of these windows and topics in place of earlier ones, in one commit.
 
-        `writer` is the lock of the application under which they were backed up.
+        `writer` is the lock of the application under which they were backed up. `kept` are rows of
+        the same windows and topics that stay, with the time at which they were read.
 
         Raises:
             LeaseLostError: Another writer has the lock by now; nothing was written.
         """
-        self._record(self._table, backups, run_id, writer)
+        self._record(self._table, backups, run_id, writer, kept)
 
     def _record(
         self,
@@ -952,12 +962,15 @@ class Ledger:
         backups: Sequence[BackedUpTopic],
         run_id: str,
         writer: LockHandle | None,
+        kept: Sequence[LedgerEntry] = (),
     ) -> None:
         if not backups:
             return
         version = self.version()
+        stay = {(e.result.plan.window, e.result.partition): e for e in kept}
         rows = [
-            LedgerEntry(
+            stay.get((span.plan.window, span.partition))
+            or LedgerEntry(
                 application_id=self._application_id,
                 result=span,
                 recovery_point_id=backup.recovery_point_id,
