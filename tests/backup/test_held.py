@@ -36,10 +36,15 @@ class _HeldLedger(Ledger):
         self._warehouse = warehouse
 
     def record(
-        self, backups: Sequence[BackedUpTopic], *, run_id: str, writer: LockHandle | None = None
+        self,
+        backups: Sequence[BackedUpTopic],
+        *,
+        run_id: str,
+        writer: LockHandle | None = None,
+        kept: Sequence[LedgerEntry] = (),
     ) -> None:
         """Also the records table then holds them."""
-        super().record(backups, run_id=run_id, writer=writer)
+        super().record(backups, run_id=run_id, writer=writer, kept=kept)
         hold_records(self._warehouse, APPLICATION_ID, files=False)
 
 
