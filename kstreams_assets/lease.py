@@ -24,7 +24,13 @@ from typing import IO, Any, Final, Protocol, TypeVar
 
 from kstreams_assets.copy_mark import refuse_copy
 from kstreams_assets.errors import KStreamsAssetsError
-from kstreams_assets.store import ConditionError, ObjectPath, StorePath, require_conditions
+from kstreams_assets.store import (
+    ConditionError,
+    ObjectPath,
+    StorePath,
+    require_conditions,
+    sync_names,
+)
 
 P = TypeVar("P", bound=StorePath)
 
@@ -96,9 +102,16 @@ class LockHandle(Protocol):
 
 @contextmanager
 def warehouse_lock(
-    path: StorePath, *, purpose: str, wait_s: float, of_copy: bool = False
+    path: StorePath,
+    *,
+    purpose: str,
+    wait_s: float,
+    of_copy: bool = False,
+    has_epoch: bool = True,
 ) -> Iterator[LockHandle]:
     """Hold the lock for the time of the block; `of_copy`: to bring a copy up to date.
+
+    Without `has_epoch` the epoch of the holder means nothing, and need not survive a loss of power.
 
     Raises:
         WarehouseError: The place is the copy of a warehouse, which is only read.
@@ -120,12 +133,15 @@ def warehouse_lock(
         facts = _facts(path)
         _await_orphan(path, facts, deadline, wait_s)
         _await_tasks(path, tasks, deadline, wait_s)
-        handle = _FileLock(file, purpose, tasks, _epoch_of(facts) + 1)
+        handle = _FileLock(file, purpose, tasks, _epoch_of(facts) + 1, is_durable=has_epoch)
         handle.note_writer(None)
+        if has_epoch and facts is None:
+            sync_names([path])
         try:
             yield handle
         finally:
-            handle.note_writer(None)
+            if handle.writer_pid is not None:
+                handle.note_writer(None)
 
 
 def _epoch_of(facts: Mapping[str, Any] | None) -> int:
@@ -138,8 +154,12 @@ class _FileLock:
 
     is_taken_over = False  # the kernel has ended who held it
 
-    def __init__(self, file: IO[str], purpose: str, tasks: Path, epoch: int) -> None:
+    def __init__(
+        self, file: IO[str], purpose: str, tasks: Path, epoch: int, *, is_durable: bool
+    ) -> None:
         self._file, self._purpose, self.tasks, self.epoch = file, purpose, tasks, epoch
+        self._is_durable = is_durable
+        self.writer_pid: int | None = None
 
     def require_held(self) -> None:
         """It is, as long as the process lives."""
@@ -147,14 +167,17 @@ class _FileLock:
     def raise_epoch(self, above: int) -> None:
         if above >= self.epoch:
             self.epoch = above + 1
-            self.note_writer(None)
+            self.note_writer(self.writer_pid)
 
     def note_writer(self, pid: int | None) -> None:
+        self.writer_pid = pid
         facts = {**_who(self._purpose), "epoch": self.epoch, "writer_pid": pid}
         self._file.seek(0)
         self._file.truncate(0)
-        json.dump(facts, self._file)
+        self._file.write(json.dumps(facts))
         self._file.flush()
+        if self._is_durable:
+            os.fsync(self._file.fileno())
 
 
 def _who(purpose: str) -> dict[str, Any]:

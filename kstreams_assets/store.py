@@ -754,10 +754,12 @@ class NewObject:
         """It is not."""
         return False
 
-    def finish(self) -> str:
-        """End the file; its SHA-256 in hex."""
+    def finish(self, *, durable: bool = False) -> str:
+        """End the file; its SHA-256 in hex. With `durable` a disk has its content then."""
         with self._asked():
             self._file.close()
+        if durable:
+            sync_content(self._path)
         self.closed = True
         return self._digest.hexdigest()
 
@@ -794,15 +796,16 @@ def newest_change(folder: StorePath) -> float | None:
         return None
 
 
-def put_text(path: StorePath, text: str) -> None:
-    """Put a small file in place of what is there: nobody reads half of it."""
+def put_text(path: StorePath, text: str, *, durable: bool = True) -> None:
+    """Put a small file in place of what is there: nobody reads half of it.
+
+    What may be lost with the power, such as a status, need not be `durable`.
+    """
     if isinstance(path, ObjectPath):
         path.write_text(text)
         return
-    path.parent.mkdir(parents=True, exist_ok=True)
     written = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}")
-    written.write_text(text, encoding="utf-8")
-    written.replace(path)
+    _put_by_way_of(written, path, text.encode(), durable=durable)
 
 
 def put_file(path: StorePath, content: bytes) -> None:
@@ -815,10 +818,70 @@ def put_file(path: StorePath, content: bytes) -> None:
             file.write(content)
             file.finish()
         return
+    _put_by_way_of(path.with_name(f"{path.name}.tmp"), path, content, durable=True)
+
+
+def _put_by_way_of(written: Path, path: Path, content: bytes, *, durable: bool) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    written = path.with_name(f"{path.name}.tmp")
     written.write_bytes(content)
+    if durable:
+        sync_content(written)
     written.replace(path)
+    if durable:
+        sync_names([path])
+
+
+def make_durable(paths: Iterable[StorePath]) -> None:
+    """Wait until a loss of power cannot take files and folders away any more.
+
+    Their content is on the disk then, their names in their folders, and the folders above. An
+    object store has made durable what it has confirmed.
+    """
+    paths = list(paths)
+    for path in paths:
+        sync_content(path)
+    sync_names(paths)
+
+
+def sync_content(path: StorePath) -> None:
+    """Wait until the content of a file (of a folder: its names) is on the disk."""
+    if not isinstance(path, Path):
+        return
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    except OSError as error:
+        # Some mounted file systems do not sync folders: they have no names to lose.
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP) or not path.is_dir():
+            raise OSError(error.errno, error.strerror, str(path)) from None
+    finally:
+        os.close(handle)
+
+
+def sync_names(paths: Iterable[StorePath]) -> None:
+    """Wait until the names of files and folders, and those of the folders above, are on the disk.
+
+    Folders above are synced once in a process: also a folder that is there may have been made by a
+    process that was killed before it came to that.
+    """
+    for folder in {path.parent for path in paths if isinstance(path, Path)}:
+        sync_content(folder)
+        for one in (folder, *folder.parents):
+            known = one, one.stat().st_ino
+            if known in _named or one == one.parent:
+                break
+            try:
+                sync_content(one.parent)
+            except PermissionError:  # Who may not list a folder has not made this one in it.
+                break
+            if len(_named) >= _MOST_NAMED:
+                _named.clear()
+            _named.add(known)
+
+
+_named: set[tuple[Path, int]] = set()
+"""Folders (and their inodes) whose names this process has made durable."""
+_MOST_NAMED: Final = 50_000
 
 
 def remove_tree(path: StorePath) -> None:

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from kstreams_assets.kafka.record_columns import COLUMNS
 from kstreams_assets.offsets import TopicPartitionId
-from kstreams_assets.store import NewObject, StorePath, duplicate, readable
+from kstreams_assets.store import NewObject, StorePath, duplicate, readable, sync_content
 
 RECORD_COLUMNS: Final = (
     "window STRING NOT NULL, topic STRING NOT NULL, partition INT NOT NULL, "
@@ -240,7 +240,7 @@ class _File:
         if self._waiting:
             self._write()
         self._writer.close()
-        digest = self._sink.finish()
+        digest = self._sink.finish(durable=True)
         stats = {
             "numRecords": self._records,
             "minValues": self._least,
@@ -270,6 +270,7 @@ def kept_file(
     name = f"{values['topic']}-{partition}-{uuid.uuid4().hex[:12]}.parquet"
     new = folder.path / name
     duplicate(path, new)
+    sync_content(new)
     footer = pq.read_metadata(readable(path))
     nulls = dict.fromkeys(FILE.names, 0)
     for group in range(footer.num_row_groups):

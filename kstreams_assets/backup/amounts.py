@@ -105,7 +105,9 @@ def note_pace(warehouse: Warehouse, application_id: str, size: float, took_s: fl
     """Remember how fast so many bytes were read; of a few it is not worth it."""
     if size < _TELLING_BYTES or took_s <= 0:
         return
-    put_text(_file(warehouse, application_id), json.dumps({"bytes_per_s": size / took_s}))
+    put_text(
+        _file(warehouse, application_id), json.dumps({"bytes_per_s": size / took_s}), durable=False
+    )
 
 
 def _measured(warehouse: Warehouse, application_id: str) -> float | None:

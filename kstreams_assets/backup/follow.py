@@ -306,7 +306,7 @@ class Follower:
     def _tell(self, **changes: object) -> None:
         self.status = replace(self.status, **changes)
         path = _status_file(self.settings.warehouse, self._name)
-        put_text(path, json.dumps(asdict(self.status)))
+        put_text(path, json.dumps(asdict(self.status)), durable=False)
         self.told(self.status)
 
 

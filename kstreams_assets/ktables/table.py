@@ -11,7 +11,8 @@ from deltalake import DeltaTable, Schema, TableFeatures, write_deltalake
 from kstreams_assets.errors import KTableError
 from kstreams_assets.layout import LAYOUT_PROPERTY, LAYOUT_VERSION
 from kstreams_assets.store import StorePath
-from kstreams_assets.warehouse.table import create_delta, delta_table, open_delta, storage_failures
+from kstreams_assets.warehouse.delta_log import commit_hooks, committing, delta_table
+from kstreams_assets.warehouse.table import create_delta, open_delta, storage_failures
 
 _WINDOW: Final = {"name": "window", "type": "string", "nullable": True, "metadata": {}}
 _PROPERTIES: Final = {
@@ -91,15 +92,24 @@ def prepare_table(path: StorePath, schema_json: str) -> DeltaTable:
         if merged != there:
             schema = Schema.from_json(json.dumps(merged))
             nothing = pa.schema(schema.to_arrow()).empty_table()
-            write_deltalake(table, nothing, mode="append", schema_mode="merge")
+            with committing(path):
+                write_deltalake(
+                    table,
+                    nothing,
+                    mode="append",
+                    schema_mode="merge",
+                    post_commithook_properties=commit_hooks(path),
+                )
             table = delta_table(path)
             if "invariants" not in (table.protocol().writer_features or ["invariants"]):
                 # A column without time zone needs a feature, and Spark wants those named then that
                 # older tables with NOT NULL columns (of earlier releases) have without saying so.
-                table.alter.add_feature(
-                    [TableFeatures.AppendOnly, TableFeatures.Invariants],
-                    allow_protocol_versions_increase=True,
-                )
+                with committing(path):
+                    table.alter.add_feature(
+                        [TableFeatures.AppendOnly, TableFeatures.Invariants],
+                        allow_protocol_versions_increase=True,
+                        post_commithook_properties=commit_hooks(path),
+                    )
                 table = delta_table(path)
     return table
 

@@ -50,9 +50,12 @@ from kstreams_assets.store import (
     ObjectPath,
     StorePath,
     file_digest,
+    put_file,
+    put_text,
     remove_tree,
     require_conditions,
     subfolders,
+    sync_content,
 )
 from kstreams_assets.texts import bytes_text
 from kstreams_assets.warehouse.ledger import Ledger
@@ -640,10 +643,12 @@ class _Run:
                 for name in table.log:
                     self._put(plan.staged / table.name / name, table.name, name)
             self._put_marker()
-            if isinstance(self._to, Path) and (self._files or any(t.log for t in plan.tables)):
-                os.sync()
             now_ms = time.time_ns() // 1_000_000
             mark = self._mark
+            seen = None if mark.newest is None else mark.newest.versions
+            if isinstance(self._to, Path) and (self._files or seen != plan.versions):
+                # The names of the files, among them those that a killed run has put there.
+                os.sync()
             state = CopyState(now_ms, plan.versions)
             told = tuple(f"{file.table}/{file.file}" for file in lacking)
             earlier = mark.earlier if mark.newest is None else _kept(mark.newest, mark.earlier)
@@ -682,10 +687,7 @@ class _Run:
             text = (self._source.root / MARKER).read_text(encoding="utf-8")
         except FileNotFoundError:
             return  # of a release that made none
-        if isinstance(marker, ObjectPath):
-            marker.write_text(text)
-        else:
-            marker.write_text(text, encoding="utf-8")
+        put_text(marker, text)
 
     def _put_hint(self, table: _TablePlan) -> None:
         """Where readers begin: only once the mark says that they may."""
@@ -700,12 +702,7 @@ class _Run:
         with suppress(FileNotFoundError):
             if hint.read_bytes() == table.hint:
                 return
-        if isinstance(hint, ObjectPath):
-            hint.write_bytes(table.hint)
-        else:
-            written = hint.with_name(f".{_HINT}.{uuid.uuid4().hex[:8]}")
-            written.write_bytes(table.hint)
-            written.replace(hint)
+        put_file(hint, table.hint)
 
 
 def _place(name: str) -> tuple[int, str]:
@@ -831,6 +828,7 @@ def copy_file(
             for piece in _read(source, size, digest, limit):
                 read.update(piece)
                 file.write(piece)
+        sync_content(part)
         if file_digest(part) != read.hexdigest():
             raise OSError(5, "what arrived is not what was written", str(target))
         target.parent.mkdir(parents=True, exist_ok=True)

@@ -22,7 +22,15 @@ from kstreams_assets.ktables.snapshots_table import SnapshotsTable
 from kstreams_assets.layout import content_problem
 from kstreams_assets.lease import warehouse_lock
 from kstreams_assets.settings import ApplicationSettings
-from kstreams_assets.store import ObjectPath, StorePath, duplicate, file_digest, put_text
+from kstreams_assets.store import (
+    ObjectPath,
+    StorePath,
+    duplicate,
+    file_digest,
+    make_durable,
+    put_file,
+    put_text,
+)
 from kstreams_assets.texts import iso_time
 from kstreams_assets.upkeep.contents import noted_files
 from kstreams_assets.upkeep.copy import SourceFileError, copy_file
@@ -242,6 +250,7 @@ class _Repairs:
         aside = self._root / name
         aside.parent.mkdir(parents=True, exist_ok=True)
         duplicate(path, aside)
+        make_durable([aside])
         facts = {
             "file": self._name(path),
             "problem": problem,
@@ -394,7 +403,7 @@ class _Repairs:
             if before is None:
                 path.unlink()
             else:
-                path.write_bytes(before)
+                put_file(path, before)
 
     @contextmanager
     def _table_locked(self, table: str, *, is_marker: bool) -> Iterator[None]:

@@ -16,7 +16,7 @@ from kstreams_assets.copy_mark import (
 from kstreams_assets.errors import ConfigurationError, WarehouseError
 from kstreams_assets.layout import file_problem
 from kstreams_assets.lease import warehouse_lock
-from kstreams_assets.store import ObjectPath, StorePath, subfolders
+from kstreams_assets.store import ObjectPath, StorePath, subfolders, sync_content
 from kstreams_assets.upkeep.copy import (
     CHECKPOINT,
     COMMIT,
@@ -85,7 +85,9 @@ def promote(place: StorePath) -> CopyState:
                     )
         for table in _tables(place):
             _forget_beyond(place / table / LOG, state.versions.get(table, -1))
+            sync_content(place / table / LOG)
         (place / MARK).unlink()
+        sync_content(place)
         forget(place)
     return state
 

@@ -28,8 +28,17 @@ from deltalake.exceptions import DeltaError
 from kstreams_assets.copy_mark import copied_from
 from kstreams_assets.errors import ConfigurationError, StoredDataError
 from kstreams_assets.layout import file_problem, is_linked
-from kstreams_assets.store import ObjectPath, StorePath, below, file_digest, readable
-from kstreams_assets.store import storage_options as options_of
+from kstreams_assets.store import ObjectPath, StorePath, file_digest, readable
+from kstreams_assets.warehouse.delta_log import (
+    CHECKPOINT,
+    ENTRY,
+    LOG,
+    checkpoint_versions,
+    delta_table,
+    entry_path,
+    entry_versions,
+    log_names,
+)
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import (
@@ -42,9 +51,6 @@ METADATA: Final = "kstreams_assets"
 SIGNING_KEY: Final = "KSTREAMS_ASSETS_SIGNING_KEY"
 """The environment's variable with the path of a private key (Ed25519, PEM)."""
 
-_LOG: Final = "_delta_log"
-_ENTRY: Final = re.compile(r"(\d{20})\.json")
-_CHECKPOINT: Final = re.compile(r"(\d{20})\.checkpoint\.parquet")
 _OTHER_LOG: Final = re.compile(r"\d{20}\.(checkpoint\..+|\d{20}\.compacted\.json)")
 """Files that readers of Delta take in place of entries, and that this release never writes."""
 _DIGEST: Final = re.compile(r"-([0-9a-f]{64})\.parquet$")
@@ -154,7 +160,7 @@ def link_after(path: StorePath, name: str, version: int, files: Iterable[str]) -
     before: _Entry | None = None
     if version >= 0:
         with suppress(FileNotFoundError):  # An earlier release has dropped it.
-            before = _entry(version, _entry_path(path, version).read_bytes())
+            before = _entry(version, entry_path(path, version).read_bytes())
     link = Link(before.digest if before else "", root_of(files), None)
     told: dict[str, object] = {"previous": link.previous, "root": link.root}
     key_file = os.environ.get(SIGNING_KEY)
@@ -238,7 +244,7 @@ def require_linked(path: StorePath, name: str, table: DeltaTable) -> None:
     """
     version = table.version()
     while True:
-        entry = _entry(version, _entry_path(path, version).read_bytes())
+        entry = _entry(version, entry_path(path, version).read_bytes())
         if entry.problem:
             raise stored_data_error(name, f"{_entry_name(version)} {entry.problem}")
         if entry.link is not None:
@@ -339,7 +345,7 @@ def expired_entries(names: Iterable[str], before: int) -> list[str]:
 
 
 def _version_of(name: str) -> int | None:
-    found = _ENTRY.fullmatch(name) or _CHECKPOINT.fullmatch(name)
+    found = ENTRY.fullmatch(name) or CHECKPOINT.fullmatch(name)
     return None if found is None else int(found[1])
 
 
@@ -349,10 +355,10 @@ def head(path: StorePath) -> Head | None:
     Raises:
         OSError: The log cannot be read.
     """
-    versions = _versions(_names(path), _ENTRY)
+    versions = entry_versions(path, log_names(path))
     if not versions:
         return None
-    content = _entry_path(path, versions[-1]).read_bytes()
+    content = entry_path(path, versions[-1]).read_bytes()
     return Head(versions[-1], hashlib.sha256(content).hexdigest())
 
 
@@ -364,7 +370,7 @@ def shortened(path: StorePath, name: str, seen: Head) -> TableProblem | None:
     Raises:
         OSError: The log cannot be read.
     """
-    versions = _versions(_names(path), _ENTRY)
+    versions = entry_versions(path, log_names(path))
     file = _entry_name(seen.version)
     if not versions or versions[-1] < seen.version:
         last = f"ends at version {versions[-1]}" if versions else "is gone"
@@ -372,9 +378,9 @@ def shortened(path: StorePath, name: str, seen: Head) -> TableProblem | None:
         return TableProblem(name, file, problem, _OLDER)
     digest = None
     if seen.version in versions:
-        digest = hashlib.sha256(_entry_path(path, seen.version).read_bytes()).hexdigest()
+        digest = hashlib.sha256(entry_path(path, seen.version).read_bytes()).hexdigest()
     elif seen.version + 1 in versions:
-        content = _entry_path(path, seen.version + 1).read_bytes()
+        content = entry_path(path, seen.version + 1).read_bytes()
         link = _entry(seen.version + 1, content).link
         digest = None if link is None else link.previous
     if digest in (None, seen.digest):
@@ -440,16 +446,16 @@ def table_problems(
     key = None if public_key is None else public_key_at(public_key)
     # While others commit and tidy, a look at the files may be of several moments: what is wrong
     # stays wrong.
-    found, state = _Look(path, name, key).problems(), _names(path)
+    found, state = _Look(path, name, key).problems(), log_names(path)
     for _ in range(_LOOKS - 1):
         if not found:
             break
-        before, state = state, _names(path)
+        before, state = state, log_names(path)
         again = set(_Look(path, name, key).problems())
         found = [problem for problem in found if problem in again]
-        if before == state == _names(path):
+        if before == state == log_names(path):
             break
-    if read and _versions(state, _ENTRY) and not any(p.file == _LOG for p in found):
+    if read and entry_versions(path, state) and not any(p.file == LOG for p in found):
         known = {problem.file for problem in found}
         found += [p for p in _read_problems(path, name, throttle) if p.file not in known]
     return found
@@ -463,19 +469,19 @@ class _Look:
         self._found: list[TableProblem] = []
 
     def problems(self) -> list[TableProblem]:
-        names = _names(self._path)
-        versions = _versions(names, _ENTRY)
-        checkpoints = _versions(names, _CHECKPOINT)
+        names = log_names(self._path)
+        versions = entry_versions(self._path, names)
+        checkpoints = checkpoint_versions(names)
         if not versions:
             if checkpoints or any(self._path.rglob("*.parquet")):
-                self._add(_LOG, "has no entry, although the table has files")
+                self._add(LOG, "has no entry, although the table has files")
             return self._found
         if copied_from(self._path) is not None:
             # What expired between two runs of a copy was never copied, and what was stays.
             versions = _without_gap(versions)
         entries = self._entries(versions)
         for strange in sorted(name for name in names if _is_other_log(name)):
-            self._add(f"{_LOG}/{strange}", "was written by something else", _FOREIGN)
+            self._add(f"{LOG}/{strange}", "was written by something else", _FOREIGN)
         self._gaps(versions, checkpoints)
         self._links(entries)
         if self._key is not None:
@@ -490,7 +496,7 @@ class _Look:
     def _entries(self, versions: Sequence[int]) -> dict[int, _Entry]:
         def entry(version: int) -> _Entry:
             try:
-                return _entry(version, _entry_path(self._path, version).read_bytes())
+                return _entry(version, entry_path(self._path, version).read_bytes())
             except OSError as error:
                 return _Entry(version, "", problem=f"cannot be read ({error.strerror})")
 
@@ -542,7 +548,7 @@ class _Look:
         self, checkpoints: Sequence[int], entries: Mapping[int, _Entry], names: Iterable[str]
     ) -> None:
         for version in checkpoints:
-            file = f"{_LOG}/{version:020d}.checkpoint.parquet"
+            file = f"{LOG}/{version:020d}.checkpoint.parquet"
             try:
                 paths = _checkpoint_paths(self._path / file)
             except FileNotFoundError:
@@ -554,7 +560,7 @@ class _Look:
             if entry is not None and root_of(paths) != entry.root:
                 self._add(file, f"does not give the files that version {version} has")
         if "_last_checkpoint" in names:
-            file = f"{_LOG}/_last_checkpoint"
+            file = f"{LOG}/_last_checkpoint"
             try:
                 version = json.loads((self._path / file).read_bytes())["version"]
             except (OSError, ValueError, KeyError, TypeError) as error:
@@ -565,11 +571,11 @@ class _Look:
 
     def _files(self, newest: int, entries: Mapping[int, _Entry]) -> None:
         try:
-            table = _opened(self._path)
+            table = delta_table(self._path)
             actions = _actions(table)
         except (DeltaError, OSError, pa.ArrowException) as error:
             if not self._found:
-                self._add(_LOG, f"cannot be read ({_first_line(error)})")
+                self._add(LOG, f"cannot be read ({_first_line(error)})")
             return
         paths = [unquote(path) for path in actions["path"].to_pylist()]
         version = table.version()
@@ -578,13 +584,13 @@ class _Look:
         link = _linked(entries, version)
         is_ours = is_linked(table.metadata().configuration)
         if self._key is not None and not is_ours:
-            self._add(_LOG, "is one of an earlier release, which signed nothing", _UNSIGNED)
+            self._add(LOG, "is one of an earlier release, which signed nothing", _UNSIGNED)
         if link is None and is_ours and not self._found:
             problem = "was written by something else than kstreams-assets"
             self._add(_entry_name(version), problem, _FOREIGN)
         if link is not None and root_of(paths) != link.root:
             problem = f"does not give the files that version {version} was committed with"
-            self._add(_LOG, problem)
+            self._add(LOG, problem)
         strange = _in_wrong_folder(paths, actions)
         if strange is not None:
             self._add(strange, "is in the log for another application")
@@ -594,7 +600,7 @@ class _Look:
 
 
 def _is_other_log(name: str) -> bool:
-    return bool(_OTHER_LOG.fullmatch(name)) and not _CHECKPOINT.fullmatch(name)
+    return bool(_OTHER_LOG.fullmatch(name)) and not CHECKPOINT.fullmatch(name)
 
 
 def _without_gap(versions: Sequence[int]) -> list[int]:
@@ -635,9 +641,9 @@ def _read_problems(
     path: StorePath, name: str, throttle: Callable[[int], None] | None
 ) -> list[TableProblem]:
     try:
-        actions = _actions(_opened(path))
+        actions = _actions(delta_table(path))
     except (DeltaError, OSError, pa.ArrowException) as error:
-        return [TableProblem(name, _LOG, f"cannot be read ({_first_line(error)})", _BROUGHT_BACK)]
+        return [TableProblem(name, LOG, f"cannot be read ({_first_line(error)})", _BROUGHT_BACK)]
 
     def look(action: Mapping[str, Any]) -> TableProblem | None:
         file = unquote(action["path"])
@@ -658,7 +664,7 @@ def _read_problems(
     if not found:
         return []
     # What others have put together while we read may be gone from the table and the folder.
-    still = set(active_paths(_opened(path)))
+    still = set(active_paths(delta_table(path)))
     return [problem for problem in found if problem.file in still]
 
 
@@ -682,10 +688,6 @@ def _statistics_problem(file: StorePath, action: Mapping[str, Any]) -> str | Non
     return None
 
 
-def _opened(path: StorePath) -> DeltaTable:
-    return DeltaTable(str(path), storage_options=options_of(path))
-
-
 def _actions(table: DeltaTable) -> pa.Table:
     return pa.table(table.get_add_actions(flatten=True))
 
@@ -696,22 +698,7 @@ def _checkpoint_paths(file: StorePath) -> list[str]:
 
 
 def _entry_name(version: int) -> str:
-    return f"{_LOG}/{version:020d}.json"
-
-
-def _entry_path(path: StorePath, version: int) -> StorePath:
-    return path / _LOG / f"{version:020d}.json"
-
-
-def _names(path: StorePath) -> frozenset[str]:
-    try:
-        return frozenset(below(path / _LOG))
-    except FileNotFoundError:
-        return frozenset()
-
-
-def _versions(names: Iterable[str], kind: re.Pattern[str]) -> list[int]:
-    return sorted(int(found[1]) for name in names if (found := kind.fullmatch(name)))
+    return f"{LOG}/{version:020d}.json"
 
 
 def _first_line(error: Exception) -> str:

@@ -26,8 +26,9 @@ from deltalake.transaction import AddAction, RemoveAction
 from kstreams_assets.errors import WarehouseError
 from kstreams_assets.layout import WrittenFile, file_problem
 from kstreams_assets.lease import LockHandle
-from kstreams_assets.store import ObjectPath, StorePath
-from kstreams_assets.warehouse.table import WRITER, delta_table, require_newest, storage_failures
+from kstreams_assets.store import ObjectPath, StorePath, make_durable
+from kstreams_assets.warehouse.delta_log import commit_hooks, committing, delta_table
+from kstreams_assets.warehouse.table import WRITER, require_newest, storage_failures
 
 _UNCOMMITTED: Final = "_uncommitted"
 """A file in a folder of new files until a commit refers to the others; its writer keeps it locked,
@@ -241,14 +242,20 @@ def commit(
         )
         for row, values in stale
     ]
+    told = {"userMetadata": json.dumps(provenance, sort_keys=True)}
     with storage_failures(path):
-        table.create_write_transaction(
-            actions,
-            "append",
-            table.schema(),
-            columns,
-            commit_properties=_by(writer, {"userMetadata": json.dumps(provenance, sort_keys=True)}),
-        )
+        # Tasks have made the content durable; the names are, once for all of them, before anything
+        # refers to them.
+        make_durable({path / file_folder(file.path) for file in files})
+        with committing(path):
+            table.create_write_transaction(
+                actions,
+                "append",
+                table.schema(),
+                columns,
+                commit_properties=_by(writer, told),
+                post_commithook_properties=commit_hooks(path),
+            )
         for folder in {file_folder(file.path) for file in files}:
             with suppress(OSError):  # The next run's sweep takes it away.
                 _mark_of(path / folder).unlink()
@@ -280,13 +287,15 @@ def fence(path: StorePath, table: DeltaTable | None, writer: LockHandle) -> Delt
             if not writer.is_taken_over:
                 return table
             try:
-                table.create_write_transaction(
-                    [],
-                    "append",
-                    table.schema(),
-                    table.metadata().partition_columns,
-                    commit_properties=_by(writer, {}),
-                )
+                with committing(path):
+                    table.create_write_transaction(
+                        [],
+                        "append",
+                        table.schema(),
+                        table.metadata().partition_columns,
+                        commit_properties=_by(writer, {}),
+                        post_commithook_properties=commit_hooks(path),
+                    )
             except CommitFailedError:
                 table = delta_table(path)
             else:

@@ -5,6 +5,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -25,6 +26,13 @@ from kstreams_assets.layout import LAYOUT_PROPERTY, LAYOUT_VERSION, WrittenFile,
 from kstreams_assets.offsets import OffsetRange, RangeSet, TopicPartitionId
 from kstreams_assets.store import StorePath, readable, sizes_in
 from kstreams_assets.warehouse.committer import NewFile, require_written
+from kstreams_assets.warehouse.delta_log import (
+    CHECKPOINT_INTERVAL,
+    commit_hooks,
+    committing,
+    delta_table,
+    make_checkpoint,
+)
 from kstreams_assets.warehouse.spans import SpanContent
 from kstreams_assets.warehouse.table import (
     LogState,
@@ -52,10 +60,12 @@ RECORDS: Final = pa.schema(
 
 PARTITIONED_BY: Final = ("window", "topic")
 
+_DELETIONS: Final = 8
+"""Files that are deleted at a time: a store answers late."""
 _REPLACED_HOURS: Final = 6
 """How long replaced files stay: whoever reads them has looked them up before."""
 _PROPERTIES: Final = {
-    "delta.checkpointInterval": "20",
+    "delta.checkpointInterval": str(CHECKPOINT_INTERVAL),
     "delta.logRetentionDuration": "interval 1 hours",
     "delta.deletedFileRetentionDuration": f"interval {_REPLACED_HOURS} hours",
     "delta.dataSkippingStatsColumns": "partition,offset,timestamp_ms",
@@ -230,7 +240,12 @@ def ensure_records(path: StorePath) -> DeltaTable:
     with storage_failures(path):
         if table is not None:
             if _PROPERTIES.items() - table.metadata().configuration.items():
-                table.alter.set_table_properties(_PROPERTIES, raise_if_not_exists=False)
+                with committing(path):
+                    table.alter.set_table_properties(
+                        _PROPERTIES,
+                        raise_if_not_exists=False,
+                        post_commithook_properties=commit_hooks(path),
+                    )
             return table
         return create_delta(
             path,
@@ -258,12 +273,16 @@ def tidy_files(path: StorePath, table: DeltaTable, *, keep_files: bool) -> None:
     """As `tidy_records`, of any table whose files lie in folders of their commits."""
     with storage_failures(path):
         if not keep_files:
-            gone = table.vacuum(_REPLACED_HOURS, dry_run=False, enforce_retention_duration=False)
-            for folder in {(path / unquote(file)).parent for file in gone}:
+            # Nothing but the list: deltalake's own vacuum makes two commits, and syncs neither.
+            gone = table.vacuum(_REPLACED_HOURS, dry_run=True, enforce_retention_duration=False)
+            files = [path / unquote(file) for file in gone]
+            with ThreadPoolExecutor(_DELETIONS) as pool:
+                list(pool.map(lambda file: file.unlink(missing_ok=True), files))
+            for folder in {file.parent for file in files}:
                 with suppress(OSError):  # other files are in it
                     folder.rmdir()
-        table.create_checkpoint()
-        table.cleanup_metadata()
+        make_checkpoint(path)
+        delta_table(path).cleanup_metadata()
 
 
 def contents_of(path: StorePath, files: Sequence[NewFile]) -> dict[SpanId, SpanContent]:

@@ -25,7 +25,6 @@ import pyarrow.parquet as pq
 from deltalake import (
     CommitProperties,
     DeltaTable,
-    PostCommitHookProperties,
     Schema,
     Transaction,
     write_deltalake,
@@ -74,6 +73,14 @@ from kstreams_assets.warehouse.chain import (
     require_content,
     require_linked,
     stored_data_error,
+)
+from kstreams_assets.warehouse.delta_log import (
+    CHECKPOINT_INTERVAL,
+    commit_hooks,
+    committing,
+    delta_table,
+    make_checkpoint,
+    remove_torn,
 )
 from kstreams_assets.warehouse.rows import Rows, rows_of
 
@@ -245,6 +252,9 @@ def open_delta(
                 refuse_copy(root_of(path))
         if version is None:
             return None
+    if to_write:
+        with storage_failures(path):
+            remove_torn(path)
     state = log_state(path)
     with storage_failures(path):
         key = (path, version, tuple((storage_options(path) or {}).items()))
@@ -294,11 +304,6 @@ _opened: dict[
 """Tables as this process has opened them last, with the log as it was just before."""
 
 
-def delta_table(path: StorePath, version: int | None = None) -> DeltaTable:
-    """The newest version of the table at a path, or this one; raises what deltalake raises."""
-    return DeltaTable(str(path), version=version, storage_options=storage_options(path))
-
-
 def create_delta(
     path: StorePath,
     *,
@@ -309,16 +314,17 @@ def create_delta(
 ) -> DeltaTable:
     """The table at a path, created unless it is there; raises what deltalake raises."""
     path.mkdir(parents=True, exist_ok=True)
-    return DeltaTable.create(
-        str(path),
-        schema=schema,
-        mode="ignore",
-        partition_by=[*partition_by],
-        configuration={**configuration},
-        storage_options=storage_options(path),
-        commit_properties=commit_properties,
-        raise_if_key_not_exists=False,
-    )
+    with committing(path):
+        return DeltaTable.create(
+            str(path),
+            schema=schema,
+            mode="ignore",
+            partition_by=[*partition_by],
+            configuration={**configuration},
+            storage_options=storage_options(path),
+            commit_properties=commit_properties,
+            raise_if_key_not_exists=False,
+        )
 
 
 WRITER: Final = "kstreams-assets-writer"
@@ -649,7 +655,7 @@ _RETENTION_HOURS = 1
 """How long files that are no longer part of a table stay: readers hold a version for seconds."""
 _RETENTION = f"interval {_RETENTION_HOURS} hours"
 _PROPERTIES = {
-    "delta.checkpointInterval": "20",
+    "delta.checkpointInterval": str(CHECKPOINT_INTERVAL),
     "delta.logRetentionDuration": _RETENTION,
     "delta.deletedFileRetentionDuration": _RETENTION,
 }
@@ -664,8 +670,6 @@ _FORMAT: Final = ds.ParquetFileFormat(
     default_fragment_scan_options=ds.ParquetFragmentScanOptions(pre_buffer=True)
 )
 _RETENTION_NS = _RETENTION_HOURS * 3600 * 10**9
-_KEEP_LOG: Final = PostCommitHookProperties(cleanup_expired_logs=False)
-"""Expired entries of a log are dropped by `Table.tidy`, oldest first."""
 _FULL_BYTES = 2 * 1024**2
 _FULL_BULKY_BYTES = 16 * 1024**2
 """Files of this size are not written anew to be put together with others."""
@@ -1136,7 +1140,12 @@ class Table(Generic[R]):
             return
         with (
             storage_failures(self.path),
-            warehouse_lock(self._lock_file, purpose=f"write to {self.name}", wait_s=_LOCK_WAIT_S),
+            warehouse_lock(
+                self._lock_file,
+                purpose=f"write to {self.name}",
+                wait_s=_LOCK_WAIT_S,
+                has_epoch=False,
+            ),
         ):
             yield
 
@@ -1187,14 +1196,15 @@ class Table(Generic[R]):
             for path in stale
         ]
         files = (sizes.keys() - set(stale)) | {file.path for file in new}
-        table.create_write_transaction(
-            [*new, *removed],
-            "append",
-            table.schema(),
-            ["application_id"],
-            commit_properties=self._linked(table.version(), files, marks),
-            post_commithook_properties=_KEEP_LOG,
-        )
+        with committing(self.path, keeps_log=True):
+            table.create_write_transaction(
+                [*new, *removed],
+                "append",
+                table.schema(),
+                ["application_id"],
+                commit_properties=self._linked(table.version(), files, marks),
+                post_commithook_properties=commit_hooks(self.path, keeps_log=True),
+            )
 
     def _linked(
         self, version: int, files: Iterable[str], marks: list[Transaction] | None = None
@@ -1290,23 +1300,25 @@ class Table(Generic[R]):
             )
         is_changed = False
         if self._properties.items() - table.metadata().configuration.items():
-            table.alter.set_table_properties(
-                self._properties,
-                raise_if_not_exists=False,
-                commit_properties=self._linked(table.version(), active_paths(table)),
-                post_commithook_properties=_KEEP_LOG,
-            )
+            with committing(self.path, keeps_log=True):
+                table.alter.set_table_properties(
+                    self._properties,
+                    raise_if_not_exists=False,
+                    commit_properties=self._linked(table.version(), active_paths(table)),
+                    post_commithook_properties=commit_hooks(self.path, keeps_log=True),
+                )
             is_changed = True
         if _lacks(pa.schema(table.schema()), self.schema):
             # It gets the columns that it lacks; its rows have no value in them.
-            write_deltalake(
-                table,
-                self.schema.empty_table(),
-                mode="append",
-                schema_mode="merge",
-                commit_properties=self._linked(table.version(), active_paths(table)),
-                post_commithook_properties=_KEEP_LOG,
-            )
+            with committing(self.path, keeps_log=True):
+                write_deltalake(
+                    table,
+                    self.schema.empty_table(),
+                    mode="append",
+                    schema_mode="merge",
+                    commit_properties=self._linked(table.version(), active_paths(table)),
+                    post_commithook_properties=commit_hooks(self.path, keeps_log=True),
+                )
             is_changed = True
         return self._to_write() if is_changed else table
 
@@ -1324,7 +1336,7 @@ class Table(Generic[R]):
         )
         for file in unused:
             (self.path / file).unlink(missing_ok=True)
-        table.create_checkpoint()
+        make_checkpoint(self.path)
         log = self.path / "_delta_log"
         entries = below(log)
         expired_ns = time.time_ns() - _RETENTION_NS
