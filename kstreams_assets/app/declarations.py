@@ -2,7 +2,7 @@
 
 import difflib
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from kstreams_assets.app.model import (
     AppTopic,
@@ -55,6 +55,10 @@ class Declarations:
     """Topics written that nothing else shows (dynamic sinks, dead letters); they gain OUTPUT."""
     not_mine: frozenset[str] = frozenset()
     """Topics to leave out although names or patterns fit."""
+    unconfirmed_topics: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Why the roles of a topic are a guess of `discover` that nobody has confirmed."""
+    unconfirmed_stores: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """The same of what rebuilds a store."""
 
     def __post_init__(self) -> None:
         for topic, roles in self.topic_roles.items():
@@ -70,6 +74,21 @@ class Declarations:
                 f"Declared as a topic of the application and as not_mine: {contradictory[0]}.",
                 remedy="Remove it from one of the two.",
             )
+
+    @property
+    def confirmed(self) -> "Declarations":
+        """The same without the guesses: a cluster is to decide them again."""
+        return replace(
+            self,
+            topic_roles={t: r for t, r in self.topic_roles.items() if not self.is_guess(t)},
+            stores={s: d for s, d in self.stores.items() if s not in self.unconfirmed_stores},
+            unconfirmed_topics={},
+            unconfirmed_stores={},
+        )
+
+    def is_guess(self, topic: str) -> bool:
+        """Whether the roles of a topic are not confirmed."""
+        return topic in self.unconfirmed_topics
 
     @property
     def topics(self) -> frozenset[str]:
@@ -124,6 +143,7 @@ class ApplicationDraft:
         self._subtopologies: dict[str, set[int]] = {}
         self._stores: dict[str, Store] = {}
         self._findings: list[Finding] = []
+        self._guesses: dict[tuple[str, str], list[str]] = {}
 
     def add_topic(self, name: str, role: TopicRole, *, subtopology: int | None = None) -> None:
         """Give the topic one more role; `subtopology` reads it or owns its store."""
@@ -145,6 +165,20 @@ class ApplicationDraft:
         finding = Finding(subject=subject, statement=statement, remedy=remedy)
         if finding not in self._findings:
             self._findings.append(finding)
+
+    def guess_store(self, store: str, statement: str, remedy: str) -> None:
+        """Add a finding on which the store's changelog depends until a person confirms it."""
+        self.add_finding(store, statement, remedy)
+        self._guesses.setdefault(("store", store), []).append(statement)
+
+    def guess_topic(self, topic: str, statement: str, remedy: str) -> None:
+        """Add a finding on which the topic's roles depend; a topic with declared roles has none."""
+        if topic in self._declarations.topic_roles:
+            return
+        self.add_finding(topic, statement, remedy)
+        reasons = self._guesses.setdefault(("topic", topic), [])
+        if statement not in reasons:
+            reasons.append(statement)
 
     def apply_declarations(self) -> None:
         """Add declared topics, replace roles where declared, drop what is not the application's."""
@@ -185,7 +219,10 @@ class ApplicationDraft:
         return StreamsApplication(
             application_id=self.application_id,
             topics=tuple(self._topic(name) for name in sorted(kept)),
-            stores=self.stores,
+            stores=tuple(
+                replace(store, unconfirmed=self._unconfirmed("store", store.name))
+                for store in self.stores
+            ),
             edges=tuple(
                 sorted(
                     {edge for edge in edges if edge.source in kept and edge.target in kept},
@@ -202,4 +239,10 @@ class ApplicationDraft:
             roles=self.roles_of(name),
             stores=tuple(sorted(self._stores_of.get(name, ()))),
             subtopologies=self.subtopologies_of(name),
+            unconfirmed=self._unconfirmed("topic", name),
         )
+
+    def _unconfirmed(self, kind: str, name: str) -> tuple[str, ...]:
+        said = self._declarations
+        declared = said.unconfirmed_stores if kind == "store" else said.unconfirmed_topics
+        return tuple(dict.fromkeys((*declared.get(name, ()), *self._guesses.get((kind, name), ()))))

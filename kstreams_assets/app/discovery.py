@@ -10,7 +10,13 @@ from kstreams_assets.app.declarations import (
     require_known,
 )
 from kstreams_assets.app.flow import without_cycles
-from kstreams_assets.app.model import Store, StreamsApplication, TopicEdge, TopicRole
+from kstreams_assets.app.model import (
+    Store,
+    StreamsApplication,
+    TopicEdge,
+    TopicRole,
+    TopicRoles,
+)
 from kstreams_assets.app.names import (
     BROKER_TOPICS,
     is_internal_name,
@@ -174,7 +180,25 @@ def application_from_cluster(
     _add_declared_stores(draft, declarations)
     draft.apply_declarations()
     _tell_doubts(draft, facts, declarations)
-    return draft.finish(without_cycles(draft, coarse_edges(draft, facts.streams_group)))
+    application = draft.finish(without_cycles(draft, coarse_edges(draft, facts.streams_group)))
+    return replace(application, other_application_ids=facts.other_application_ids)
+
+
+def with_observed(declarations: Declarations, facts: ClusterFacts) -> Declarations:
+    """The declarations with the roles besides that the cluster shows of declared topics.
+
+    Names can be denied by a declaration. What the group has committed and what transactions wrote
+    cannot: a role that an earlier discovery did not see yet would be lost for good.
+    """
+    roles: dict[str, TopicRoles] = {}
+    for topic, said in declarations.topic_roles.items():
+        more: set[TopicRole] = set()
+        if topic in facts.group_topics and not said.is_repartition:
+            more.add(TopicRole.INPUT)
+        if topic in facts.transactional_topics and (said.is_source or not said.is_internal):
+            more.add(TopicRole.OUTPUT)
+        roles[topic] = TopicRoles(said | more)
+    return replace(declarations, topic_roles=roles)
 
 
 def application_from_declarations(
@@ -340,7 +364,7 @@ def _tell_read_changelogs(draft: ApplicationDraft, declarations: Declarations) -
                 "Declare the store with source_topic.",
             )
         elif is_internal_name(draft.application_id, topic):
-            draft.add_finding(
+            draft.guess_topic(
                 topic,
                 "The topic is named like a changelog of the application, but the application also"
                 " reads it. This needs confirmation.",
@@ -355,7 +379,7 @@ def _tell_odd_partition_counts(draft: ApplicationDraft, facts: ClusterFacts) -> 
     for topic in draft.with_role(TopicRole.CHANGELOG):
         count = facts.topics.get(topic)
         if counts and count is not None and count not in counts:
-            draft.add_finding(
+            draft.guess_topic(
                 topic,
                 f"It has {count} partition(s), as none of the topics that the application reads; it"
                 f" may belong to another application whose id begins with {draft.application_id}-.",

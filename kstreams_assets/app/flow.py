@@ -45,14 +45,20 @@ def classify_stores(
     resolution: Resolution,
     declarations: Declarations,
     cluster_topics: Collection[str] | None,
+    group_topics: Collection[str] | None = None,
 ) -> None:
     """Add every store of the topology to `draft`, with what can rebuild it.
 
-    Without a cluster a store that is not global is taken to have its changelog.
+    Without a cluster a store that is not global is taken to have its changelog. So is a store of a
+    sub-topology that has read nothing yet: `group_topics` have committed offsets, None: not known.
     """
     for block in resolution.topology.subtopologies:
+        read = {t for s in block.sources for t in resolution.reads[block.id, s.name]}
+        has_run = group_topics is None or not read.isdisjoint(group_topics)
         for name in sorted({store for node in block.processors for store in node.stores}):
-            changelog = _changelog(draft, resolution, declarations, cluster_topics, block, name)
+            changelog = _changelog(
+                draft, resolution, declarations, cluster_topics, block, name, has_run=has_run
+            )
             store = Store(name=name, changelog=changelog, is_global=block.is_global)
             draft.add_store(store, subtopology=block.id)
 
@@ -64,6 +70,8 @@ def _changelog(
     cluster_topics: Collection[str] | None,
     block: SubTopology,
     store: str,
+    *,
+    has_run: bool,
 ) -> str | None:
     declared = declarations.stores.get(store)
     if declared is not None:
@@ -76,9 +84,17 @@ def _changelog(
         cluster_topics is None or by_rule in cluster_topics
     ):
         return by_rule
+    if not has_run and not declarations.denies(by_rule, TopicRole.CHANGELOG):
+        draft.add_finding(
+            store,
+            f"There is no topic {by_rule} yet: the application has committed no offset of what"
+            f" sub-topology {block.id} reads.",
+            "Start the application, and discover again once it has processed records.",
+        )
+        return by_rule
     source_topic = _source_topic(resolution, block, store)
     if source_topic is not None and not declarations.denies(source_topic, TopicRole.CHANGELOG):
-        draft.add_finding(
+        draft.guess_store(
             store,
             f"There is no topic {by_rule}; {source_topic}, which the store's table reads, is taken"
             " as its changelog (optimised topology). This needs confirmation.",
@@ -86,7 +102,19 @@ def _changelog(
             " if the application never ran on this cluster, start it once.",
         )
         return source_topic
-    draft.add_finding(
+    read_only = sorted(_read_only_sources(resolution, block, store))
+    if read_only:
+        draft.guess_store(
+            store,
+            f"There is no topic {by_rule}; logging of the store is taken as disabled. A processor"
+            f" puts the records of {' or '.join(read_only)} into it: if it keeps them unchanged"
+            " (addReadOnlyStateStore, KIP-813), that topic is its changelog. This needs"
+            " confirmation.",
+            f"Declare the store with source_topic: {' or '.join(read_only)} if it is a read-only"
+            " store, or with logging_disabled: true if it has no changelog.",
+        )
+        return None
+    draft.guess_store(
         store,
         f"There is no topic {by_rule}; logging of the store is taken as disabled, so that only a"
         " rebuild from the inputs can restore it. This needs confirmation.",
@@ -99,17 +127,39 @@ def _changelog(
 def _source_topic(resolution: Resolution, block: SubTopology, store: str) -> str | None:
     """The topic that may serve as changelog: the only one of the store's only table source.
 
-    A repartition topic never does (it is purged), nor does a topic behind an operator of KStream,
-    nor one behind a join that only looks the store up (the answers of a foreign-key join).
+    Only tables of the DSL reuse their source: another processor may put anything into its store.
+    A repartition topic never does (it is purged).
     """
     topics = {
         resolution.reads[block.id, parent.name][0]
         for node in block.processors
-        if store in node.stores and not _is_stream_operator(node) and not _only_reads(node.name)
+        if store in node.stores and _is_table(block, node)
         for parent in _only_parent(block, node)
         if len(parent.topics) == 1
     }
     return topics.pop() if len(topics) == 1 and not topics & resolution.internal else None
+
+
+def _is_table(block: SubTopology, node: Processor) -> bool:
+    """Whether the DSL made the processor for `builder.table`, by its name or that of its source."""
+    generated = _GENERATED.fullmatch(node.name)
+    if generated is None:
+        return _is_named_table(block, node)
+    return generated.group(1) == "KTABLE-SOURCE"
+
+
+def _read_only_sources(resolution: Resolution, block: SubTopology, store: str) -> set[str]:
+    """Topics of which a read-only store (KIP-813) may be a copy.
+
+    Its processor has one source with one topic, this store alone, and forwards nothing.
+    """
+    return {
+        resolution.reads[block.id, parent.name][0]
+        for node in block.processors
+        if node.stores == (store,) and not node.successors and not _is_stream_operator(node)
+        for parent in _only_parent(block, node)
+        if len(parent.topics) == 1
+    } - resolution.internal
 
 
 def _only_parent(block: SubTopology, node: Processor) -> tuple[Source, ...]:

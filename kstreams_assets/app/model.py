@@ -1,7 +1,7 @@
 """What a Kafka Streams application is to this project: topics with roles, stores, data flow."""
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
@@ -125,6 +125,8 @@ class AppTopic:
     """Stores whose changelog this topic is, or that a global topic fills."""
     subtopologies: tuple[int, ...] = ()
     """Sub-topologies that read this topic, or (changelog) own its store."""
+    unconfirmed: tuple[str, ...] = field(default=(), compare=False)
+    """Why its roles are a guess; empty where they are certain, or confirmed by a person."""
 
     def has_role(self, role: TopicRole) -> bool:
         """Whether the topic plays this role."""
@@ -143,6 +145,8 @@ class Store:
     name: str
     changelog: str | None
     is_global: bool = False
+    unconfirmed: tuple[str, ...] = field(default=(), compare=False)
+    """Why `changelog` is a guess; empty where it is certain, or confirmed by a person."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +164,25 @@ class Finding:
     subject: str
     statement: str
     remedy: str
+
+
+@dataclass(frozen=True, slots=True)
+class Guess:
+    """What `discover` assumed of one store or topic; `setting` is its block in the YAML."""
+
+    setting: str
+    reasons: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"{self.setting} is unconfirmed: {' '.join(self.reasons)}"
+
+    @property
+    def remedy(self) -> str:
+        """How a person confirms it."""
+        return (
+            f"Check {self.setting} in the YAML, correct it if it is wrong, and remove"
+            f" {self.setting}.unconfirmed to confirm it."
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +216,21 @@ class StreamsApplication:
             if topic.name == name:
                 return topic
         raise KeyError(name)
+
+    @property
+    def guesses(self) -> tuple[Guess, ...]:
+        """Every guess that is not confirmed: of stores first, then of topics."""
+        stores = (Guess(f"stores.{s.name}", s.unconfirmed) for s in self.stores)
+        topics = (Guess(f"topics.{t.name}", t.unconfirmed) for t in self.topics)
+        return tuple(guess for guess in (*stores, *topics) if guess.reasons)
+
+    def guesses_about(
+        self, *, topics: Collection[str] = (), stores: Collection[str] = ()
+    ) -> tuple[Guess, ...]:
+        """The guesses by which these topics are read, and these stores with their changelogs."""
+        names = {f"topics.{topic}" for topic in topics} | {f"stores.{store}" for store in stores}
+        names |= {f"topics.{s.changelog}" for s in self.stores if s.name in stores}
+        return tuple(guess for guess in self.guesses if guess.setting in names)
 
     def undeclared_internal(
         self, topics: Iterable[str], *, others: Collection[str] = ()

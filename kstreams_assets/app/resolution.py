@@ -57,11 +57,13 @@ def resolve(
     declarations: Declarations,
     cluster_topics: Mapping[str, int] | None,
     application_ids: Collection[str],
+    group_topics: Collection[str] = (),
 ) -> Resolution:
     """Name every topic as on the cluster, adding findings to `draft`.
 
     Without a cluster internal topics are told by their names, and a pattern reads declared inputs
-    only. `application_ids` are all known ones, this application's included.
+    only. `application_ids` are all known ones, this application's included. A pattern that is not
+    understood reads those of `group_topics` (with committed offsets) that nothing else explains.
     """
     id_ = draft.application_id
     prefix = id_ if topology.name is None else internal_topic(id_, topology.name)
@@ -77,6 +79,14 @@ def resolve(
         cluster_topics=cluster_topics,
         application_ids=application_ids,
         taken=read | frozenset(internal.values()),
+        group_topics=frozenset(group_topics),
+        understood=tuple(
+            compiled
+            for block in topology.subtopologies
+            for source in block.sources
+            if source.pattern is not None
+            if (compiled := compile_java_pattern(source.pattern)) is not None
+        ),
     )
     reads: dict[tuple[int, str], tuple[str, ...]] = {}
     writes: dict[tuple[int, str], str] = {}
@@ -125,6 +135,9 @@ class _PatternReader:
     cluster_topics: Mapping[str, int] | None
     application_ids: Collection[str]
     taken: frozenset[str]
+    group_topics: frozenset[str]
+    understood: tuple[re.Pattern[str], ...]
+    """The other patterns of the topology."""
 
     def topics_of(self, source: Source) -> tuple[str, ...]:
         """Topics that the pattern of a source matches; declared inputs match even if internal."""
@@ -134,11 +147,15 @@ class _PatternReader:
         declared = self.declarations.declared_inputs - self.taken
         if compiled is None:
             self._tell_not_understood(source)
-            return tuple(sorted(declared))
+            candidates = declared | (self.group_topics & self._on_cluster())
+            return tuple(sorted(t for t in candidates if not self._is_explained(t)))
         candidates = declared | self._on_cluster()
         matched = tuple(sorted(name for name in candidates if compiled.fullmatch(name)))
         self._tell(source, matched)
         return matched
+
+    def _is_explained(self, topic: str) -> bool:
+        return any(pattern.fullmatch(topic) for pattern in self.understood)
 
     def _on_cluster(self) -> frozenset[str]:
         return frozenset(
@@ -154,7 +171,7 @@ class _PatternReader:
         self.draft.add_finding(
             source.name,
             f"The pattern {source.pattern!r} uses Java syntax that is not understood here; only"
-            " declared inputs count as its topics.",
+            " declared inputs, and topics with committed offsets, count as its topics.",
             "List the topics it matches under inputs.",
         )
 

@@ -27,7 +27,7 @@ from kstreams_assets.app.flow import (
     without_cycles,
 )
 from kstreams_assets.app.model import StreamsApplication, TopicRole
-from kstreams_assets.app.names import owner_of
+from kstreams_assets.app.names import BROKER_TOPICS, owner_of
 from kstreams_assets.app.resolution import Resolution, compile_java_pattern, resolve
 from kstreams_assets.app.topology import Topology
 
@@ -50,6 +50,8 @@ def application_from_topology(
     cluster_topics: Mapping[str, int] | None = None,
     hidden_topics: Collection[str] = (),
     other_application_ids: Collection[str] = (),
+    group_topics: Collection[str] | None = None,
+    transactional_topics: Collection[str] = (),
 ) -> StreamsApplication:
     """Roles, stores and edges from the topology text.
 
@@ -57,19 +59,24 @@ def application_from_topology(
     what findings ask to confirm. Without, so that definitions load without a broker, internal
     topics are told by name and each store is taken to have its changelog. So is a store whose
     changelog is among `hidden_topics`, which the user may not describe: it may well be there.
+    `group_topics` have committed offsets of the group (None: not known); `transactional_topics`
+    were written in the application's transactions: those that are not in the text become outputs.
 
     Raises ConfigurationError for a declared topic or store that is neither in the text nor on
     the cluster. A topic of the text that the cluster lacks is a finding.
     """
     draft = ApplicationDraft(application_id, declarations)
     ids = {application_id, *other_application_ids}
-    resolution = resolve(draft, topology, declarations, cluster_topics, ids)
+    resolution = resolve(draft, topology, declarations, cluster_topics, ids, group_topics or ())
     _add_read_and_written(draft, resolution)
     visible = None if cluster_topics is None else cluster_topics.keys() | {*hidden_topics}
-    classify_stores(draft, resolution, declarations, visible)
+    classify_stores(draft, resolution, declarations, visible, group_topics)
     _check_declarations(draft, resolution, declarations, cluster_topics)
-    _tell_dynamic_sinks(draft, topology, declarations, resolution)
-    _tell_collisions(draft, resolution, ids)
+    seen = _add_seen_outputs(draft, resolution, declarations, transactional_topics, ids)
+    _tell_dynamic_sinks(draft, topology, declarations, resolution, seen)
+    _tell_collisions(draft, resolution, ids, on_cluster=cluster_topics is not None)
+    if cluster_topics is not None:
+        _tell_unknown_reads(draft, declarations, group_topics or (), ids)
     draft.apply_declarations()
     edges = without_cycles(draft, topology_edges(draft, resolution))
     if cluster_topics is not None:
@@ -94,6 +101,68 @@ def _add_read_and_written(draft: ApplicationDraft, resolution: Resolution) -> No
             if topic is not None:
                 internal = topic in resolution.internal
                 draft.add_topic(topic, TopicRole.REPARTITION if internal else TopicRole.OUTPUT)
+
+
+def _add_seen_outputs(
+    draft: ApplicationDraft,
+    resolution: Resolution,
+    declarations: Declarations,
+    written: Collection[str],
+    application_ids: Collection[str],
+) -> list[str]:
+    """Add what the application's transactions wrote and the text does not say: new outputs.
+
+    A dead letter queue (KIP-1034), topics of a sink that picks them at run time, or of a producer
+    of the application's own.
+    """
+    internal = resolution.internal | {
+        store.changelog for store in draft.stores if store.changelog not in resolution.topics
+    }
+    outputs = {*draft.with_role(TopicRole.OUTPUT)} | declarations.outputs
+    new: list[str] = []
+    for topic in sorted({*written} - internal - outputs - declarations.not_mine - BROKER_TOPICS):
+        if topic not in draft.topics and owner_of(topic, application_ids) is not None:
+            continue  # named as an internal topic that the text does not know
+        if declarations.denies(topic, TopicRole.OUTPUT):
+            draft.add_finding(
+                topic,
+                "The application's transactions wrote the topic, which is declared without the"
+                " role output.",
+                f"Give it the role output too (topics.{topic}.roles).",
+            )
+            continue
+        known = topic in draft.topics
+        draft.add_topic(topic, TopicRole.OUTPUT)
+        new.append(topic)
+        draft.add_finding(
+            topic,
+            "The application's transactions wrote the topic, and the topology text does not say so"
+            + (
+                " (it only reads it there)."
+                if known
+                else ": a dead letter queue, a sink that picks its topics, or an outdated text."
+            ),
+            "It is taken as an output. List it under not_mine if the application does not need it.",
+        )
+    return new
+
+
+def _tell_unknown_reads(
+    draft: ApplicationDraft,
+    declarations: Declarations,
+    group_topics: Collection[str],
+    application_ids: Collection[str],
+) -> None:
+    unknown = {*group_topics} - draft.topics - declarations.topics - declarations.not_mine
+    for topic in sorted(unknown):
+        if owner_of(topic, application_ids) is None:
+            draft.add_finding(
+                topic,
+                "The group has committed offsets of it, but the topology text does not read it: the"
+                " text is outdated, or the application no longer reads the topic.",
+                "Update the topology text or list the topic under inputs; if the application no"
+                " longer reads it, list it under not_mine.",
+            )
 
 
 def _check_declarations(
@@ -135,32 +204,42 @@ def _tell_dynamic_sinks(
     topology: Topology,
     declarations: Declarations,
     resolution: Resolution,
+    seen: Collection[str],
 ) -> None:
     if declarations.outputs - resolution.topics:
         return
+    found = f" Seen so far: {', '.join(seen)}." if seen else ""
     for block in topology.subtopologies:
         for sink in block.sinks:
             if sink.extractor is not None:
                 draft.add_finding(
                     sink.name,
-                    "The sink picks its topics at run time; the text does not show them.",
+                    "The sink picks its topics at run time; the text does not show them." + found,
                     "Declare the topics it writes under outputs.",
                 )
 
 
 def _tell_collisions(
-    draft: ApplicationDraft, resolution: Resolution, application_ids: Collection[str]
+    draft: ApplicationDraft,
+    resolution: Resolution,
+    application_ids: Collection[str],
+    *,
+    on_cluster: bool,
 ) -> None:
-    """The text names its internal topics exactly, which weighs more than a longer id."""
+    """The text names its internal topics exactly, which weighs more than a longer id.
+
+    On a cluster this is decided, and becomes a guess to confirm.
+    """
+    tell = draft.guess_topic if on_cluster else draft.add_finding
     changelogs = {store.changelog for store in draft.stores if store.changelog is not None}
     for topic in sorted(resolution.internal | (changelogs - resolution.topics)):
         owner = owner_of(topic, application_ids)
         if owner is not None and owner != draft.application_id:
-            draft.add_finding(
+            tell(
                 topic,
                 f"The topology text says that it belongs to {draft.application_id}, its name fits"
                 f" application {owner} as well. This needs confirmation.",
-                f"List it under not_mine if it belongs to {owner}.",
+                f"List it under not_mine if it belongs to {owner}; otherwise declare its roles.",
             )
 
 
@@ -203,7 +282,7 @@ def _tell_partition_counts(
             count = cluster_topics.get(topic)
             mine = block.id in draft.subtopologies_of(topic)
             if mine and None not in (expected, count) and count != expected:
-                draft.add_finding(
+                draft.guess_topic(
                     topic,
                     f"It has {count} partition(s), where sub-topology {block.id} reads topics of up"
                     f" to {expected}: it is another application's, or the input was enlarged.",

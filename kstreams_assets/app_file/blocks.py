@@ -243,6 +243,11 @@ class StoreModel(Block):
         default=None, description="Source topic that serves as changelog (topology.optimization)."
     )
     logging_disabled: bool = Field(default=False, description="The store has no changelog.")
+    unconfirmed: list[str] = Field(
+        default=[],
+        description="Why what rebuilds the store is a guess of `discover`; remove the key to"
+        " confirm it. Until then no table, rule or restore of mode state reads the store.",
+    )
     kind: StoreKind | None = Field(
         default=None,
         description="Kind of the store; without it key_value, or what a generated name tells.",
@@ -308,6 +313,7 @@ class StoreModel(Block):
             changelog=self.changelog,
             source_topic=self.source_topic,
             logging_disabled=self.logging_disabled,
+            unconfirmed=self.unconfirmed,
             ktable=self.ktable,
             recompute=self.recompute,
         )
@@ -812,6 +818,11 @@ class TopicModel(Block):
     roles: list[TopicRole] = Field(
         default=[], description="input, global, repartition, changelog, output."
     )
+    unconfirmed: list[str] = Field(
+        default=[],
+        description="Why the roles are a guess of `discover`; remove the key to confirm them. Until"
+        " then no table, rule or restore of mode state reads the topic.",
+    )
     key: str | dict[str, Any] | None = Field(
         default=None, description="Format of the keys, for completeness rules.", examples=["string"]
     )
@@ -1145,4 +1156,10 @@ def declarations(
         inputs=frozenset(inputs),
         outputs=frozenset(outputs),
         not_mine=frozenset(not_mine),
+        unconfirmed_topics={
+            name: tuple(model.unconfirmed) for name, model in topics.items() if model.unconfirmed
+        },
+        unconfirmed_stores={
+            name: tuple(model.unconfirmed) for name, model in stores.items() if model.unconfirmed
+        },
     )

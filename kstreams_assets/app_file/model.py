@@ -5,10 +5,11 @@ from typing import Annotated
 
 from pydantic import Field
 
+from kstreams_assets.app.declarations import Declarations, require_known
 from kstreams_assets.app.model import BackupMode, StreamsApplication
 from kstreams_assets.app.roles import application_from_declarations, application_from_topology
 from kstreams_assets.app.selection import select_topics
-from kstreams_assets.app.topology import parse_topology
+from kstreams_assets.app.topology import Topology, parse_topology
 from kstreams_assets.app_file.blocks import (
     BackupModel,
     Block,
@@ -162,17 +163,12 @@ class ApplicationModel(Block):
 
     def application(self, folder: Path) -> StreamsApplication:
         """The application as topology text and declarations tell it."""
-        said = declarations(
-            topics=self.topics,
-            stores=self.stores,
-            inputs=self.inputs,
-            outputs=self.outputs,
-            not_mine=self.not_mine,
-        )
+        return self.described(self.read_topology(folder))
+
+    def read_topology(self, folder: Path) -> Topology | None:
+        """The text of `topology`, None without one; `folder` is where the YAML lies."""
         if self.topology is None:
-            return application_from_declarations(
-                self.application_id, said, other_application_ids=self.other_application_ids
-            )
+            return None
         file = folder / self.topology
         if not file.is_file():
             raise ConfigurationError(
@@ -180,9 +176,34 @@ class ApplicationModel(Block):
                 remedy="Save the output of Topology.describe() under that name, or run"
                 " kstreams-assets discover and declare the topics.",
             )
-        return application_from_topology(
-            self.application_id,
-            parse_topology(file.read_text(encoding="utf-8")),
-            declarations=said,
-            other_application_ids=self.other_application_ids,
+        return parse_topology(file.read_text(encoding="utf-8"))
+
+    def described(self, topology: Topology | None) -> StreamsApplication:
+        """The application as this topology, None for none, and the declarations tell it."""
+        said = self.declarations
+        if topology is None:
+            application = application_from_declarations(
+                self.application_id, said, other_application_ids=self.other_application_ids
+            )
+        else:
+            application = application_from_topology(
+                self.application_id,
+                topology,
+                declarations=said,
+                other_application_ids=self.other_application_ids,
+            )
+        where = f"application {self.application_id}"
+        topics = {topic.name for topic in application.topics}
+        require_known("topic", said.unconfirmed_topics.keys(), topics, where)
+        return application
+
+    @property
+    def declarations(self) -> Declarations:
+        """What is declared of topics and stores."""
+        return declarations(
+            topics=self.topics,
+            stores=self.stores,
+            inputs=self.inputs,
+            outputs=self.outputs,
+            not_mine=self.not_mine,
         )

@@ -19,7 +19,7 @@ from kstreams_assets.checks import Evaluation, Severity, problem_lines, short_te
 from kstreams_assets.cli import exit_codes
 from kstreams_assets.cli.options import app_options, limit_options
 from kstreams_assets.cli.outage import next_close, outage_now
-from kstreams_assets.cli.output import print_json, print_table
+from kstreams_assets.cli.output import print_json, print_table, say_guesses
 from kstreams_assets.cli.spark_run import spark_run
 from kstreams_assets.errors import ConfigurationError
 from kstreams_assets.settings import ApplicationSettings
@@ -49,6 +49,7 @@ def backup(
     Raises ConfigurationError for an unknown topic or window.
     """
     topics = _topics(settings, names)
+    say_guesses(settings)
     calendar = WindowCalendar(settings.windows)
     windows = calendar.windows(keys) if keys else _due(settings, topics)
     if dry_run:

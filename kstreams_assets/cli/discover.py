@@ -2,28 +2,39 @@
 
 import os
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import click
 import yaml
 
-from kstreams_assets.app.discovery import ClusterFacts
-from kstreams_assets.app.model import StreamsApplication, TopicRole
+from kstreams_assets.app.declarations import NOTHING_DECLARED, Declarations
+from kstreams_assets.app.discovery import ClusterFacts, with_observed
+from kstreams_assets.app.model import StreamsApplication, TopicRoles
+from kstreams_assets.app.names import is_internal_name, owner_of
 from kstreams_assets.app.roles import application_from_cluster, application_from_topology
-from kstreams_assets.app.topology import parse_topology
+from kstreams_assets.app.topology import Topology, parse_topology
+from kstreams_assets.app_file.discovered import (
+    GUESSES,
+    Written,
+    relevant_ids,
+    without_guesses,
+    without_roles,
+    written,
+)
+from kstreams_assets.app_file.model import ApplicationModel
 from kstreams_assets.app_file.read import load_model, read_attributes
 from kstreams_assets.cli.outage import window_loss
 from kstreams_assets.cli.output import print_json, print_table
 from kstreams_assets.errors import ConfigurationError, KStreamsAssetsError
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
+from kstreams_assets.kafka.coordinator_log import TRANSACTION_STATE
 from kstreams_assets.settings import WindowSchedule
 from kstreams_assets.warehouse.calendar import WindowCalendar
 
-_REBUILT_FROM = {"changelog", "source_topic", "logging_disabled"}
 _SAMPLES = 10
 _ADVISED: Mapping[str, str] = {
     "recovery_points.objective_seconds": "recovery_points.objective_seconds (how much may be lost)",
@@ -34,6 +45,7 @@ _SAMPLE_EVERY_S = 0.2
 _FIRST_COMMIT_S = 30.0
 """How long the first commit of an application that has just started is waited for."""
 _ASK_AGAIN_S = 1.0
+_LOG_TIMEOUT_S = 15.0
 
 
 @click.command()
@@ -80,24 +92,29 @@ def discover(
             remedy="Give another --output and compare, or --force to replace it.",
         )
     target = _target(application_id, bootstrap, app_file)
-    connection = target.connection
-    application, read = _discover(connection, target.application_id, topology_file)
-    document = _component(application, read, target, topology_file, output, warehouse)
+    topology_file = topology_file or target.topology_file
+    topology = None if topology_file is None else _read_topology(topology_file)
+    application = _discover(target, topology)
+    made = _component(application, target, topology_file, output, warehouse)
     if output is not None:
-        output.write_text(yaml.safe_dump(document, sort_keys=False), encoding="utf-8")
+        output.write_text(_document(made.attributes), encoding="utf-8")
     if as_json:
-        print_json(_json(application))
+        print_json(_json(application, made))
         return
     print_table(
-        f"{application.application_id} on {connection.bootstrap_servers}",
+        f"{application.application_id} on {target.connection.bootstrap_servers}",
         ["topic", "roles", "stores"],
         [[t.name, ", ".join(sorted(t.roles)), ", ".join(t.stores)] for t in application.topics],
     )
     for finding in application.findings:
         click.echo(f"To confirm, {finding.subject}: {finding.statement} {finding.remedy}", err=True)
+    for difference in made.not_held:
+        click.echo(f"The YAML does not give {difference} as it was found here.", err=True)
     if output is not None:
         click.echo(f"Written: {output}.")
-        for line in _what_next(document["attributes"], output):
+        for guess in application.guesses:
+            click.echo(f"Unconfirmed: {guess.setting}. {guess.remedy}")
+        for line in _what_next(made.attributes, output):
             click.echo(line)
 
 
@@ -131,20 +148,38 @@ def _is_set(attributes: Mapping[str, Any], key: str) -> bool:
     return value is not None
 
 
+def _read_topology(file: Path) -> Topology:
+    return parse_topology(file.read_text(encoding="utf-8"))
+
+
 @dataclass(frozen=True, slots=True)
 class _Target:
-    """Which application on which cluster; `attributes` as the given YAML has them."""
+    """Which application on which cluster; `attributes` as the given YAML has them.
+
+    `model` are the same, checked and with their templates filled in; None without a YAML.
+    """
 
     application_id: str
     connection: KafkaConnection
     attributes: Mapping[str, Any] = field(default_factory=dict)
+    model: ApplicationModel | None = None
+    folder: Path = field(default_factory=Path.cwd)
+
+    @property
+    def topology_file(self) -> Path | None:
+        """The topology text of the given YAML."""
+        if self.model is None or self.model.topology is None:
+            return None
+        return self.folder / self.model.topology
 
 
 def _target(application_id: str | None, bootstrap: str | None, app_file: Path | None) -> _Target:
     if app_file is not None:
         component = load_model(app_file, application_id=application_id, bootstrap_servers=bootstrap)
         attributes = read_attributes(app_file, application_id=application_id)
-        return _Target(component.application_id, component.connection, attributes)
+        return _Target(
+            component.application_id, component.connection, attributes, component, app_file.parent
+        )
     if application_id is None or bootstrap is None:
         raise ConfigurationError(
             "It is not said which application is meant, or on which cluster.",
@@ -154,33 +189,73 @@ def _target(application_id: str | None, bootstrap: str | None, app_file: Path | 
     return _Target(application_id, KafkaConnection(bootstrap_servers=bootstrap))
 
 
-def _discover(
-    connection: KafkaConnection, application_id: str, topology_file: Path | None
-) -> tuple[StreamsApplication, frozenset[str]]:
-    """The application, and the topics that its group has committed offsets of."""
-    with KafkaCluster(connection) as cluster:
-        others = set(cluster.group_ids()) - {application_id}
+def _discover(target: _Target, topology: Topology | None) -> StreamsApplication:
+    """The application as the cluster, the text and what a person has confirmed tell it."""
+    application_id = target.application_id
+    with KafkaCluster(target.connection) as cluster:
+        others = frozenset(cluster.group_ids()) - {application_id}
         read = _read_by_group(cluster, application_id)
-        if topology_file is not None:
-            topology = parse_topology(topology_file.read_text(encoding="utf-8"))
-            topics = cluster.topics()
+        topics = cluster.topics()
+        written = _written_in_transactions(cluster, application_id)
+        # others of the log were deleted since
+        written &= topics.keys() | cluster.hidden_topics(written - topics.keys())
+        said = _confirmed(target, topology)
+        if topology is not None:
             by_text = {t.name for t in application_from_topology(application_id, topology).topics}
             application = application_from_topology(
                 application_id,
                 topology,
+                declarations=_on_cluster(said, topics),
                 cluster_topics=topics,
                 hidden_topics=cluster.hidden_topics(by_text - topics.keys()),
                 other_application_ids=others,
+                group_topics=read,
+                transactional_topics=written,
             )
-            return application, read
-        written = _written_in_transactions(cluster, application_id)
-        facts = ClusterFacts(
-            topics=cluster.topics(),
-            group_topics=read,
-            transactional_topics=written,
-            other_application_ids=frozenset(others),
-        )
-    return application_from_cluster(application_id, facts), read
+        else:
+            facts = ClusterFacts(
+                topics=topics,
+                group_topics=read,
+                transactional_topics=written,
+                other_application_ids=others,
+            )
+            application = application_from_cluster(
+                application_id, facts, declarations=with_observed(_on_cluster(said, topics), facts)
+            )
+    application = replace(application, not_mine=said.not_mine)
+    owners = {t: owner for t in topics if (owner := owner_of(t, {application_id, *others}))}
+    return relevant_ids(application, owners)
+
+
+def _confirmed(target: _Target, topology: Topology | None) -> Declarations:
+    """What the given YAML declares, without guesses that nobody has confirmed.
+
+    Roles that a discovery without a text has found give way to the text, where it has the topic.
+    """
+    if target.model is None:
+        return NOTHING_DECLARED
+    said = target.model.declarations.confirmed
+    if topology is None or target.model.topology is not None:
+        return said
+    kept = _roles_beside_the_text(target.application_id, said, topology)
+    return replace(said, topic_roles=kept)
+
+
+def _roles_beside_the_text(
+    application_id: str, said: Declarations, topology: Topology
+) -> dict[str, TopicRoles]:
+    by_text = application_from_topology(application_id, topology)
+    known = {topic.name for topic in by_text.topics}
+    return {
+        topic: roles
+        for topic, roles in said.topic_roles.items()
+        if topic not in known and not is_internal_name(application_id, topic)
+    }
+
+
+def _on_cluster(said: Declarations, topics: Collection[str]) -> Declarations:
+    """Topics that are not the application's may be gone: that is why many are listed."""
+    return replace(said, not_mine=said.not_mine & {*topics})
 
 
 def _read_by_group(cluster: KafkaCluster, application_id: str) -> frozenset[str]:
@@ -195,8 +270,16 @@ def _read_by_group(cluster: KafkaCluster, application_id: str) -> frozenset[str]
 
 
 def _written_in_transactions(cluster: KafkaCluster, application_id: str) -> frozenset[str]:
-    """Topics of the transactions seen open in a few samples: the outputs, if it runs."""
-    seen: set[str] = set()
+    """Topics that its transactions wrote: those in the coordinators' log and, in a few samples,
+    those that are open."""
+    log = cluster.topics().get(TRANSACTION_STATE)
+    with cluster.raw_log() as reader:
+        found = cluster.written_topics(
+            application_id, reader, log_partitions=log, timeout_s=_LOG_TIMEOUT_S
+        )
+    seen = set(found.topics)
+    if found.reason is None or not found.transactional_ids:
+        return frozenset(seen)
     for _ in range(_SAMPLES):
         seen |= cluster.transactional_topics(application_id).topics
         time.sleep(_SAMPLE_EVERY_S)
@@ -205,67 +288,64 @@ def _written_in_transactions(cluster: KafkaCluster, application_id: str) -> froz
 
 def _component(
     application: StreamsApplication,
-    read: frozenset[str],
     target: _Target,
     topology_file: Path | None,
     output: Path | None,
     warehouse: str,
-) -> dict[str, Any]:
-    """The YAML's content: what the given one says, with the topics that were found."""
+) -> Written:
+    """The YAML's attributes: what the given one says, with what was decided on the cluster."""
     attributes: dict[str, Any] = {
         "application_id": application.application_id,
         "connection": {"bootstrap_servers": target.connection.bootstrap_servers},
         "warehouse": warehouse,
         "windows": {"every": "hour", "start": time.strftime("%Y-%m-%d", time.gmtime())},
-        **target.attributes,
+        **without_guesses(target.attributes),
     }
-    for replaced in ("topology", "topics"):
-        attributes.pop(replaced, None)
-    if topology_file is not None:
-        folder = output.parent.resolve() if output else Path.cwd()
-        attributes["topology"] = os.path.relpath(topology_file.resolve(), folder)
-        stores = _stores(application, read, attributes.get("stores") or {})
-        if stores:
-            attributes["stores"] = stores
-    else:
-        attributes["topics"] = {
-            topic.name: {"roles": sorted(role.value for role in topic.roles)}
-            for topic in application.topics
-        }
-    return {
+    if topology_file is None:
+        return written(attributes, application, None)
+    topology = _read_topology(topology_file)
+    if target.model is not None and target.model.topology is None:
+        said = target.model.declarations.confirmed.topic_roles
+        kept = _confirmed(target, topology).topic_roles
+        attributes = without_roles(attributes, {t: r for t, r in said.items() if t not in kept})
+    folder = output.parent.resolve() if output else Path.cwd()
+    attributes["topology"] = os.path.relpath(topology_file.resolve(), folder)
+    return written(attributes, application, topology)
+
+
+def _document(attributes: Mapping[str, Any]) -> str:
+    document = {
         "type": "kstreams_assets.components.KafkaStreamsAppComponent",
-        "attributes": attributes,
+        "attributes": dict(attributes),
     }
+    text = yaml.safe_dump(document, sort_keys=False)
+    blocks = [*attributes.get("stores", {}).values(), *attributes.get("topics", {}).values()]
+    has_guesses = any(isinstance(about, Mapping) and "unconfirmed" in about for about in blocks)
+    return GUESSES + text if has_guesses else text
 
 
-def _stores(
-    application: StreamsApplication, read: frozenset[str], said: Mapping[str, Any]
-) -> dict[str, Any]:
-    """What the text does not say and the cluster shows: stores whose source topic is their log.
-
-    Only where the application has processed that topic: before its first start it has none of its
-    internal topics, and each table would look like this.
-    """
-    stores = {name: dict(about or {}) for name, about in said.items()}
-    sources = read & {topic.name for topic in application.with_role(TopicRole.INPUT)}
-    for store in application.stores:
-        about = stores.get(store.name, {})
-        if store.changelog in sources and not store.is_global and not about.keys() & _REBUILT_FROM:
-            stores[store.name] = {**about, "source_topic": store.changelog}
-    return stores
-
-
-def _json(application: StreamsApplication) -> dict[str, Any]:
+def _json(application: StreamsApplication, made: Written) -> dict[str, Any]:
     return {
         "application_id": application.application_id,
         "topics": [
-            {"name": t.name, "roles": sorted(r.value for r in t.roles), "stores": list(t.stores)}
+            {
+                "name": t.name,
+                "roles": sorted(r.value for r in t.roles),
+                "stores": list(t.stores),
+                "unconfirmed": list(t.unconfirmed),
+            }
             for t in application.topics
         ],
         "stores": [
-            {"name": s.name, "changelog": s.changelog, "global": s.is_global}
+            {
+                "name": s.name,
+                "changelog": s.changelog,
+                "global": s.is_global,
+                "unconfirmed": list(s.unconfirmed),
+            }
             for s in application.stores
         ],
+        "not_in_the_yaml": list(made.not_held),
         "edges": [{"source": e.source, "target": e.target} for e in application.edges],
         "findings": [
             {"subject": f.subject, "statement": f.statement, "remedy": f.remedy}

@@ -16,7 +16,7 @@ from kstreams_assets.backup.follow import Follower, FollowerStatus, status_of, t
 from kstreams_assets.backup.follow import follow as follow_all
 from kstreams_assets.cli import exit_codes
 from kstreams_assets.cli.options import app_options, apps_options, limit_options
-from kstreams_assets.cli.output import print_json, print_table
+from kstreams_assets.cli.output import print_json, print_table, say_guesses
 from kstreams_assets.cli.spark_run import spark_run
 from kstreams_assets.metrics.collect import Scrape
 from kstreams_assets.metrics.exposition import MetricsServer, parse_address
@@ -72,6 +72,7 @@ def follow(
         followers = [Follower(one, run.spark, run.id, every_s, _Told()) for one in all_settings]
         for one in all_settings:
             click.echo(f"Following {one.application_id} into {one.warehouse.root}.")
+            say_guesses(one)
         follow_all(followers, ended)
     for follower in followers:
         click.echo(f"{_line(follower.status)} Ended.")

@@ -17,7 +17,7 @@ from kstreams_assets.ktables.checks import judge_all
 from kstreams_assets.ktables.run import make_snapshots, table_stores
 from kstreams_assets.ktables.snapshot import Snapshot, TableStore
 from kstreams_assets.ktables.snapshots_table import SnapshotsTable
-from kstreams_assets.ktables.state import require_store
+from kstreams_assets.ktables.state import require_store, why_unconfirmed
 from kstreams_assets.settings import ApplicationSettings
 from kstreams_assets.texts import iso_time
 from kstreams_assets.warehouse.calendar import WindowCalendar
@@ -92,6 +92,9 @@ def _stores(settings: ApplicationSettings, names: Sequence[str]) -> list[TableSt
     for name in names:
         require_store(settings, name)
     stores = table_stores(settings)
+    for store in settings.application.stores:
+        if not names and (why := why_unconfirmed(settings, store.name)):
+            click.echo(f"NOTE No table of store {store.name}: {why}.", err=True)
     unknown = sorted(set(names) - {store.store for store in stores})
     if unknown:
         raise ConfigurationError(

@@ -9,6 +9,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from kstreams_assets.settings import ApplicationSettings
+
 _NUMBERS = (int, float)
 
 
@@ -54,3 +56,9 @@ def _text(cell: object) -> str:
     if cell is None:
         return ""
     return f"{cell:,}" if isinstance(cell, int) and not isinstance(cell, bool) else str(cell)
+
+
+def say_guesses(settings: ApplicationSettings) -> None:
+    """Name each guess that nobody has confirmed, on the error stream."""
+    for guess in settings.application.guesses:
+        click.echo(f"NOTE {guess} {guess.remedy}", err=True)

@@ -305,7 +305,7 @@ class MomentPlanner:
         """What stands against judging each of some rules, given the views of each."""
         logged = [[one for one in of_rule if not one.of_snapshot] for of_rule in views]
         return [
-            self._standing(of_rule, standing)
+            replace(self._standing(of_rule, standing), unconfirmed=self._unconfirmed(of_rule))
             for of_rule, standing in zip(views, self._judged(logged), strict=True)
         ]
 
@@ -326,6 +326,7 @@ class MomentPlanner:
                 not_covered="",
                 unproven=standing.unproven or standing.not_covered,
                 incomplete=listed([*self._begun_late(of_rule), *texts]),
+                unconfirmed=self._unconfirmed(of_rule),
             )
             for of_rule, standing, texts in zip(views, self._judged(covered), besides, strict=True)
         ]
@@ -352,6 +353,13 @@ class MomentPlanner:
     def scrub(self, text: str) -> str:
         """The text: nothing in a warehouse is secret."""
         return text
+
+    def _unconfirmed(self, views: Sequence[ViewPart]) -> str:
+        """Guesses by which the rule would read; a view of a topic reads no store."""
+        stores = {one.view.store.store for one in views if one.view.store is not None}
+        topics = {one.view.topic for one in views if one.view.store is None}
+        found = self._shared.settings.application.guesses_about(topics=topics, stores=stores)
+        return " ".join(f"{guess} {guess.remedy}" for guess in found)
 
     def _standing(self, views: Sequence[ViewPart], standing: Standing) -> Standing:
         topics = {one.view.topic for one in views}

@@ -25,6 +25,7 @@ class Standing:
     `not_covered`: records are not in the backup. `repeats`: the point is at_least_once.
     `unproven`: compaction may have taken records of it. `incomplete`: topics whose records were
     gone before they could be backed up. `unknown`: topics that the point does not know.
+    `unconfirmed`: the stores and topics depend on guesses that nobody has confirmed.
     """
 
     not_covered: str = ""
@@ -32,6 +33,7 @@ class Standing:
     unproven: str = ""
     incomplete: str = ""
     unknown: str = ""
+    unconfirmed: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +110,8 @@ class Runnable:
 
     def why_not_run(self, standing: Standing) -> Judged | None:
         """How it comes out where it need not be run at all, None where it must."""
+        if standing.unconfirmed:
+            return not_verifiable(standing.unconfirmed)
         if standing.not_covered:
             return not_verifiable(
                 f"{standing.not_covered} Back up the windows that are due, then evaluate again."

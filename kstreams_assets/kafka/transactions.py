@@ -3,7 +3,7 @@
 import re
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,15 +16,43 @@ from kafka.protocol.admin.transactions import (
 from kstreams_assets.errors import (
     AuthorizationFailedError,
     ClusterUnavailableError,
+    CoordinatorRecordError,
+    CorruptBatchError,
     KafkaRequestError,
+    OffsetOutOfRangeError,
+    RawReadLimitError,
+    RawReadTimeoutError,
+    TopicNotFoundError,
 )
-from kstreams_assets.kafka.coordinator_log import CONSUMER_OFFSETS
-from kstreams_assets.kafka.leaders import Requests
+from kstreams_assets.kafka.coordinator_log import (
+    CONSUMER_OFFSETS,
+    TRANSACTION_STATE,
+    coordinator_partition,
+    transaction_state,
+)
+from kstreams_assets.kafka.leaders import EARLIEST, LATEST, Requests, list_offsets
+from kstreams_assets.kafka.raw_log import RawLogReader
 from kstreams_assets.kafka.wire import COORDINATOR_BUSY, Coordinated, WireClient
+from kstreams_assets.offsets import OffsetRange, TopicPartitionId
 
 _OPERATION = "transactional_topics"
 _LIST = "transactional_ids"
 _DESCRIBE = "ongoing_producers"
+_WRITTEN = "written_topics"
+_LOG_BYTES = 64 * 1024**2
+_SHORTER_S = (86_400.0, 3_600.0, 300.0, 30.0)
+"""Where the log of the coordinators is too long to be read, less of it is."""
+_UNREADABLE = (
+    AuthorizationFailedError,
+    ClusterUnavailableError,
+    CoordinatorRecordError,
+    CorruptBatchError,
+    KafkaRequestError,
+    OffsetOutOfRangeError,
+    RawReadLimitError,
+    RawReadTimeoutError,
+    TopicNotFoundError,
+)
 ONGOING = "Ongoing"
 """Kafka's word for the state of an open transaction whose end nobody has asked for."""
 _RETRY_S = 0.1
@@ -40,7 +68,7 @@ _PASSING = {
 
 @dataclass(frozen=True, slots=True)
 class TransactionalTopics:
-    """Topics in the open transactions of an application; `reason` says why none could be seen."""
+    """Topics in transactions of an application; `reason` says why none, or not all, were seen."""
 
     topics: frozenset[str]
     transactional_ids: tuple[str, ...]
@@ -74,14 +102,23 @@ class _CoordinatorBusyError(KafkaRequestError):
 
 
 def _listed(
-    wire: WireClient, application_id: str, operation: str, *, retry: bool
+    wire: WireClient,
+    application_id: str,
+    operation: str,
+    *,
+    retry: bool,
+    timeout_s: float | None = None,
 ) -> tuple[TransactionalId, ...]:
     """What all brokers together list, each asked once."""
     pattern = transactional_id_pattern(application_id)
     found: dict[str, TransactionalId] = {}
     for broker in wire.broker_ids(operation=operation):
         response = wire.request(
-            ListTransactionsRequest, operation=operation, node=broker, retry=retry
+            ListTransactionsRequest,
+            operation=operation,
+            node=broker,
+            retry=retry,
+            timeout_s=timeout_s,
         )
         if response.error_code:
             kind = KafkaRequestError
@@ -138,6 +175,13 @@ def _unseen(reason: str) -> TransactionalTopics:
     return TransactionalTopics(frozenset(), (), reason)
 
 
+def _none_visible(application_id: str) -> TransactionalTopics:
+    return _unseen(
+        f"no transactional id of {application_id} is visible (none in use, or the right"
+        f" DESCRIBE on transactional ids {application_id}-* is missing)"
+    )
+
+
 class TransactionRequests(Requests):
     """The part of `KafkaCluster` that concerns transactions."""
 
@@ -176,6 +220,8 @@ class TransactionRequests(Requests):
     def transactional_topics(self, application_id: str) -> TransactionalTopics:
         """Topics that open transactions of this application write at the moment.
 
+        `written_topics` sees those of ended transactions too.
+
         Empty with a reason when this user may not see them.
         """
         try:
@@ -185,10 +231,7 @@ class TransactionRequests(Requests):
         except KafkaRequestError as error:
             return _unseen(error.reason)
         if not ids:
-            return _unseen(
-                f"no transactional id of {application_id} is visible (none in use, or the right"
-                f" DESCRIBE on transactional ids {application_id}-* is missing)"
-            )
+            return _none_visible(application_id)
         try:
             found = {
                 t.topic for entry in _described(self._wire, ids, _OPERATION) for t in entry.topics
@@ -197,3 +240,117 @@ class TransactionRequests(Requests):
             return TransactionalTopics(frozenset(), tuple(sorted(ids)), str(error))
         topics = frozenset(found - {CONSUMER_OFFSETS})
         return TransactionalTopics(topics, tuple(sorted(ids)))
+
+    def written_topics(
+        self,
+        application_id: str,
+        reader: RawLogReader,
+        *,
+        log_partitions: int | None,
+        lookback_s: float | None = None,
+        timeout_s: float = 2.0,
+    ) -> TransactionalTopics:
+        """Topics that transactions of this application wrote, ended ones included.
+
+        Never raises for what is hidden or late: `reason` says it. Without READ on
+        `__transaction_state` only transactions that are open now are seen.
+
+        Args:
+            application_id: Of the application.
+            reader: Reads `__transaction_state`.
+            log_partitions: Number of partitions of `__transaction_state`; None: it is not visible.
+            lookback_s: How far back from the newest record; None: as far as the log goes, up to
+                64 MiB.
+            timeout_s: Of each request, and of all reading together.
+        """
+        try:
+            ids = [
+                one.name
+                for one in _listed(
+                    self._wire, application_id, _WRITTEN, retry=False, timeout_s=timeout_s
+                )
+            ]
+        except (KafkaRequestError, ClusterUnavailableError) as error:
+            return _unseen(error.reason)
+        if not ids:
+            return _none_visible(application_id)
+        why = f"{TRANSACTION_STATE} is not visible (rights DESCRIBE and READ)"
+        if log_partitions is not None:
+            parts = {
+                TopicPartitionId(TRANSACTION_STATE, coordinator_partition(name, log_partitions))
+                for name in ids
+            }
+            try:
+                found = self._in_log(frozenset(ids), sorted(parts), reader, lookback_s, timeout_s)
+                return TransactionalTopics(found - {CONSUMER_OFFSETS}, tuple(sorted(ids)))
+            except _UNREADABLE as error:
+                why = error.problem.rstrip(".")
+        try:
+            opened = {t.topic for one in _described(self._wire, ids, _WRITTEN) for t in one.topics}
+        except (AuthorizationFailedError, ClusterUnavailableError, KafkaRequestError) as error:
+            return TransactionalTopics(frozenset(), tuple(sorted(ids)), error.problem.rstrip("."))
+        return TransactionalTopics(frozenset(opened - {CONSUMER_OFFSETS}), tuple(sorted(ids)), why)
+
+    def _in_log(
+        self,
+        ids: frozenset[str],
+        partitions: Sequence[TopicPartitionId],
+        reader: RawLogReader,
+        lookback_s: float | None,
+        timeout_s: float,
+    ) -> frozenset[str]:
+        """Topics in the states of these ids that the coordinators' log holds."""
+
+        def offsets(wanted: Mapping[TopicPartitionId, int]) -> dict[TopicPartitionId, int]:
+            return list_offsets(self._wire, self._leaders, wanted, timeout_s=timeout_s)
+
+        starts = offsets(dict.fromkeys(partitions, EARLIEST))
+        ends = offsets(dict.fromkeys(partitions, LATEST))
+        try:
+            raw = reader.read(
+                self._range(offsets, reader, starts, ends, lookback_s, timeout_s),
+                deadline_s=timeout_s,
+                limit_bytes=_LOG_BYTES,
+            )
+        except RawReadLimitError:
+            shorter = next((s for s in _SHORTER_S if lookback_s is None or s < lookback_s), None)
+            if shorter is None:
+                raise
+            return self._in_log(ids, partitions, reader, shorter, timeout_s)
+        states = (
+            transaction_state(record)
+            for one in raw.values()
+            for batch in one.batches
+            if not batch.header.is_control
+            for record in batch.records()
+        )
+        return frozenset(
+            partition.topic
+            for state in states
+            if state is not None and state.transactional_id in ids
+            for partition in state.partitions
+        )
+
+    def _range(
+        self,
+        offsets: Callable[[Mapping[TopicPartitionId, int]], Mapping[TopicPartitionId, int]],
+        reader: RawLogReader,
+        starts: Mapping[TopicPartitionId, int],
+        ends: Mapping[TopicPartitionId, int],
+        lookback_s: float | None,
+        timeout_s: float,
+    ) -> dict[TopicPartitionId, OffsetRange]:
+        """What of the log is read, counted back from the newest record: brokers stamp it."""
+        whole = {p: OffsetRange(starts[p], ends[p]) for p in starts if starts[p] < ends[p]}
+        if lookback_s is None or not whole:
+            return whole
+        newest = reader.read(
+            {p: OffsetRange(r.end - 1, r.end) for p, r in whole.items()}, deadline_s=timeout_s
+        )
+        times = {
+            p: raw.batches[-1].header.max_timestamp - round(lookback_s * 1000)
+            for p, raw in newest.items()
+            if raw.batches
+        }
+        found = offsets(times) if times else {}
+        return {p: OffsetRange(max(r.start, found.get(p, 0)), r.end) for p, r in whole.items()}

@@ -19,6 +19,7 @@ from kstreams_assets.ktables.plan import (
 from kstreams_assets.ktables.planner import SnapshotPlanner
 from kstreams_assets.ktables.snapshot import RowProblem, Snapshot, SnapshotPartition, TableStore
 from kstreams_assets.ktables.snapshots_table import SnapshotsTable, require_snapshot
+from kstreams_assets.ktables.state import why_unconfirmed
 from kstreams_assets.ktables.table import open_table, prepare_table, window_files
 from kstreams_assets.layout import Warehouse, changed_files
 from kstreams_assets.lease import LockHandle, warehouse_lock
@@ -278,11 +279,14 @@ def _progress(snapshot: Snapshot, number: int, total: int) -> str:
     )
 
 
-def table_stores(settings: ApplicationSettings) -> tuple[TableStore, ...]:
+def table_stores(
+    settings: ApplicationSettings, *, unconfirmed: bool = False
+) -> tuple[TableStore, ...]:
     """The stores of which tables are made, by name: those with a log that is backed up.
 
-    A store of which nothing is declared is read as bytes; where the DSL made its name up, that name
-    tells its kind.
+    A store that depends on a guess which nobody has confirmed is among them only with
+    `unconfirmed`. A store of which nothing is declared is read as bytes; where the DSL made its
+    name up, that name tells its kind.
     """
     backed_up = {topic.name for topic in settings.topics}
     return tuple(
@@ -297,6 +301,7 @@ def table_stores(settings: ApplicationSettings) -> tuple[TableStore, ...]:
         if store.changelog is not None
         and store.changelog in backed_up
         and store.name not in settings.without_ktable
+        and (unconfirmed or not settings.application.guesses_about(stores=[store.name]))
     )
 
 
@@ -323,6 +328,7 @@ def make_snapshots(
             store=name,
             known=names,
             near=difflib.get_close_matches(name, names),
+            why=why_unconfirmed(settings, name),
         )
     chosen = [store for store in known if stores is None or store.store in stores]
     schemas: Mapping[int, RegisteredSchema] = {}

@@ -149,6 +149,12 @@ def _snapshots(
     return early
 
 
+def why_unconfirmed(settings: ApplicationSettings, store: str) -> str:
+    """Why a store is not read: it depends on a guess that nobody has confirmed; empty if not."""
+    guesses = settings.application.guesses_about(stores=[store])
+    return " ".join(f"{str(guess).rstrip('.')}. {guess.remedy}" for guess in guesses).rstrip(".")
+
+
 def require_store(settings: ApplicationSettings, store: str) -> None:
     """Refuse a store that the application does not have, or that can have no table.
 
@@ -160,6 +166,8 @@ def require_store(settings: ApplicationSettings, store: str) -> None:
         why = ""
         if store in settings.without_ktable:
             why = "it is declared with ktable: false"
+        elif unconfirmed := why_unconfirmed(settings, store):
+            why = unconfirmed
         elif known[store].changelog is None:
             why = "it has no changelog (logging disabled)"
         if not why:

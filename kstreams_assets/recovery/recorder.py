@@ -337,6 +337,7 @@ class Recorder:
                 " the backup of its window still finds them in Kafka: back up soon, and see why the"
                 " application does not process them."
             )
+        parts += [f"{guess} {guess.remedy}" for guess in self.application.guesses]
         if lacking:
             parts.append(f"The point lacks topics of the application: {'; '.join(lacking)}.")
         return replace(point, reason=" ".join(filter(None, parts)))

@@ -449,6 +449,7 @@ def select(
         *_not_backed_up(missing, request),
         *_absent_state(roles, point, request, excluded),
         *_offsets_left_out(point, request, excluded),
+        *_unconfirmed(application, request, excluded),
     ]
     if not refusals and not topics:
         refusals.append(
@@ -530,6 +531,18 @@ def _not_backed_up(missing: Roles, request: RestoreRequest) -> Iterable[Finding]
                 action="Select it for backup and take a newer point, or exclude it if the target"
                 " has it.",
             )
+
+
+def _unconfirmed(
+    application: StreamsApplication, request: RestoreRequest, excluded: Set[str]
+) -> Iterable[Finding]:
+    """State is not restored by a guess; a rebuild needs none."""
+    if request.mode is not RestoreMode.STATE:
+        return
+    topics = {topic.name for topic in application.topics} - excluded
+    stores = {store.name for store in application.stores if store.changelog not in excluded}
+    for guess in application.guesses_about(topics=topics, stores=stores):
+        yield Finding(guess.setting, str(guess), action=guess.remedy)
 
 
 def _left_out(

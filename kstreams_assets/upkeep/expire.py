@@ -381,10 +381,15 @@ class _Planner:
         """Whether of its records the last one of each key will do."""
         if not roles.rebuilds_store:
             return False
+        if guesses := self._settings.application.guesses_about(topics=[name]):
+            self._notes.append(f"All records of {name} stay: {guesses[0]} {guesses[0].remedy}")
+            return False
         if not roles.changelog_only:
             # Others write it: only what Kafka itself would compact is folded.
             return "compact" in configs.get("cleanup.policy", "")
-        stores = [store for store in table_stores(self._settings) if store.topic == name]
+        stores = [
+            store for store in table_stores(self._settings, unconfirmed=True) if store.topic == name
+        ]
         for store in stores:
             kind = store.format.kind
             lag = int(configs.get("min.compaction.lag.ms", 0)) > 0

@@ -239,7 +239,7 @@ def test_a_repartition_topic_never_serves_as_changelog(topology: Topologies) -> 
 def test_only_a_table_has_its_source_as_changelog() -> None:
     for operator, changelog in (
         ("KTABLE-SOURCE-0000000001", "a"),
-        ("my-table", "a"),
+        ("my-table", None),  # its source would be my-table-source
         ("KSTREAM-REDUCE-0000000001", None),
         ("COGROUPKSTREAM-AGGREGATE-0000000001", None),
     ):

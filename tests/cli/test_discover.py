@@ -119,12 +119,17 @@ def test_of_an_optimised_application_with_its_topology_text(
             )
             assert found.exit_code == 0, found.err
             said = yaml.safe_load(file.read_text())["attributes"]
+            (reason,) = said["stores"][STORE].pop("unconfirmed")
+            assert "optimised topology" in reason
             assert said["stores"] == {STORE: {"source_topic": topics.customers}}
             settings = _settings(file)
+            (guess,) = settings.application.guesses
+            assert guess.setting == f"stores.{STORE}"
             expected = {topic.name: topic.roles for topic in topics.application.topics}
             assert {t.name: t.roles for t in settings.application.topics} == expected
             point = _point(settings)
             assert point.guarantee is Guarantee.EXACT, point.reason
+            assert f"stores.{STORE} is unconfirmed" in point.reason
 
             by_hand = yaml.safe_load(file.read_text())
             del by_hand["attributes"]["stores"]

@@ -1,6 +1,7 @@
 """From points and windows to files, saved records and what they are worth; no broker, no JVM."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -237,3 +238,19 @@ def test_a_topic_that_is_not_backed_up_is_told(stored: StoredTopics, staging: St
     planner = ContentPlanner(settings, staging)
     found = standing(planner, planner.moments.of_point("point-1"), views)
     assert found == Standing(not_covered="Not in the backup: totals.")
+
+
+def test_an_unconfirmed_guess_blocks_the_rules_that_read_by_it(
+    stored: StoredTopics, staging: Staging
+) -> None:
+    """A rule over the same topic as a topic reads no store, so that it is evaluated."""
+    settings = stored.settings
+    [store, *others] = settings.application.stores
+    guessed = (replace(store, unconfirmed=("Perhaps it has no log.",)), *others)
+    object.__setattr__(settings, "application", replace(settings.application, stores=guessed))
+    planner = ContentPlanner(settings, staging)
+    moment = planner.moments.of_point("point-1")
+    of_store = standing(planner, moment, [ViewPart(views_of(settings)[store.name], Part.ALL)])
+    assert "Perhaps it has no log." in of_store.unconfirmed
+    assert f"remove stores.{store.name}.unconfirmed" in of_store.unconfirmed
+    assert standing(planner, moment, parts(stored, ORDERS)).unconfirmed == ""

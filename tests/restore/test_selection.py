@@ -603,3 +603,29 @@ class TestReduced:
         assert taken.undeclared_topics is None
         found = reduced(taken, roles_at(application(), None), STATE, {"orders"})
         assert found.unknown_topics == ()
+
+
+@pytest.mark.parametrize("mode", list(RestoreMode))
+def test_a_guess_that_nobody_has_confirmed_keeps_state_from_being_restored(
+    mode: RestoreMode,
+) -> None:
+    """Not a rebuild, which reads no store; and not what is excluded."""
+    whole = application()
+    log = "shop-sums-changelog"
+    guessed = replace(
+        whole,
+        stores=(Store("sums", log, unconfirmed=("Perhaps.",)),),
+        topics=tuple(
+            replace(t, unconfirmed=("Whose is it?",)) if t.name == "orders" else t
+            for t in whole.topics
+        ),
+    )
+    asked = RestoreRequest(mode=mode)
+    found = select(guessed, set(ROLES), point(), asked, set())
+    subjects = [refusal.subject for refusal in found.refusals]
+    is_state = mode is RestoreMode.STATE
+    assert subjects == (["stores.sums", "topics.orders"] if is_state else [])
+    if is_state:
+        assert "remove stores.sums.unconfirmed" in found.refusals[0].action
+    left = select(guessed, set(ROLES), point(), asked, {log, "orders"})
+    assert {r.subject for r in left.refusals} <= {"topic orders"}

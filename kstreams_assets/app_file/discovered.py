@@ -1,0 +1,194 @@
+"""The YAML that gives, without a cluster, the application that `discover` decided on one."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from kstreams_assets.app.model import AppTopic, Store, StreamsApplication, TopicRole
+from kstreams_assets.app.topology import Topology
+from kstreams_assets.app_file.model import ApplicationModel
+from kstreams_assets.app_file.read import application_model
+
+_REBUILT_FROM: Final = ("changelog", "source_topic", "logging_disabled")
+_ADDED: Final = {TopicRole.INPUT: "inputs", TopicRole.OUTPUT: "outputs"}
+GUESSES: Final = """\
+# `unconfirmed` marks what kstreams-assets discover guessed. Check it, correct it if it is wrong,
+# and remove the key `unconfirmed` to confirm it. Until then no table, no completeness rule and no
+# restore of mode `state` reads that store or topic; recovery points and backups continue.
+"""
+"""Stands at the top of a YAML with guesses."""
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """The attributes of a YAML, and in words what of the application they cannot hold."""
+
+    attributes: dict[str, Any]
+    not_held: tuple[str, ...] = ()
+
+
+def without_guesses(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """The attributes without what an earlier `discover` guessed and nobody confirmed."""
+    kept = dict(attributes)
+    for name, decided in (("stores", _REBUILT_FROM), ("topics", ("roles",))):
+        blocks = {
+            key: _without(about, (*decided, "unconfirmed")) if _is_guess(about) else about
+            for key, about in (kept.get(name) or {}).items()
+        }
+        _set(kept, name, {key: about for key, about in blocks.items() if about != {}})
+    return kept
+
+
+def without_roles(attributes: Mapping[str, Any], topics: Mapping[str, object]) -> dict[str, Any]:
+    """The attributes without the roles of these topics; formats stay."""
+    blocks = {
+        key: _without(about, ("roles", "unconfirmed")) if key in topics else about
+        for key, about in (attributes.get("topics") or {}).items()
+    }
+    kept = dict(attributes)
+    _set(kept, "topics", {key: about for key, about in blocks.items() if about != {}})
+    return kept
+
+
+def written(
+    attributes: Mapping[str, Any], application: StreamsApplication, topology: Topology | None
+) -> Written:
+    """The attributes with everything that the text, or names alone, do not tell.
+
+    What they give is compared with the application, and what differs is added: internal topics
+    that the text calls by other names, what rebuilds stores, further inputs and outputs, other
+    roles, and last topics that are not the application's.
+    """
+    made = dict(attributes)
+    others = application.other_application_ids | {*(made.get("other_application_ids") or ())}
+    _set(made, "other_application_ids", sorted(others))
+    if topology is None:
+        made.pop("topology", None)
+        for topic in application.topics:
+            _declare_roles(made, topic)
+    for step in (
+        _declare_internal,
+        _declare_stores,
+        _declare_additions,
+        _declare_all_roles,
+        _deny,
+    ):
+        step(made, application, _loaded(made, topology))
+    loaded = _loaded(made, topology)
+    return Written(made, tuple(_differences(application, loaded)))
+
+
+def _loaded(attributes: Mapping[str, Any], topology: Topology | None) -> StreamsApplication:
+    model: ApplicationModel = application_model(dict(attributes))
+    return model.described(topology)
+
+
+def _declare_internal(
+    made: dict[str, Any], decided: StreamsApplication, loaded: StreamsApplication
+) -> None:
+    names = {topic.name for topic in loaded.topics}
+    for topic in decided.topics:
+        if topic.roles.is_repartition and topic.name not in names:
+            _declare_roles(made, topic)
+
+
+def _declare_stores(
+    made: dict[str, Any], decided: StreamsApplication, loaded: StreamsApplication
+) -> None:
+    others = {store.name: store for store in loaded.stores}
+    blocks = dict(made.get("stores") or {})
+    for store in decided.stores:
+        other = others.get(store.name)
+        about = dict(blocks.get(store.name) or {})
+        if other is None or other.changelog != store.changelog or store.unconfirmed:
+            about = {**_without(about, _REBUILT_FROM), **_rebuilt_from(store, decided)}
+        if store.unconfirmed:
+            about["unconfirmed"] = list(store.unconfirmed)
+        if about:
+            blocks[store.name] = about
+    _set(made, "stores", blocks)
+
+
+def _rebuilt_from(store: Store, application: StreamsApplication) -> dict[str, Any]:
+    if store.changelog is None:
+        return {"logging_disabled": True}
+    named = {topic.name: topic for topic in application.topics}
+    topic = named.get(store.changelog)
+    is_source = topic is not None and topic.roles.is_input
+    return {"source_topic" if is_source else "changelog": store.changelog}
+
+
+def _declare_additions(
+    made: dict[str, Any], decided: StreamsApplication, loaded: StreamsApplication
+) -> None:
+    there = {topic.name: topic.roles for topic in loaded.topics}
+    for role, setting in _ADDED.items():
+        further = {
+            topic.name
+            for topic in decided.topics
+            if role in topic.roles and role not in there.get(topic.name, ())
+        }
+        _set(made, setting, sorted({*(made.get(setting) or ()), *further}))
+
+
+def _declare_all_roles(
+    made: dict[str, Any], decided: StreamsApplication, loaded: StreamsApplication
+) -> None:
+    there = {topic.name: topic.roles for topic in loaded.topics}
+    for topic in decided.topics:
+        if there.get(topic.name) != topic.roles or topic.unconfirmed:
+            _declare_roles(made, topic)
+
+
+def _deny(made: dict[str, Any], decided: StreamsApplication, loaded: StreamsApplication) -> None:
+    names = {topic.name for topic in loaded.topics}
+    surplus = names - {topic.name for topic in decided.topics}
+    _set(made, "not_mine", sorted({*(made.get("not_mine") or ()), *surplus}))
+
+
+def _declare_roles(made: dict[str, Any], topic: AppTopic) -> None:
+    blocks = dict(made.get("topics") or {})
+    about = _without(blocks.get(topic.name) or {}, ("roles", "unconfirmed"))
+    blocks[topic.name] = {"roles": sorted(role.value for role in topic.roles), **about}
+    if topic.unconfirmed:
+        blocks[topic.name]["unconfirmed"] = list(topic.unconfirmed)
+    made["topics"] = blocks
+
+
+def _differences(decided: StreamsApplication, loaded: StreamsApplication) -> Iterator[str]:
+    """What of the application the YAML does not give, in words."""
+    pairs = (
+        ("topic", _by_name(decided.topics), _by_name(loaded.topics)),
+        ("store", _by_name(decided.stores), _by_name(loaded.stores)),
+    )
+    for what, mine, other in pairs:
+        for name in sorted(mine.keys() | other.keys()):
+            here, there = mine.get(name), other.get(name)
+            if here != there or (here and there and here.unconfirmed != there.unconfirmed):
+                yield f"{what} {name}"
+
+
+def _by_name(things: tuple[AppTopic, ...] | tuple[Store, ...]) -> dict[str, AppTopic | Store]:
+    return {thing.name: thing for thing in things}
+
+
+def relevant_ids(application: StreamsApplication, owners: Mapping[str, str]) -> StreamsApplication:
+    """The application with those other ids alone that its own topics could be mistaken for."""
+    ids = {i for i in owners.values() if i.startswith(f"{application.application_id}-")}
+    return replace(application, other_application_ids=frozenset(ids))
+
+
+def _is_guess(about: object) -> bool:
+    return isinstance(about, Mapping) and bool(about.get("unconfirmed"))
+
+
+def _without(about: Mapping[str, Any], keys: tuple[str, ...]) -> dict[str, Any]:
+    return {key: value for key, value in about.items() if key not in keys}
+
+
+def _set(attributes: dict[str, Any], name: str, value: Any) -> None:  # noqa: ANN401 - YAML
+    """Set what is not empty; remove it where nothing is left."""
+    if value:
+        attributes[name] = value
+    else:
+        attributes.pop(name, None)
