@@ -661,6 +661,8 @@ class BackupRun:
             )
         found = [backups[id_] for id_ in backups if id_ in results]
         if any(INCREMENT in window.key for window in windows):
+            changed = [one for one in found if previous.get(one.topic) != one.facts]
+            facts_table.record([_at_its_point(one) for one in changed], writer=lock)
             self._ledger.record_increment(found, run_id=self.run_id, writer=lock)
         else:
             facts_table.record([backups[topic.id] for topic in fresh], writer=lock)
@@ -869,6 +871,15 @@ def _kept(topic: TopicPlan, results: Iterable[SpanResult]) -> list[LedgerEntry]:
 def _in_order(results: Iterable[SpanResult], kept: Iterable[LedgerEntry]) -> tuple[SpanResult, ...]:
     every = [*results, *(replace(entry.result, kept=True) for entry in kept)]
     return tuple(sorted(every, key=lambda one: (one.partition, one.plan.window)))
+
+
+def _at_its_point(increment: TopicBackup) -> TopicBackup:
+    """The increment as if it ended with the point that ends it, one millisecond earlier.
+
+    Facts that are recorded with it count for that point.
+    """
+    window = increment.window
+    return replace(increment, window=replace(window, end_ms=window.end_ms - 1))
 
 
 def _increments_stay(topic: TopicPlan) -> UnreadTopic:

@@ -204,7 +204,7 @@ def _source_configs(
             " its repartition topics.",
         )
     if noted is None:
-        return {}, (f"The configs of {topic} were never backed up: it gets the target's defaults.",)
+        return {}, ()  # the plan is refused, see `preconditions`
     if noted.facts.topic_id != topic_id_of(wanted.partitions[0].cut.topic_id):
         note = f"The configs of {topic} are those of another topic of this name: it was recreated."
     else:

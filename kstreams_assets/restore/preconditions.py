@@ -100,6 +100,7 @@ def refusals(
         *_group(found),
         *_source_cluster(found, topics),
         *_replication(found),
+        *_without_facts(found, topics),
         *(
             refusal
             for topic in topics
@@ -282,6 +283,24 @@ def _replication(found: Facts) -> Iterable[Finding]:
             f"replication_factor {asked}",
             f"The target has {brokers} broker(s).",
             action=f"Ask for 1 to {brokers}, or leave it out.",
+        )
+
+
+def _without_facts(found: Facts, topics: Sequence[TopicPlan]) -> Iterable[Finding]:
+    """Topics to create of which no backup recorded configs and replicas.
+
+    Kafka Streams itself says what its repartition topics get.
+    """
+    for topic in topics:
+        if topic.exists or topic.roles.in_flight_only or topic.source in found.facts:
+            continue
+        yield Finding(
+            f"topic {topic.target}",
+            f"No backup recorded the configs and the replication factor of {topic.source}. The"
+            " target's defaults may delete its records (cleanup.policy=delete).",
+            action=f"Create it on the target with {len(topic.partitions)} partition(s) and the"
+            " configs of the source, then plan the restore again. Or back up once more while the"
+            " source cluster is there: each backup records them.",
         )
 
 

@@ -13,7 +13,7 @@ from kstreams_assets.upkeep.expire import expire
 from kstreams_assets.upkeep.verify import verify
 from kstreams_assets.warehouse.contents import Contents
 from kstreams_assets.warehouse.judge import PointStatus
-from kstreams_assets.warehouse.ledger import INCREMENT, Ledger
+from kstreams_assets.warehouse.ledger import INCREMENT, Ledger, TopicFactsTable
 from kstreams_assets.warehouse.point import RecoveryPoint
 from kstreams_assets.warehouse.records import file_actions
 from kstreams_assets.warehouse.spans import GapCause, Window
@@ -82,6 +82,40 @@ def test_points_are_covered_before_the_window_closes(workbench: Workbench, windo
     assert file_actions(workbench.records_path).num_rows == 2
     assert all(_status(workbench, point).covered for point in points)
     assert not workbench.ledger.damaged()
+
+
+def test_facts_of_topics_travel_with_the_first_increment_and_whenever_they_change(
+    workbench: Workbench, window: Window
+) -> None:
+    topic, log = (
+        workbench.topic("orders"),
+        workbench.topic(
+            "shop-totals-changelog",
+            role=TopicRole.CHANGELOG,
+            configs={"cleanup.policy": "compact", "min.compaction.lag.ms": "7"},
+        ),
+    )
+    table = TopicFactsTable(workbench.warehouse, workbench.application_id)
+    points: list[RecoveryPoint] = []
+    for step in range(4):
+        write(workbench, topic, 3)
+        write(workbench, log, 3)
+        if step == 2:
+            spec = {log: {"min.compaction.lag.ms": "9"}}
+            workbench.cluster.alter_topic_configs(spec)
+        points.append(_increment(workbench, window))
+    assert [row.topic for row in table.between(0, window.end_ms)].count(topic) == 1
+    assert [row.topic for row in table.between(0, window.end_ms)].count(log) == 2
+    contents = Contents(workbench.warehouse, workbench.application)
+    for point, lag in zip(points, ("7", "7", "9", "9"), strict=True):
+        lives = {cut.topic: cut.topic_id for cut in point.partitions}
+        noted = contents.facts(point, lives)
+        assert noted.keys() == {topic, log}
+        assert not any(one.later for one in noted.values())
+        assert dict(noted[log].facts.configs) == {
+            "cleanup.policy": "compact",
+            "min.compaction.lag.ms": lag,
+        }
 
 
 STEPS: dict[str, tuple[type, str]] = {

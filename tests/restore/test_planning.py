@@ -182,7 +182,6 @@ class TestNotes:
 
     def test_configs_that_are_not_known(self) -> None:
         found = findings(facts={})
-        assert _has_note(found, "configs of orders were never backed up", "target's defaults")
         assert _has_note(found, "shop-sums-repartition", "Kafka Streams gives")
         repartition = _topics(found)["shop-sums-repartition"]
         assert repartition.configs["segment.bytes"] == "52428800"

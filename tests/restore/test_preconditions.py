@@ -354,6 +354,27 @@ class TestLeftThere:
         assert [r.subject for r in _refusals(found)] == ["topic orders", "topic rates"]
 
 
+class TestTopicsWithoutFacts:
+    """Of which no backup recorded configs and replicas."""
+
+    def test_each_that_would_be_created_is_refused(self) -> None:
+        found = findings(facts={})
+        expected = {
+            f"topic {topic.source}"
+            for topic in found.selection.topics
+            if not topic.roles.in_flight_only
+        }
+        refused = _refusals(found)
+        assert {one.subject for one in refused} == expected
+        assert "topic shop-sums-changelog" in expected
+        assert "cleanup.policy=delete" in str(refused[0])
+        assert "with 1 partition(s)" in refused[0].action
+
+    def test_those_that_are_there_keep_their_own_configs(self) -> None:
+        names = [topic.source for topic in findings().selection.topics]
+        assert _refusals(findings(facts={}, target=target(*map(there, names)))) == []
+
+
 class TestRecords:
     ODD: Mapping[Any, Holding] = {
         partition_of("orders"): Holding(records=9, odd_timestamps=1_003),
