@@ -15,7 +15,7 @@ import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
@@ -63,6 +63,7 @@ from kstreams_assets.warehouse.point import RecoveryPoint
 from kstreams_assets.warehouse.points import RecoveryPointTable
 from kstreams_assets.warehouse.table import (
     MARKER,
+    LogState,
     is_warehouse,
     log_state,
     open_delta,
@@ -84,10 +85,13 @@ _PIECE: Final = 8 * 1024**2
 _THREADS: Final = 4
 _STORE_THREADS: Final = 8
 _LOOKS: Final = 20
-"""How often a moment is looked for in which nobody commits to the source."""
+"""How often the logs are listed, until two lists are the same: nobody commits at that moment."""
 _BETWEEN_COMMITS_S: Final = 5.0
 """A backup commits to the records first and to the ledger then: how long the ledger may not match
 before it counts as damaged."""
+_PAUSE_S: Final = 0.2
+_PATIENCE_S: Final = 60.0
+"""So long a state is looked for in which the tables belong together."""
 _ROUNDS: Final = 4
 _LOCK_WAIT_S: Final = 30.0
 _DAY_MS: Final = 86_400_000
@@ -264,8 +268,14 @@ def _begun(
         with storage_failures(to):
             put_mark(to, mark)
         return _read_again(to)
-    is_same = mark.source == str(source.root) or (made_at is not None and mark.made_at == made_at)
-    if not is_same:
+    if None not in (made_at, mark.made_at) and made_at != mark.made_at:
+        raise ConfigurationError(
+            f"{source.root} is another warehouse than the one that was copied to {to}: it was made"
+            f" at {made_at}, the copied one at {mark.made_at}. Nothing was copied over.",
+            remedy="Look whether the right disk is mounted there. If the first warehouse is lost,"
+            " restore from the copy, or promote it; copy the new one to another place.",
+        )
+    if None in (made_at, mark.made_at) and mark.source != str(source.root):
         raise ConfigurationError(
             f"{to} is a copy of {mark.source}, not of {source.root}.",
             remedy="Give another place.",
@@ -337,10 +347,24 @@ class _Plan:
     staged: Path
     left_out: Mapping[str, frozenset[str]]
     """By table, files that none of the points needs that are copied."""
+    damaged: tuple[LackingFile, ...] = ()
+    """Files that the source has noted, and no table of it has."""
 
     @property
     def versions(self) -> dict[str, int]:
         return {table.name: table.version for table in self.tables}
+
+
+@dataclass(frozen=True, slots=True)
+class _Disagreement:
+    """Two tables that do not belong together; `lacking` is what a copy of them does not have."""
+
+    what: str
+    files: tuple[str, ...] = ()
+    lacking: LackingFile | None = None
+
+    def __str__(self) -> str:
+        return self.what
 
 
 class SourceFileError(Exception):
@@ -362,6 +386,7 @@ class _Run:
         self._limit = limit
         self._files = self._bytes = self._there = 0
         self._counting = threading.Lock()
+        self._first_seen: dict[_Disagreement, float] = {}
 
     def copy(self, began: float) -> CopyResult:
         refuse_newer_tables(self._source)
@@ -378,6 +403,8 @@ class _Run:
                 lacking, gone = self._copy_files(plan)
                 if gone <= before:
                     break
+            for file in plan.damaged:
+                lacking.setdefault((file.table, file.file), file)
             finished = self._publish(plan, tuple(lacking.values()))
         return CopyResult(
             source=str(self._source.root),
@@ -399,30 +426,100 @@ class _Run:
 
     def _plan(self, staged: Path) -> _Plan:
         """A state of the source in which its tables belong together, with their logs at hand."""
-        deadline = time.monotonic() + _BETWEEN_COMMITS_S
-        for attempt in range(_LOOKS):
-            paths = self._tables()
-            opened = self._opened_at_rest(paths)
-            versions = {table_name(path): table.version() for path, table in opened.items()}
+        deadline = time.monotonic() + _PATIENCE_S
+        looks, trouble = 0, "its logs change faster than they can be read"
+        while looks == 0 or time.monotonic() < deadline:
+            looks += 1
+            seen_at = time.monotonic()
+            versions, is_at_rest = self._versions()
+            self._refuse_vanished(versions)
             with reading_at(self._source.root, versions):
-                if time.monotonic() < deadline and self._is_between_commits():
-                    time.sleep(0.2)
+                found = self._disagreements(versions, is_at_rest=is_at_rest)
+                passing = self._passing(found, seen_at)
+                if passing:
+                    trouble = f"its tables did not belong together at {looks} looks: {passing[0]}"
+                    time.sleep(_PAUSE_S)
                     continue
-                noted = self._noted(versions)
-                left_out = self._left_out(noted)
-            try:
-                tables = [
-                    self._table_plan(path, table, staged / str(attempt))
-                    for path, table in opened.items()
-                ]
-            except FileNotFoundError:
-                continue  # the source has tidied the log up
-            return _Plan(tables, noted, staged / str(attempt), left_out)
+                try:
+                    opened = self._opened(versions)
+                    noted = self._noted(versions)
+                    left_out = self._left_out(noted)
+                    tables = [
+                        self._table_plan(path, table, staged / str(looks))
+                        for path, table in opened.items()
+                    ]
+                except FileNotFoundError:
+                    continue  # the source has tidied the log up
+            damaged = tuple(one.lacking for one in found if one.lacking is not None)
+            return _Plan(tables, noted, staged / str(looks), left_out, damaged)
         raise WarehouseError(
             path=self._source.root,
-            reason="its logs change faster than they can be read",
+            reason=f"{trouble}. Nothing was copied over",
             remedy="Run the copy again.",
         )
+
+    def _versions(self) -> tuple[dict[str, int], bool]:
+        """The newest version of each table, and whether they were the newest at one moment.
+
+        Only lists of the logs are compared: to open the tables takes as long as it does, and what
+        is committed meanwhile is not seen. Without such a moment, tables come in the order in which
+        they name each other.
+        """
+        paths = self._tables()
+        with ThreadPoolExecutor(_STORE_THREADS) as pool:
+            state = list(pool.map(log_state, paths))
+            for _ in range(_LOOKS):
+                before, state = state, list(pool.map(log_state, paths))
+                if before == state:
+                    return self._newest(paths, state), True
+        return self._newest(paths, [log_state(path) for path in paths]), False
+
+    def _newest(self, paths: Sequence[StorePath], states: Sequence[LogState]) -> dict[str, int]:
+        mark = copy_mark(self._source.root)
+        versions: dict[str, int] = {}
+        for path, state in zip(paths, states, strict=True):
+            name = table_name(path)
+            entries = [n for n, size, _ in state if COMMIT.fullmatch(n) and size > 0]
+            if mark is not None:
+                if name in mark.state.versions:
+                    versions[name] = mark.state.versions[name]
+            elif entries:
+                versions[name] = max(map(version_of, entries))
+            elif open_delta(path, name) is not None:  # fails where there are files without a log
+                raise WarehouseError(
+                    path=path,
+                    reason="its log (_delta_log) has no entry",
+                    remedy="Bring the table back from the copy; nothing was copied over.",
+                )
+        return versions
+
+    def _refuse_vanished(self, versions: Collection[str]) -> None:
+        """What the copy has and the source no longer has was lost there: nothing removes tables."""
+        seen = () if self._mark.newest is None else self._mark.newest.versions
+        with storage_failures(self._to):
+            there = {*seen, *(name for name in tables_in(self._to) if self._has_entries(name))}
+        gone = sorted(name for name in there - {*versions} if self._is_copied(name))
+        if not gone:
+            return
+        raise WarehouseError(
+            path=self._source.root,
+            reason=f"it no longer has {', '.join(gone)}, which the copy in {self._to} has: nothing"
+            " was copied over, and nothing is removed from the copy",
+            remedy="Find out what removed them. Bring each of these folders back from the copy, or"
+            " restore from the copy as it is (--warehouse, --notes-in FOLDER). If they were removed"
+            " on purpose, copy to a new place and keep this one.",
+        )
+
+    def _has_entries(self, name: str) -> bool:
+        return any(COMMIT.fullmatch(file) for file in self._log_files(self._to / name))
+
+    def _passing(self, found: Collection["_Disagreement"], seen_at: float) -> list["_Disagreement"]:
+        """Those that may be gone at the next look, as between two commits of a backup.
+
+        What is the same for as long as that never takes is damage of the source.
+        """
+        self._first_seen = {one: self._first_seen.get(one, seen_at) for one in found}
+        return [one for one, at in self._first_seen.items() if seen_at - at < _BETWEEN_COMMITS_S]
 
     def _tables(self) -> list[StorePath]:
         root = self._source.root
@@ -440,26 +537,94 @@ class _Run:
         wanted, parts = self._mark.applications, name.split("/")
         return wanted is None or len(parts) == 1 or parts[1] in wanted
 
-    def _opened_at_rest(self, paths: Sequence[StorePath]) -> Mapping[StorePath, Any]:
-        """Tables at a moment in which nobody committed, if there is one; in order in any case."""
-        with ThreadPoolExecutor(_STORE_THREADS) as pool:
-            state, before = list(pool.map(log_state, paths)), None
-            opened: dict[StorePath, Any] = {}
-            for _ in range(_LOOKS):
-                if before == state:
-                    break
-                opened = {path: open_delta(path, table_name(path)) for path in paths}
-                before, state = state, list(pool.map(log_state, paths))
-        return {path: table for path, table in opened.items() if table is not None}
+    def _opened(self, versions: Mapping[str, int]) -> dict[StorePath, Any]:
+        """The tables at these versions, at which the caller reads. Raises FileNotFoundError."""
+        opened: dict[StorePath, Any] = {}
+        for name in versions:
+            path = self._source.root / name
+            try:
+                table = open_delta(path, name)
+            except WarehouseError:
+                if f"{versions[name]:020d}.json" in self._log_files(path):
+                    raise
+                raise FileNotFoundError(name) from None
+            if table is None:
+                raise FileNotFoundError(name)
+            opened[path] = table
+        return opened
 
     def _applications(self) -> list[str]:
         """Those whose records are copied."""
         paths = self._tables()
         return [path.name for path in paths if table_name(path).startswith("records/")]
 
-    def _is_between_commits(self) -> bool:
-        """Whether a ledger does not match its records, as between two commits of a backup."""
-        return any(Ledger(self._source, app).damaged(look_s=0) for app in self._applications())
+    def _disagreements(
+        self, versions: Mapping[str, int], *, is_at_rest: bool
+    ) -> frozenset["_Disagreement"]:
+        """Where tables at these versions do not belong together, as between two commits.
+
+        Most can be seen in a state that was never there alone (not `is_at_rest`); the rest also
+        while a backup has committed its files, and not yet what it notes of them.
+        """
+        found: set[_Disagreement] = set()
+        for application in self._applications():
+            found.update(self._unmatched_records(application))
+            found.update(self._unmatched_snapshots(application))
+            if not is_at_rest:
+                found.update(self._unmatched_points(application, versions))
+        return frozenset(found)
+
+    def _unmatched_records(self, application: str) -> Iterable["_Disagreement"]:
+        """Spans whose files the records table does not have."""
+        ledger, name = Ledger(self._source, application), f"records/{application}"
+        spans = list(ledger.damaged(look_s=0))
+        if not spans:
+            return
+        files: dict[tuple[object, ...], list[str]] = {}
+        for row in ledger.noted_files().to_pylist():
+            key = (row["window"], row["topic"], row["partition"], row["topic_id"], row["start"])
+            files.setdefault(key, []).append(unquote(row["path"]))
+        table = open_delta(self._source.root / name, name)
+        active = set() if table is None else {unquote(path) for path, _ in active_files(table)}
+        for span in spans:
+            key = (span.window, span.topic, span.partition, span.topic_id, span.start)
+            gone = [file for file in files.get(key, ()) if file not in active]
+            lacking = None
+            if gone:
+                told = "is in the ledger, and is no part of the table"
+                about = (span.window, span.topic, span.partition)
+                lacking = LackingFile(name, gone[0], told, *about)
+            yield _Disagreement(f"{name}, {span}", tuple(gone), lacking)
+
+    def _unmatched_snapshots(self, application: str) -> Iterable["_Disagreement"]:
+        """Snapshots whose files their table does not have."""
+        active: dict[str, set[str]] = {}
+        for snapshot in SnapshotsTable(self._source).of(application):
+            name = f"ktables/{application}/{snapshot.store}"
+            if name not in active:
+                table = open_delta(self._source.root / name, name)
+                files = [] if table is None else active_files(table)
+                active[name] = {unquote(path) for path, _ in files}
+            gone = [f for one in snapshot.written if (f := unquote(one.path)) not in active[name]]
+            if gone:
+                told = "is in ktable_snapshots, and is no part of the table"
+                about = (snapshot.window.key, snapshot.topic)
+                lacking = LackingFile(name, gone[0], told, *about)
+                text = f"{name}, window {snapshot.window.key}"
+                yield _Disagreement(text, tuple(gone), lacking)
+
+    def _unmatched_points(
+        self, application: str, versions: Mapping[str, int]
+    ) -> Iterable["_Disagreement"]:
+        """Points that are newer than what they refer to, and those that only the ledger has."""
+        known: set[str] = set()
+        for point in RecoveryPointTable(self._source).versions(application):
+            known.add(point.id)
+            saved = versions.get("recovery_point_records", -1)
+            if (point.saved_version or -1) > saved:
+                yield _Disagreement(f"recovery_point_records, older than point {point.id}")
+        for point_id in Ledger(self._source, application).closing_point_ids() - known:
+            yield _Disagreement(f"recovery_points, without {point_id} of the ledger")
 
     def _noted(self, versions: Mapping[str, int]) -> dict[str, dict[str, _Noted]]:
         """By table, what was noted of its files."""
@@ -639,6 +804,7 @@ class _Run:
         if control:
             return None
         with storage_failures(self._to):
+            self._require_same_mark()
             for table in plan.tables:
                 for name in table.log:
                     self._put(plan.staged / table.name / name, table.name, name)
@@ -664,6 +830,16 @@ class _Run:
             for table in plan.tables:
                 self._put_hint(table)
         return now_ms
+
+    def _require_same_mark(self) -> None:
+        """Another run may have finished, or have promoted the copy, while files were copied."""
+        found = read_mark(self._to)
+        if found is None:
+            raise WarehouseError(
+                path=self._to,
+                reason="it was promoted meanwhile, and is a warehouse of its own",
+                remedy="Nothing of it was changed. Copy to another place.",
+            )
 
     def _put(self, staged: Path, table: str, name: str) -> None:
         """Put a file of a log there. Checkpoints hold no digest: the store's answer must do."""
@@ -726,6 +902,25 @@ def _named_digest(table: _TablePlan, file: str) -> str | None:
     """Files of control tables carry the digest of their bytes in their names."""
     found = _DIGEST_IN_NAME.search(file) if table.is_control else None
     return None if found is None else found[1]
+
+
+def tables_in(place: StorePath) -> list[str]:
+    """Every table that has a folder in a place, by its path; `place` may be a copy.
+
+    Raises:
+        OSError: It cannot be read.
+    """
+    found: list[str] = []
+    for one in subfolders(place):
+        inside = [one]
+        if one.name in ("records", "ktables"):
+            inside = subfolders(one)
+        elif one.name not in CONTROL_TABLES:
+            continue
+        if one.name == "ktables":
+            inside = [store for application in inside for store in subfolders(application)]
+        found += [table_name(table) for table in inside]
+    return found
 
 
 def active_files(table: Any) -> list[tuple[str, int]]:  # noqa: ANN401 (a DeltaTable)
