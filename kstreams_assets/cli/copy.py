@@ -18,7 +18,7 @@ from kstreams_assets.settings import SecondCopySettings
 from kstreams_assets.store import ObjectStoreSettings, StorePath, place_at
 from kstreams_assets.texts import bytes_text, iso_time
 from kstreams_assets.upkeep.copy import CopyResult, copy_warehouse
-from kstreams_assets.upkeep.second_copy import Pruned, promote, prune
+from kstreams_assets.upkeep.second_copy import Promoted, Pruned, promote, prune
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class _Places:
     "applications",
     multiple=True,
     help="Copy the records of this application alone; may be given several times. Points, ledger"
-    " and other small tables are copied as a whole.",
+    " and other small tables are copied as a whole. With --promote: what a partial copy holds.",
 )
 @click.option(
     "--point",
@@ -95,15 +95,20 @@ def copy(
     What is new is copied, and all that is copied is compared. Backups may go on meanwhile. The copy
     is a warehouse at every moment, also when the command is killed; the next one goes on. Restores
     read a copy with --warehouse, and --notes-in for what they write. Exits 1 when the source could
-    not give a file; all else is copied then.
+    not give a file; all else is copied then. A source that lost a table is not followed.
     """
     store = {"profile": to_profile, "endpoint": to_endpoint, "region": to_region}
     given = {name: value for name, value in store.items() if value is not None}
     places = _places(app_file, application_id, warehouse, to, given)
     if promotes:
-        state = promote(places.to)
-        told = f"{places.to} is a warehouse now, as of {iso_time(state.finished_at_ms)}."
-        _tell(as_json, {"promoted": str(places.to), "as_of": iso_time(state.finished_at_ms)}, told)
+        state = promote(places.to, applications=tuple(applications) or None)
+        document = {
+            "promoted": str(places.to),
+            "as_of": iso_time(state.finished_at_ms),
+            "missing_applications": [*state.missing],
+            "regained_tables": {**state.regained},
+        }
+        _tell(as_json, document, _promoted_text(places.to, state))
         return
     if places.source is None:
         raise ConfigurationError(
@@ -144,6 +149,20 @@ def _places(
             "It is not said where the copy is.", remedy="Give --to, or second_copy.to in the YAML."
         )
     return _Places(source, settings.to, settings)
+
+
+def _promoted_text(place: StorePath, state: Promoted) -> str:
+    text = f"{place} is a warehouse now, as of {iso_time(state.finished_at_ms)}."
+    if state.missing:
+        text += (
+            f" It has no records of {', '.join(state.missing)}: back them up to another warehouse."
+        )
+    if state.regained:
+        text += (
+            f" The source had lost {', '.join(sorted(state.regained))} when it was copied last:"
+            " they are as they were seen before. Run kstreams-assets verify."
+        )
+    return text
 
 
 def _tell(as_json: bool, document: dict[str, Any], text: str) -> None:

@@ -64,6 +64,7 @@ from kstreams_assets.warehouse.points import RecoveryPointTable
 from kstreams_assets.warehouse.table import (
     MARKER,
     LogState,
+    delta_table,
     is_warehouse,
     log_state,
     open_delta,
@@ -680,7 +681,7 @@ class _Run:
         plan = _TablePlan(name, table.version(), active_files(table))
         with storage_failures(path):
             there, here = self._log_files(path), self._log_files(self._to / name)
-        self._refuse_rewritten(path, there, here, plan.version)
+        self._refuse_rewritten(path, there, here, table)
         plan.log = _to_fetch(there, here, plan.version)
         folder = staged / name
         folder.mkdir(parents=True)
@@ -698,9 +699,14 @@ class _Run:
         return {n: s for n, s in found.items() if COMMIT.fullmatch(n) or CHECKPOINT.fullmatch(n)}
 
     def _refuse_rewritten(
-        self, path: StorePath, there: Mapping[str, int], here: Mapping[str, int], version: int
+        self,
+        path: StorePath,
+        there: Mapping[str, int],
+        here: Mapping[str, int],
+        table: Any,  # noqa: ANN401 (a DeltaTable)
     ) -> None:
         """A log only grows: who has changed what was committed has changed the past."""
+        version = table.version()
         both = sorted(n for n in there.keys() & here.keys() if COMMIT.fullmatch(n))
         both = [name for name in both if version_of(name) <= version]
         other = [name for name in both if there[name] != here[name]]
@@ -712,7 +718,13 @@ class _Run:
         newest = max((version_of(n) for n in here if COMMIT.fullmatch(n)), default=-1)
         marked = self._mark.newest
         seen = -1 if marked is None else marked.versions.get(table_name(path), -1)
-        if other or (version < seen and version < newest):
+        is_other_table = False
+        if not both and seen >= 0:  # all entries that both had have expired in one of them
+            with storage_failures(copied.parent):
+                is_other_table = delta_table(copied.parent, seen).metadata().id != (
+                    table.metadata().id
+                )
+        if other or is_other_table or (version < seen and version < newest):
             what = f"{other[0]} is another one" if other else f"it has {version}"
             raise WarehouseError(
                 path=path,

@@ -1,9 +1,15 @@
 """What else is done with a second copy: promote it, remove what is no longer needed, its age."""
 
+import json
 import time
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Final
 from urllib.parse import unquote
+
+import pyarrow as pa
 
 from kstreams_assets.copy_mark import (
     MARK,
@@ -12,23 +18,38 @@ from kstreams_assets.copy_mark import (
     copy_mark,
     forget,
     read_mark,
+    reading_at,
 )
 from kstreams_assets.errors import ConfigurationError, WarehouseError
-from kstreams_assets.layout import file_problem
+from kstreams_assets.ktables.snapshots_table import SnapshotsTable
+from kstreams_assets.layout import Warehouse, file_problem
 from kstreams_assets.lease import warehouse_lock
-from kstreams_assets.store import ObjectPath, StorePath, subfolders, sync_content
+from kstreams_assets.store import (
+    ObjectPath,
+    StorePath,
+    put_text,
+    remove_tree,
+    subfolders,
+    sync_content,
+)
 from kstreams_assets.upkeep.copy import (
     CHECKPOINT,
     COMMIT,
     COPYING,
     LOG,
     active_files,
+    tables_in,
     version_of,
 )
-from kstreams_assets.warehouse.table import delta_table, storage_failures
+from kstreams_assets.warehouse.ledger import Ledger
+from kstreams_assets.warehouse.table import delta_table, open_delta, storage_failures
 
 _DAY_MS: Final = 86_400_000
 _HOUR_MS: Final = 3_600_000
+PROMOTED: Final = "kstreams-assets-promoted.json"
+"""Left where a copy became a warehouse: what it was a copy of, and at which state."""
+UNPUBLISHED: Final = ".unpublished"
+"""A folder for tables that a killed run had begun when the copy was promoted."""
 
 
 def state_at_ms(to: StorePath) -> int | None:
@@ -52,19 +73,40 @@ def _marked(place: StorePath) -> CopyMark:
     return mark
 
 
-def promote(place: StorePath) -> CopyState:
+@dataclass(frozen=True, slots=True)
+class Promoted(CopyState):
+    """The state as of which a copy became a warehouse.
+
+    `missing` are applications of which it holds points and a ledger, and no records. `regained` are
+    tables that the source had lost when it was copied last, at the version that was seen before.
+    """
+
+    missing: tuple[str, ...] = ()
+    regained: Mapping[str, int] = field(default_factory=dict)
+
+
+def promote(place: StorePath, *, applications: Collection[str] | None = None) -> Promoted:
     """Make a copy a warehouse of its own, which is written like any other; what it holds.
 
-    What an unfinished run has put beyond the state that readers saw is removed first. Files that
-    the source could not give are no hindrance.
+    What an unfinished run has put beyond the state that readers saw is removed first; a table that
+    no reader has ever seen is set aside (`.unpublished`, in a store it is deleted). Files that the
+    source could not give are no hindrance. Run it again when it was interrupted, at whatever step;
+    once it has ended, another run changes nothing.
+
+    Args:
+        place: The copy.
+        applications: Those that a partial copy holds: become a warehouse without the others.
 
     Raises:
-        ConfigurationError: It is no copy.
+        ConfigurationError: It is no copy, or holds a part of the warehouse.
         WarehouseError: It is not complete, or cannot be written.
         WarehouseLockedError: A run writes the copy.
     """
+    with storage_failures(place):
+        done = None if read_mark(place) is not None else _promoted(place)
+    if done is not None:
+        return done
     mark = _marked(place)
-    state, lacking = mark.state, {*mark.lacking}
     if mark.points is not None:
         raise ConfigurationError(
             f"{place} holds only what recovery points {', '.join(mark.points)} need.",
@@ -72,24 +114,136 @@ def promote(place: StorePath) -> CopyState:
         )
     lock = place / ".locks" / "copy.lock"
     with warehouse_lock(lock, purpose="promote", wait_s=0, of_copy=True), storage_failures(place):
-        for table, version in state.versions.items():
-            for path, size in _files_at(place, table, version).items():
-                problem = file_problem(place / table / path, size)
-                if problem and f"{table}/{path}" not in lacking:
-                    raise WarehouseError(
-                        path=place,
-                        reason=f"the copy is not complete: in {table}, {problem}",
-                        remedy="Run kstreams-assets copy again while the source is there. If it is"
-                        " lost, restore from the copy as it is (--notes-in FOLDER): only what"
-                        " needs this file is refused.",
-                    )
-        for table in _tables(place):
-            _forget_beyond(place / table / LOG, state.versions.get(table, -1))
-            sync_content(place / table / LOG)
+        mark = _marked(place)  # a run may have ended meanwhile
+        missing = _missing_applications(place, mark)
+        _refuse_partial(place, mark, missing, applications)
+        regained = _regained(place, mark)
+        state = Promoted(
+            mark.state.finished_at_ms, {**regained, **mark.state.versions}, missing, regained
+        )
+        _require_complete(place, state.versions, {*mark.lacking})
+        for table in tables_in(place):
+            if table in state.versions:
+                _forget_beyond(place / table / LOG, state.versions[table])
+                sync_content(place / table / LOG)
+            else:
+                _set_aside(place, table)
+        if isinstance(place, Path):
+            remove_tree(place / COPYING)
+        facts = {"source": mark.source, "kind": "what a copy was promoted from", **asdict(state)}
+        put_text(place / PROMOTED, json.dumps(facts, indent=1) + "\n")
         (place / MARK).unlink()
         sync_content(place)
         forget(place)
     return state
+
+
+def _promoted(place: StorePath) -> Promoted | None:
+    """What a copy was promoted from, None where it was not."""
+    try:
+        told = json.loads((place / PROMOTED).read_text(encoding="utf-8"))
+        return Promoted(
+            told["finished_at_ms"], told["versions"], tuple(told["missing"]), told["regained"]
+        )
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (ValueError, KeyError, TypeError) as error:
+        raise WarehouseError(
+            path=place / PROMOTED,
+            reason="it is damaged",
+            remedy="Delete it: it only says what this warehouse was promoted from.",
+        ) from error
+
+
+def _missing_applications(place: StorePath, mark: CopyMark) -> tuple[str, ...]:
+    """Applications of whose backups the copy has the ledger, and no records."""
+    found: set[str] = set()
+    for name in ("windows", "increments", "recovery_points"):
+        table = open_delta(place / name, name)
+        if table is not None:
+            actions = pa.table(table.get_add_actions(flatten=True))
+            if actions.num_rows:
+                found |= {*actions["partition.application_id"].to_pylist()}
+    absent = sorted(app for app in found if f"records/{app}" not in mark.state.versions)
+    return tuple(
+        app
+        for app in absent
+        if mark.applications is not None or Ledger(Warehouse(place), app).noted_files().num_rows
+    )
+
+
+def _refuse_partial(
+    place: StorePath,
+    mark: CopyMark,
+    missing: Collection[str],
+    accepted: Collection[str] | None,
+) -> None:
+    """Whoever promotes a part of a warehouse has to say which."""
+    held = sorted(
+        name.removeprefix("records/") for name in mark.state.versions if name.startswith("records/")
+    )
+    if accepted is not None and {*accepted} != {*held}:
+        raise ConfigurationError(
+            f"{place} holds the records of {', '.join(held) or 'no application'}, and"
+            f" {', '.join(sorted(accepted))} is asked for.",
+            remedy="Give --application for each application that it holds, or none.",
+        )
+    if missing and accepted is None:
+        names = " ".join(f"--application {name}" for name in held)
+        raise ConfigurationError(
+            f"{place} is a partial copy: it has no records of {', '.join(missing)}, whose recovery"
+            " points and ledger it holds.",
+            remedy="Promote a copy of the whole warehouse, or copy these applications while the"
+            f" source is there. To go on without them: kstreams-assets copy --promote {names}.",
+        )
+
+
+def _regained(place: StorePath, mark: CopyMark) -> dict[str, int]:
+    """Tables that readers of the copy saw once, and not in its newest state, with their version.
+
+    An earlier release followed a source that had lost them.
+    """
+    found: dict[str, int] = {}
+    for table in tables_in(place):
+        if table in mark.state.versions:
+            continue
+        seen = [one.versions[table] for one in mark.earlier if table in one.versions]
+        before_ms = mark.state.finished_at_ms - _HOUR_MS
+        old = [
+            version_of(path.name)
+            for path, _, changed_ms in _below(place / table / LOG)
+            if COMMIT.fullmatch(path.name) and changed_ms < before_ms
+        ]
+        if seen or old:
+            found[table] = seen[0] if seen else max(old)
+    return found
+
+
+def _require_complete(
+    place: StorePath, versions: Mapping[str, int], lacking: Collection[str]
+) -> None:
+    for table, version in versions.items():
+        for path, size in _files_at(place, table, version).items():
+            problem = file_problem(place / table / path, size)
+            if problem and f"{table}/{path}" not in lacking:
+                raise WarehouseError(
+                    path=place,
+                    reason=f"the copy is not complete: in {table}, {problem}",
+                    remedy="Run kstreams-assets copy again while the source is there. If it is"
+                    " lost, restore from the copy as it is (--notes-in FOLDER): only what"
+                    " needs this file is refused.",
+                )
+
+
+def _set_aside(place: StorePath, table: str) -> None:
+    """Take a table away that a killed run has begun, and that no reader has seen."""
+    if isinstance(place, Path):
+        aside = place / UNPUBLISHED / str(time.time_ns()) / table
+        aside.parent.mkdir(parents=True, exist_ok=True)
+        (place / table).rename(aside)
+        return
+    for path, _, _ in _below(place / table):
+        path.unlink()
 
 
 def _forget_beyond(log: StorePath, version: int) -> None:
@@ -100,27 +254,19 @@ def _forget_beyond(log: StorePath, version: int) -> None:
     for path in reversed(there):
         if version_of(path.name) > version:
             path.unlink()
+    hint = log / "_last_checkpoint"
+    with suppress(FileNotFoundError):
+        told = json.loads(hint.read_bytes()).get("version", version + 1)
+        if told > version or not any(
+            CHECKPOINT.fullmatch(path.name) and version_of(path.name) == told for path in there
+        ):
+            hint.unlink()
     commits = {version_of(path.name) for path in there if COMMIT.fullmatch(path.name)}
     missing = set(range(min(commits, default=0), version)) - commits
     for path in there:
         # Some entries expired between two runs of the copy, and were never copied.
         if version_of(path.name) < max(missing, default=-1):
             path.unlink()
-
-
-def _tables(place: StorePath) -> list[str]:
-    """Every table that is there, by its path."""
-    found: list[str] = []
-    for one in subfolders(place):
-        inside = [one]
-        if one.name in ("records", "ktables"):
-            inside = subfolders(one)
-        if one.name == "ktables":
-            inside = [store for application in inside for store in subfolders(application)]
-        found += [
-            "/".join(table.parts[len(place.parts) :]) for table in inside if (table / LOG).is_dir()
-        ]
-    return found
 
 
 def _files_at(place: StorePath, table: str, version: int | None) -> dict[str, int]:
@@ -140,6 +286,9 @@ class Pruned:
 def prune(place: StorePath, *, now_ms: int | None = None) -> Pruned:
     """Remove what the source has removed, and readers of the copy have not seen for a day.
 
+    Only what the logs of the source removed: nothing of a table that the copy's newest state does
+    not have, and no file that a ledger still names.
+
     Raises:
         ConfigurationError: It is no copy.
         WarehouseError: It cannot be read or written; a store may refuse to delete.
@@ -156,9 +305,11 @@ def prune(place: StorePath, *, now_ms: int | None = None) -> Pruned:
     files = size = 0
     lock = place / ".locks" / "copy.lock"
     with warehouse_lock(lock, purpose="prune", wait_s=0, of_copy=True), storage_failures(place):
-        for table in _tables(place):
+        # A table that readers no longer see was lost by the source: nothing removes tables.
+        for table in (name for name in tables_in(place) if name in mark.state.versions):
             kept = _files_at(place, table, base.versions.get(table)).keys()
-            kept |= _files_at(place, table, mark.state.versions.get(table)).keys()
+            kept |= _files_at(place, table, mark.state.versions[table]).keys()
+            kept |= _noted_files(place, table, (base, mark.state))
             first = _first_log(place / table / LOG, base.versions.get(table))
             for path, bytes_, changed_ms in _below(place / table):
                 name = "/".join(path.parts[len((place / table).parts) :])
@@ -171,6 +322,22 @@ def prune(place: StorePath, *, now_ms: int | None = None) -> Pruned:
                 path.unlink()
                 files, size = files + 1, size + bytes_
     return Pruned(files, size)
+
+
+def _noted_files(place: StorePath, table: str, states: Iterable[CopyState]) -> set[str]:
+    """Files that ledgers name: of these only a ledger can say that they are not needed."""
+    kind, _, rest = table.partition("/")
+    found: set[str] = set()
+    for state in states:
+        with reading_at(place, state.versions):
+            if kind == "records":
+                files = Ledger(Warehouse(place), rest).noted_files()
+                found |= {unquote(path) for path in files["path"].to_pylist()}
+            elif kind == "ktables":
+                application, _, store = rest.partition("/")
+                snapshots = SnapshotsTable(Warehouse(place)).of(application, stores=[store])
+                found |= {unquote(file.path) for one in snapshots for file in one.written}
+    return found
 
 
 def _first_log(log: StorePath, version: int | None) -> int:

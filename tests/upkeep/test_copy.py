@@ -30,6 +30,7 @@ from kstreams_assets.upkeep.copy import LackingFile, copy_warehouse
 from kstreams_assets.upkeep.second_copy import promote, prune, state_at_ms
 from kstreams_assets.warehouse.chain import TableProblem, table_problems
 from kstreams_assets.warehouse.ledger import Ledger
+from kstreams_assets.warehouse.points import PinsTable
 from kstreams_assets.warehouse.restores import RestoresTable
 from kstreams_assets.warehouse.table import absence, is_warehouse
 from tests.store.place import warehouse_at
@@ -498,6 +499,34 @@ class TestInAStore:
         promoted = Stock(beside)
         promoted.grow([4])
         assert len(json.loads(seen(promoted.warehouse, stock.application))[0]) == 5
+
+    def test_promoted_after_a_run_that_was_killed(
+        self, stock: Stock, store: ObjectPath, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Also with a table that the copy did not have before."""
+        copy_warehouse(stock.warehouse, store)
+        before = _seen(store, stock)
+        PinsTable(stock.warehouse).pin("shop", "point-0001", "audit")
+        stock.grow([3])
+
+        def killed(*_: object) -> None:
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch:
+            patch.setattr(copying._Run, "_put_marker", killed)
+            with pytest.raises(KeyboardInterrupt):
+                copy_warehouse(stock.warehouse, store)
+        first = promote(store)
+        assert promote(store) == first
+        assert _seen(store, stock) == before
+        assert PinsTable(Warehouse(store)).of("shop") == []
+        Stock(store).grow([4])
+
+    def test_a_source_that_lost_a_table(self, stock: Stock, store: ObjectPath) -> None:
+        copy_warehouse(stock.warehouse, store)
+        shutil.rmtree(stock.warehouse.root / "recovery_points")  # type: ignore[arg-type]
+        with pytest.raises(WarehouseError, match="no longer has recovery_points"):
+            copy_warehouse(stock.warehouse, store)
 
     def test_read_with_credentials_that_only_read(
         self,
