@@ -18,6 +18,7 @@ from kstreams_assets.errors import (
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.layout import Warehouse
+from kstreams_assets.lease import LockHandle
 from kstreams_assets.offsets import CommittedOffset, TopicPartitionId
 from kstreams_assets.restore.target import (
     inspect_target,
@@ -74,16 +75,20 @@ def commit_group_offsets(
             group=restore.group,
             purpose=f"commit of the group offsets of restore {restore.restore_id}",
             wait_s=settings.restore.lock_wait_s,
-        ),
+        ) as lock,
         KafkaCluster(target) as cluster,
     ):
         table = RestoresTable(settings.warehouse)
         newest = table.newest(restore.application_id, restore.restore_id)
-        return commit_verified(settings.warehouse, newest or restore, cluster)
+        return commit_verified(settings.warehouse, newest or restore, cluster, lock=lock)
 
 
 def commit_verified(
-    warehouse: Warehouse, restore: StoredRestore, target: KafkaCluster
+    warehouse: Warehouse,
+    restore: StoredRestore,
+    target: KafkaCluster,
+    *,
+    lock: LockHandle | None = None,
 ) -> StoredRestore:
     """Commit the offsets, read them back, note it; a second time changes nothing.
 
@@ -108,7 +113,7 @@ def commit_verified(
     table, group = RestoresTable(warehouse), restore.group
     former = target.group_offsets(group)
     if restore.former_offsets is None:
-        restore = table.change(restore, former_offsets=_rows(former))
+        restore = table.change(restore, writer=lock, former_offsets=_rows(former))
     wanted = _by_partition(restore.to_commit)
     restored = {topic.target for topic in (*restore.topics, *restore.placed)}
     _write(
@@ -123,7 +128,9 @@ def commit_verified(
         wanted,
         problem="not as committed when read back",
     )
-    return table.change(restore, state=RestoreState.COMMITTED, committed=restore.to_commit)
+    return table.change(
+        restore, writer=lock, state=RestoreState.COMMITTED, committed=restore.to_commit
+    )
 
 
 def _require_same_topics(restore: StoredRestore, target: KafkaCluster) -> None:

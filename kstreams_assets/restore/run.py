@@ -217,7 +217,13 @@ class _Run:
                 tasks_lock=lock.tasks,
                 throttle=self._settings.throttle_of_restores,
             )
-            OffsetMapsTable(warehouse).record(plan.application_id, plan.restore_id, produced)
+            OffsetMapsTable(warehouse).record(
+                plan.application_id,
+                plan.restore_id,
+                produced,
+                of=self._restore,
+                writer=lock,
+            )
             self._store(
                 state=RestoreState.PRODUCED,
                 to_commit=_to_commit(plan, produced),
@@ -299,9 +305,8 @@ class _Run:
         return works
 
     def _store(self, **changes: Any) -> None:  # noqa: ANN401 (fields of StoredRestore)
-        if self._lock is not None:  # else another run of the same restore has noted its own state
-            self._lock.require_held()
-        self._restore = RestoresTable(self._warehouse).change(self._restore, **changes)
+        table = RestoresTable(self._warehouse)
+        self._restore = table.change(self._restore, writer=self._lock, **changes)
 
     @contextmanager
     def _timed(self, phase: str) -> Iterator[None]:

@@ -27,7 +27,7 @@ from kstreams_assets.offsets import CommittedOffset, TopicPartitionId, offsets_o
 from kstreams_assets.restore.plan import TopicPlan
 from kstreams_assets.restore.request import LOCAL, RestoreRequest
 from kstreams_assets.settings import ApplicationSettings
-from kstreams_assets.warehouse.restores import StoredRestore, StoredTopic
+from kstreams_assets.warehouse.restores import StoredRestore, StoredTopic, fence_restores
 from kstreams_assets.warehouse.table import require_backup
 
 
@@ -184,10 +184,12 @@ def restore_lock(
 ) -> Iterator[LockHandle]:
     """Hold the lock of all that is written to one group and its topics on a target cluster.
 
-    Raises WarehouseLockedError, see `warehouse_lock`.
+    No earlier holder notes anything of its restore any more. Raises WarehouseLockedError, see
+    `warehouse_lock`.
     """
     path = warehouse.lock_file(f"restore-{cluster_id}-{group}")
     with warehouse_lock(path, purpose=purpose, wait_s=wait_s) as handle:
+        fence_restores(warehouse, cluster_id, group, handle)
         yield handle
 
 

@@ -14,11 +14,12 @@ import pyarrow.compute as pc
 
 from kstreams_assets.errors import StoredDataError
 from kstreams_assets.layout import Warehouse
+from kstreams_assets.lease import LockHandle
 from kstreams_assets.offsets import OffsetMap, OffsetRun, OffsetRuns, TopicPartitionId, merge_runs
 from kstreams_assets.warehouse.column import ApplicationId, Column, RunId
 from kstreams_assets.warehouse.point import GroupOffset
 from kstreams_assets.warehouse.rows import rows_of
-from kstreams_assets.warehouse.table import Table, one_of
+from kstreams_assets.warehouse.table import Table, Writer, fence_tables, one_of
 
 
 class RestoreMode(StrEnum):
@@ -225,19 +226,38 @@ class RestoresTable:
             statistics=("restore_id", "change", "changed_at_ms"),
         )
 
-    def append(self, restore: StoredRestore) -> None:
+    def append(self, restore: StoredRestore, *, writer: LockHandle | None = None) -> None:
         """Store a restore in a new state, which from then on is its newest.
 
         The order in which states are stored decides, not the clock: it may have been set back.
+        `writer` is the lock of the target's group (`fence_restores`).
+
+        Raises:
+            LeaseLostError: Another holder has the lock by now; nothing was written.
         """
         earlier = self._changes(restore.application_id, restore.restore_id)
-        self._table.append([replace(restore, change=max(earlier, default=0) + 1)])
+        row = replace(restore, change=max(earlier, default=0) + 1)
+        self._table.append([row], writer=_writer_of(restore, writer))
 
-    def change(self, restore: StoredRestore, **changes: Any) -> StoredRestore:  # noqa: ANN401
-        """Store a restore with other fields, from now on its newest state, and return it."""
+    def change(
+        self,
+        restore: StoredRestore,
+        *,
+        writer: LockHandle | None = None,
+        **changes: Any,  # noqa: ANN401
+    ) -> StoredRestore:
+        """Store a restore with other fields, from now on its newest state, and return it.
+
+        `writer` as in `append`.
+        """
         changed = replace(restore, changed_at_ms=time.time_ns() // 1_000_000, **changes)
-        self.append(changed)
+        self.append(changed, writer=writer)
         return changed
+
+    @property
+    def table(self) -> Table[StoredRestore]:
+        """The table itself."""
+        return self._table
 
     def newest(self, application_id: str, restore_id: str) -> StoredRestore | None:
         """A restore as it stands, None when there is none with this id."""
@@ -297,6 +317,28 @@ class RestoresTable:
         where = pc.field("restore_id") == restore_id
         rows = self._table.read(application_id=application_id, columns=["change"], where=where)
         return rows["change"].to_pylist()
+
+
+def fence_restores(warehouse: Warehouse, cluster_id: str, group: str, lock: LockHandle) -> None:
+    """Let no earlier holder of the lock of a group on a target note anything any more.
+
+    Raises:
+        LeaseLostError: A later writer has the lock.
+        WarehouseError: The tables cannot be read or written.
+    """
+    tables = (RestoresTable(warehouse).table, OffsetMapsTable(warehouse).table)
+    fence_tables(tables, Writer("", lock, _scope(cluster_id, group)))
+
+
+def _scope(cluster_id: str, group: str) -> str:
+    return f"restore/{cluster_id}/{group}"
+
+
+def _writer_of(restore: StoredRestore, lock: LockHandle | None) -> Writer | None:
+    if lock is None:
+        return None
+    scope = _scope(restore.target_cluster_id, restore.group)
+    return Writer(restore.application_id, lock, scope)
 
 
 def writers_of(restores: Iterable[StoredRestore]) -> dict[str, StoredRestore]:
@@ -389,12 +431,26 @@ class OffsetMapsTable:
             bulky=True,
         )
 
+    @property
+    def table(self) -> Table[MapRow]:
+        """The table itself."""
+        return self._table
+
     def record(
-        self, application_id: str, restore_id: str, produced: Iterable[PartitionProduced]
+        self,
+        application_id: str,
+        restore_id: str,
+        produced: Iterable[PartitionProduced],
+        *,
+        of: StoredRestore | None = None,
+        writer: LockHandle | None = None,
     ) -> None:
         """Put the maps of all partitions of a restore in place of earlier ones, in one commit.
 
+        `writer` is the lock of the target's group (`fence_restores`), `of` the restore itself.
+
         Raises:
+            LeaseLostError: Another holder has the lock by now; nothing was written.
             OffsetMapError: The runs of a partition contradict each other; nothing is stored.
         """
         parts = [
@@ -404,7 +460,8 @@ class OffsetMapsTable:
         if not parts:
             return
         rows = pa.concat_tables(parts).unify_dictionaries()
-        self._table.rewrite(application_id, restore_id, restore_id, lambda _: rows)
+        by = None if of is None else _writer_of(of, writer)
+        self._table.rewrite(application_id, restore_id, restore_id, lambda _: rows, writer=by)
         self._table.tidy()
 
     def load(

@@ -333,15 +333,19 @@ WRITER: Final = "kstreams-assets-writer"
 
 @dataclass(frozen=True, slots=True)
 class Writer:
-    """An application, with the lock under which it is written."""
+    """An application, with the lock under which it is written.
+
+    `scope` is what the lock is of, where several locks of an application write the same table.
+    """
 
     application_id: str
     lock: LockHandle
+    scope: str = ""
 
     @property
     def name(self) -> str:
         """Under which name tables of several applications have its epoch."""
-        return f"{WRITER}/{self.application_id}"
+        return f"{WRITER}/{self.scope or self.application_id}"
 
 
 def require_newest(path: StorePath, table: DeltaTable, name: str, writer: LockHandle) -> None:

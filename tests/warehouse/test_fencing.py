@@ -10,7 +10,7 @@ from kstreams_assets.kafka.raw_batch import RawRecord
 from kstreams_assets.ktables.snapshots_table import SnapshotsTable
 from kstreams_assets.layout import Warehouse
 from kstreams_assets.lease import LeaseLostError, LockHandle, warehouse_lock
-from kstreams_assets.offsets import TopicPartitionId
+from kstreams_assets.offsets import OffsetRun, TopicPartitionId
 from kstreams_assets.recovery.maintenance import Retention, maintain
 from kstreams_assets.warehouse.ledger import Ledger, TopicFactsTable
 from kstreams_assets.warehouse.points import (
@@ -21,8 +21,16 @@ from kstreams_assets.warehouse.points import (
     SavedTail,
     points_locked,
 )
+from kstreams_assets.warehouse.restores import (
+    OffsetMapsTable,
+    PartitionProduced,
+    RestoresTable,
+    StoredRestore,
+    fence_restores,
+)
 from tests.backup.samples import backup, cut, point
 from tests.ktables.samples import snapshot
+from tests.restore.test_restores_table import restore
 from tests.upkeep.stock import LIFE, TOPIC, Stock
 
 APP = "shop"
@@ -55,6 +63,8 @@ def warehouse(tmp_path: Path) -> Warehouse:
     stock.grow(range(3))
     PinsTable(stock.warehouse).pin(APP, "point-0001", "audit")
     SnapshotsTable(stock.warehouse).record([replace(snapshot(), application_id=APP)])
+    _note_restore(stock.warehouse, Lock(1))
+    _note_offset_map(stock.warehouse, Lock(1))
     TopicFactsTable(stock.warehouse, APP).record([backup(topic=TOPIC)])
     return stock.warehouse
 
@@ -127,6 +137,24 @@ def _fence_application(warehouse: Warehouse, _: pytest.MonkeyPatch, lock: Lock) 
     SnapshotsTable(warehouse).fence(APP, lock)
 
 
+def _restore() -> StoredRestore:
+    return replace(restore(), application_id=APP, target_cluster_id="cluster-b", group="g")
+
+
+def _note_restore(warehouse: Warehouse, lock: LockHandle) -> None:
+    RestoresTable(warehouse).append(_restore(), writer=lock)
+
+
+def _note_offset_map(warehouse: Warehouse, lock: LockHandle) -> None:
+    at = TopicPartitionId(TOPIC, 0)
+    produced = PartitionProduced(at, at, [OffsetRun(0, 0, 1)], 1, 0, 1)
+    OffsetMapsTable(warehouse).record(APP, "r", [produced], of=_restore(), writer=lock)
+
+
+def _fence_restores(warehouse: Warehouse, _: pytest.MonkeyPatch, lock: Lock) -> None:
+    fence_restores(warehouse, "cluster-b", "g", lock)
+
+
 OF_POINTS: list[Write] = [
     _store_a_point,
     _save_records,
@@ -136,9 +164,11 @@ OF_POINTS: list[Write] = [
     _maintain,
 ]
 OF_APPLICATION: list[Write] = [_note_topics, _record_snapshot, _drop_snapshot]
+OF_RESTORES: list[Write] = [_note_restore, _note_offset_map]
 _ALL = [(write, _fence_points) for write in OF_POINTS] + [
     (write, _fence_application) for write in OF_APPLICATION
 ]
+_ALL += [(write, _fence_restores) for write in OF_RESTORES]
 
 
 def _versions(warehouse: Warehouse) -> dict[str, int]:
@@ -199,6 +229,13 @@ def test_other_applications_are_not_held_up(warehouse: Warehouse) -> None:
         point(10**12, cut(0, 10), application_id="bar"), writer=Lock(1)
     )
     assert len(RecoveryPointTable(warehouse).instants("bar")) == 1
+
+
+def test_restores_onto_other_groups_are_not_held_up(warehouse: Warehouse) -> None:
+    _note_restore(warehouse, Lock(100))
+    other = replace(_restore(), restore_id="other", group="h")
+    RestoresTable(warehouse).append(other, writer=Lock(1))
+    assert RestoresTable(warehouse).newest(APP, "other") is not None
 
 
 def test_locks_on_a_disk_count_up(warehouse: Warehouse) -> None:
