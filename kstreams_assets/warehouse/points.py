@@ -729,14 +729,15 @@ def points_locked(
     """
     path = warehouse.lock_file(f"recorder/{application_id}")
     with warehouse_lock(path, purpose=purpose, wait_s=wait_s) as lock:
-        fence_tables(
-            (
-                RecoveryPointTable(warehouse).table,
-                SavedRecordsTable(warehouse).table,
-                PinsTable(warehouse).table,
-            ),
-            Writer(application_id, lock),
-        )
+        if warehouse.notes_in is None:  # else these tables are only read, and the lock is another
+            fence_tables(
+                (
+                    RecoveryPointTable(warehouse).table,
+                    SavedRecordsTable(warehouse).table,
+                    PinsTable(warehouse).table,
+                ),
+                Writer(application_id, lock),
+            )
         yield lock
 
 

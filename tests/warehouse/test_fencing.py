@@ -231,6 +231,16 @@ def test_other_applications_are_not_held_up(warehouse: Warehouse) -> None:
     assert len(RecoveryPointTable(warehouse).instants("bar")) == 1
 
 
+def test_a_warehouse_that_is_only_read_is_not_written(
+    warehouse: Warehouse, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The lock lies with the notes: its epochs say nothing of the tables."""
+    reading = replace(warehouse, notes_in=tmp_path / "notes")
+    before = _versions(warehouse)
+    _fence_points(reading, monkeypatch, Lock(7, is_taken_over=True))
+    assert _versions(warehouse) == before
+
+
 def test_restores_onto_other_groups_are_not_held_up(warehouse: Warehouse) -> None:
     _note_restore(warehouse, Lock(100))
     other = replace(_restore(), restore_id="other", group="h")
