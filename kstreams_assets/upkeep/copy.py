@@ -58,6 +58,7 @@ from kstreams_assets.store import (
     sync_content,
 )
 from kstreams_assets.texts import bytes_text
+from kstreams_assets.warehouse.delta_log import entry_versions
 from kstreams_assets.warehouse.ledger import Ledger
 from kstreams_assets.warehouse.point import RecoveryPoint
 from kstreams_assets.warehouse.points import RecoveryPointTable
@@ -480,12 +481,13 @@ class _Run:
         versions: dict[str, int] = {}
         for path, state in zip(paths, states, strict=True):
             name = table_name(path)
-            entries = [n for n, size, _ in state if COMMIT.fullmatch(n) and size > 0]
+            with storage_failures(path):
+                entries = entry_versions(path, [n for n, _, _ in state]) if mark is None else []
             if mark is not None:
                 if name in mark.state.versions:
                     versions[name] = mark.state.versions[name]
             elif entries:
-                versions[name] = max(map(version_of, entries))
+                versions[name] = entries[-1]
             elif open_delta(path, name) is not None:  # fails where there are files without a log
                 raise WarehouseError(
                     path=path,
