@@ -5,44 +5,46 @@ Then, topic by topic, windows that lie between two kept points are put together:
 
 - of a store's changelog the last record of each key stays, with its offset, as Kafka's compaction
   would leave it; deletions stay as long as something before them may still hold their key;
-- inputs, outputs and records in flight go below what the oldest kept point needs;
+- inputs, outputs and records in flight go below the least that any kept point needs; where Kafka
+  compacts the topic, the last record of each key stays;
 - what stays of them becomes one row and one file of each partition.
 
-New files are written and looked at while backups go on. Under the application's lock all is
-planned again; every kept point must restore as it did. One commit adds the files, one changes the
-ledger, and only then the old files go. A run that is killed anywhere is finished by the next one.
+New files are written and looked at while backups go on. Under the locks of the application and of
+its recorder the needs of all points are read again, and every one of them must restore as it did.
+One commit adds the files, one changes the ledger, and only then the old files go. A run that is
+killed anywhere is finished by the next one.
 """
 
 import logging
-import math
 import time
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
-from itertools import chain
+from itertools import accumulate, chain
 
 from kstreams_assets.app.model import TopicRoles
-from kstreams_assets.app.store_format import StoreKind
+from kstreams_assets.app.store_format import StoreKind, format_of
 from kstreams_assets.backup.fold import Pieces, drop_superseded, fold_tasks, gaps_together
 from kstreams_assets.backup.requests import window_statuses
 from kstreams_assets.checks import Severity
 from kstreams_assets.errors import ConfigurationError, StoredDataError
-from kstreams_assets.ktables.run import table_stores
 from kstreams_assets.ktables.snapshot import Snapshot
 from kstreams_assets.ktables.snapshots_table import SnapshotsTable
 from kstreams_assets.ktables.table import open_table
 from kstreams_assets.lease import LockHandle, warehouse_lock
-from kstreams_assets.offsets import RangeSet, TopicPartitionId
+from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.settings import ApplicationSettings, KeepSettings
 from kstreams_assets.store import StorePath
 from kstreams_assets.texts import bytes_text
-from kstreams_assets.upkeep.policy import first_index, kept_points
+from kstreams_assets.upkeep.needs import PartitionNeed, TopicNeeds, Untouched, roles_of
+from kstreams_assets.upkeep.policy import RANK, first_index, kept_points
 from kstreams_assets.warehouse.committer import NewFile, commit, fence, uncommitted
 from kstreams_assets.warehouse.contents import Contents
-from kstreams_assets.warehouse.judge import PointStatus
+from kstreams_assets.warehouse.judge import PointStatus, Restores
 from kstreams_assets.warehouse.ledger import (
     DELETE_RETENTION_MS,
     FOLDED,
@@ -55,7 +57,12 @@ from kstreams_assets.warehouse.ledger import (
     chains_of,
     is_folded,
 )
-from kstreams_assets.warehouse.point import PartitionCut, PartitionLife, RecoveryPoint, in_order
+from kstreams_assets.warehouse.point import (
+    PartitionLife,
+    RecoveryPoint,
+    in_order,
+    topic_id_of,
+)
 from kstreams_assets.warehouse.points import (
     PinsTable,
     PointInstant,
@@ -71,13 +78,19 @@ from kstreams_assets.warehouse.records import (
     tidy_records,
 )
 from kstreams_assets.warehouse.restores import RestoresTable
-from kstreams_assets.warehouse.spans import Gap, GapCause, SpanContent, SpanResult, Window
+from kstreams_assets.warehouse.spans import (
+    Gap,
+    GapCause,
+    SpanContent,
+    SpanResult,
+    TopicFacts,
+    Window,
+)
 from kstreams_assets.warehouse.table import require_backup
 from kstreams_assets.warehouse.verifications import Verified
 from spark_resources.span_tasks import LastOfEachKey
 
 _RATIO = 4
-_ALWAYS_MS = 2**62
 _AT_ONCE = 2
 """Partitions that are put together at a time."""
 
@@ -104,14 +117,12 @@ class Change(StrEnum):
 class TopicChange:
     """Windows of one topic that become one row of each partition, and what they take now.
 
-    `until` is the kept point that ends them (None where they are dropped). `without_deletions`:
-    when they are folded, nothing lies before them that still needs a deletion.
+    `without_deletions`: when they are folded, nothing lies before them that still needs a deletion.
     """
 
     topic: str
     what: Change
     windows: tuple[Window, ...]
-    until: RecoveryPoint | None
     without_deletions: bool
     rows: int
     records: int
@@ -242,7 +253,7 @@ class _Planner:
                 " run expire again.",
             )
         waits = self._waits()
-        changes = self.changes_of(self._bounds([i for i in instants if i.id in kept]))
+        changes = self.changes_of([i for i in instants if i.id in kept])
         changes = changes if restorable else ()
         return ExpirePlan(
             application_id=self._id,
@@ -337,24 +348,47 @@ class _Planner:
             ):
                 yield snapshot
 
-    def changes_of(self, bounds: Sequence[RecoveryPoint]) -> tuple[TopicChange, ...]:
-        """What is to be put together between these points."""
+    def changes(self) -> tuple[TopicChange, ...]:
+        """What is to be put together, given all points that are there."""
+        return self.changes_of(self._points.instants(self._id))
+
+    def changes_of(self, listed: Sequence[PointInstant]) -> tuple[TopicChange, ...]:
+        """What is to be put together if these points are all there are."""
+        bounds = self._bounds(listed)
         if not bounds or self._waits():
             return ()
-        topics = {topic.name: topic.roles for topic in self._settings.topics}
+        ids = {instant.id for instant in listed}
         found: list[TopicChange] = []
         facts = TopicFactsTable(self._settings.warehouse, self._id)
-        retention, noted = facts.delete_retention_ms(topics), facts.before(_ALWAYS_MS)
+        topics = {topic.name: topic.roles for topic in self._settings.topics}
+        retention, noted = facts.delete_retention_ms(topics), facts.of_incarnations()
+        newest = {topic: of_topic for (topic, _), of_topic in noted.items()}
         sizes = self._ledger.sizes()
-        for name, roles in sorted(topics.items()):
+        for name, declared in sorted(topics.items()):
+            # Of one topic at a time: there may be millions.
+            spans = [s for s in self._ledger.stored_spans({name}) if INCREMENT not in s.window.key]
+            points = [p for p in self._points.of_topic(self._id, name) if p.id in ids]
+            roles = roles_of(declared, points)
+            configs = newest[name].known_configs if name in newest else {}
+            is_compacted = _is_compacted(name, spans, noted, newest.get(name))
+            below, between = self._changes_by_need(name, roles, configs, is_compacted)
+            lag_ms = int(configs.get(_MIN_LAG, 0)) if is_compacted else 0
             topic = _Topic(
                 name,
-                roles,
-                # Of one topic at a time: there may be millions.
-                [s for s in self._ledger.stored_spans({name}) if INCREMENT not in s.window.key],
-                bounds,
-                whole_logs=self._policy.whole_logs,
-                folds=self._folds(name, roles, noted[name].known_configs if name in noted else {}),
+                spans,
+                TopicNeeds.of(
+                    points,
+                    roles,
+                    whole_logs=self._policy.whole_logs,
+                    # State needs no history, which somebody else who reads the topic may.
+                    untouched=None
+                    if lag_ms == 0 or roles.changelog_only
+                    else _untouched(spans, lag_ms),
+                ),
+                next((p for p in reversed(points) if p.id in bounds and p.partitions), None),
+                below=below,
+                between=between,
+                is_changelog=roles.changelog_only,
                 delete_retention_ms=retention.get(name, DELETE_RETENTION_MS),
                 sizes=sizes,
                 given_up={window for window, topic_of in self._given_up if topic_of == name},
@@ -362,12 +396,11 @@ class _Planner:
             found += topic.changes()
         return tuple(found)
 
-    def bounds(self) -> list[RecoveryPoint]:
-        """The points that are there, as of the kept ones."""
-        return self._bounds(self._points.instants(self._id))
+    def _bounds(self, instants: Iterable[PointInstant]) -> set[str]:
+        """Ids of the points up to the first one from which on all of them are kept.
 
-    def _bounds(self, instants: Iterable[PointInstant]) -> list[RecoveryPoint]:
-        """Points in order, up to the first one from which on all of them are kept."""
+        Only windows below it are put together. Their rows are as they were written.
+        """
         ordered = sorted(instants, key=in_order)
         all_from_ms = self._now_ms - 1000 * self._policy.all_s
         few: list[str] = []
@@ -375,56 +408,131 @@ class _Planner:
             few.append(instant.id)
             if instant.effective_at_ms >= all_from_ms:
                 break
-        return sorted(self._points.load(self._id, few), key=in_order)
+        return {point.id for point in self._points.load(self._id, few)}
 
-    def _folds(self, name: str, roles: TopicRoles, configs: Mapping[str, str]) -> bool:
-        """Whether of its records the last one of each key will do."""
-        if not roles.rebuilds_store:
-            return False
+    def _changes_by_need(
+        self,
+        name: str,
+        roles: TopicRoles,
+        configs: Mapping[str, str],
+        is_compacted: bool | None,
+    ) -> tuple[Change, Change]:
+        """What becomes of windows below the least need of all points, and of those above."""
         if guesses := self._settings.application.guesses_about(topics=[name]):
             self._notes.append(f"All records of {name} stay: {guesses[0]} {guesses[0].remedy}")
-            return False
-        if not roles.changelog_only:
-            # Others write it: only what Kafka itself would compact is folded.
-            return "compact" in configs.get("cleanup.policy", "")
-        stores = [
-            store for store in table_stores(self._settings, unconfirmed=True) if store.topic == name
-        ]
-        for store in stores:
-            kind = store.format.kind
-            lag = int(configs.get("min.compaction.lag.ms", 0)) > 0
-            if kind is StoreKind.VERSIONED or (
-                kind is StoreKind.KEY_VALUE and store.format.undeclared and lag
+            return Change.JOIN, Change.JOIN
+        if roles.rebuilds_store:  # what lies below a point is its state
+            folds = self._folds(name, roles, configs, is_compacted)
+            return (Change.FOLD, Change.FOLD) if folds else (Change.JOIN, Change.JOIN)
+        if roles.in_flight_only:
+            return Change.DROP, Change.JOIN
+        if is_compacted is None:
+            self._notes.append(
+                f"All records of {name} stay: whether Kafka compacts it is not known, or changed"
+                " when the topic was recreated."
+            )
+            return Change.JOIN, Change.JOIN
+        return (Change.FOLD if is_compacted else Change.DROP), Change.JOIN
+
+    def _folds(
+        self,
+        name: str,
+        roles: TopicRoles,
+        configs: Mapping[str, str],
+        is_compacted: bool | None,
+    ) -> bool:
+        """Whether of its records the last one of each key will do."""
+        if not (roles.changelog_only or is_compacted):
+            return False  # others write it: only what Kafka itself would compact is folded
+        settings = self._settings
+        for store in settings.application.stores:
+            if store.changelog != name:
+                continue
+            told = format_of(store.name, settings.store_formats)
+            lag = int(configs.get(_MIN_LAG, 0)) > 0
+            if told.kind is StoreKind.VERSIONED or (
+                told.kind is StoreKind.KEY_VALUE and told.undeclared and lag
             ):
                 self._notes.append(
-                    f"All records of {name} stay: its store {store.store} is versioned, or may be"
-                    " (its kind is not declared, and the topic has min.compaction.lag.ms set)."
+                    f"All records of {name} stay: its store {store.name} is versioned, or may be"
+                    f" (its kind is not declared, and the topic has {_MIN_LAG} set)."
                 )
                 return False
         return True
 
 
+_MIN_LAG = "min.compaction.lag.ms"
+
+
+def _is_compacted(
+    name: str,
+    spans: Iterable[StoredSpan],
+    noted: Mapping[tuple[str, str], TopicFacts],
+    newest: TopicFacts | None,
+) -> bool | None:
+    """Whether Kafka compacts a topic; None: not known, or not the same in all its incarnations.
+
+    What was noted last counts, where nothing was noted of an incarnation.
+    """
+    facts = {noted.get((name, id_), newest) for id_ in {topic_id_of(s.topic_id) for s in spans}}
+    found = {
+        None if one is None else "compact" in one.known_configs.get("cleanup.policy", "")
+        for one in facts
+    }
+    return found.pop() if len(found) == 1 else None
+
+
+def _untouched(spans: Iterable[StoredSpan], lag_ms: int) -> Untouched:
+    """Records younger than `min.compaction.lag.ms` are not compacted."""
+    by_life: dict[PartitionLife, list[StoredSpan]] = defaultdict(list)
+    for span in sorted(spans, key=lambda span: span.window.end_ms):
+        by_life[span.life].append(span)
+    older = {
+        life: (
+            [span.window.end_ms for span in of_life],
+            [0, *accumulate((span.end for span in of_life), max)],
+        )
+        for life, of_life in by_life.items()
+    }
+
+    def untouched(life: PartitionLife, at_ms: int) -> int:
+        ends_ms, reached = older.get(life, ([], [0]))
+        return reached[bisect_right(ends_ms, at_ms - lag_ms)]
+
+    return untouched
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """What would become one row: offsets of a partition in one incarnation of its topic."""
+
+    life: PartitionLife
+    start: int
+    end: int
+
+
 class _Topic:
-    """The windows of one topic, and where the kept points stand in them."""
+    """The windows of one topic, and what the listed points need of them.
+
+    Windows above `last`, the last point between which windows are put together, stay as they are.
+    """
 
     def __init__(
         self,
         name: str,
-        roles: TopicRoles,
         spans: Sequence[StoredSpan],
-        bounds: Sequence[RecoveryPoint],
+        needs: TopicNeeds,
+        last: RecoveryPoint | None,
         *,
-        whole_logs: bool,
-        folds: bool,
+        below: Change,
+        between: Change,
+        is_changelog: bool,
         delete_retention_ms: int,
         sizes: Mapping[tuple[str, str], StoredSize],
         given_up: Set[str | None],
     ) -> None:
-        self._name, self._roles, self._bounds = name, roles, bounds
-        self._whole_logs, self._folds = whole_logs, folds
-        self._committed = [
-            {(o.topic, o.partition): o.offset for o in point.group_offsets} for point in bounds
-        ]
+        self._name, self._needs, self._last = name, needs, last
+        self._below, self._between, self._is_changelog = below, between, is_changelog
         by_window: dict[Window, list[StoredSpan]] = defaultdict(list)
         for span in spans:
             by_window[span.window].append(span)
@@ -445,29 +553,32 @@ class _Topic:
 
     def changes(self) -> list[TopicChange]:
         """What is to be put together."""
-        dropped = self._below_need()
+        below = 0 if self._below is self._between else self._below_need()
         found: list[TopicChange] = []
-        if dropped and not self._is_dropped(dropped):
-            found.append(self._change(Change.DROP, 0, dropped, None))
-        what = Change.FOLD if self._folds else Change.JOIN
-        for low, high, until in self._runs(dropped):
-            sizes = [self._size(window).bytes for window in self._windows[low:high]]
-            first = low + first_index(sizes, ratio=_RATIO)
-            if high - first >= 2:
-                found.append(self._change(what, first, high, until))
+        if self._below is Change.DROP:
+            if below and not self._is_dropped(below):
+                found.append(self._change(Change.DROP, 0, below))
+        else:
+            found += self._together(self._below, 0, below)
+        return found + self._together(self._between, below, self._top())
+
+    def _together(self, what: Change, low: int, high: int) -> list[TopicChange]:
+        found: list[TopicChange] = []
+        for begin, end in self._runs(what, low, high):
+            sizes = [self._size(window).bytes for window in self._windows[begin:end]]
+            first = begin + first_index(sizes, ratio=_RATIO)
+            if end - first >= 2:
+                found.append(self._change(what, first, end))
         return found
 
-    def _change(
-        self, what: Change, low: int, high: int, until: RecoveryPoint | None
-    ) -> TopicChange:
+    def _change(self, what: Change, low: int, high: int) -> TopicChange:
         windows = tuple(self._windows[low:high])
         sizes = [self._size(window) for window in windows]
         return TopicChange(
             self._name,
             what,
             windows,
-            until=until,
-            without_deletions=low == 0 and self._roles.changelog_only,
+            without_deletions=low == 0 and self._is_changelog,
             rows=sum(size.rows for size in sizes),
             records=sum(size.records for size in sizes),
             bytes=sum(size.bytes for size in sizes),
@@ -477,104 +588,101 @@ class _Topic:
         return self._sizes.get((window.key, self._name), StoredSize(0, 0, 0))
 
     def _is_dropped(self, count: int) -> bool:
+        # By itself such a row would be replaced by one with its own key, in two commits.
         return count == 1 and is_folded(self._windows[0])
 
+    def _need(self, life: PartitionLife) -> PartitionNeed:
+        return self._needs.of_life(life)
+
     def _below_need(self) -> int:
-        """How many windows, from the first on, no kept point needs."""
-        if self._roles.rebuilds_store:
-            return 0  # what lies below a point is its state
-        needs: dict[PartitionLife, tuple[float, float]] = {}
-        count = 0
-        for rows in self._rows:
+        """How many windows, from the first on, hold nothing of which a point needs every record."""
+        lives: dict[TopicPartitionId, PartitionLife] = {}
+        for count, rows in enumerate(self._rows):
             for row in rows:
-                if row.life not in needs:
-                    needs[row.life] = self._needed(row.life)
-                offset, instant_ms = needs[row.life]
-                if row.end > offset or (row.start < row.end and row.window.end_ms > instant_ms):
+                before, need = lives.get(row.partition, row.life), self._need(row.life)
+                is_later = row.start < row.end and row.window.end_ms > need.lacked_from_ms + 1
+                if row.end > need.least or is_later or self._hides(before, row.life):
                     return count
-            count += 1
-        return count
+                lives[row.partition] = row.life
+        return len(self._rows)
 
-    def _needed(self, life: PartitionLife) -> tuple[float, float]:
-        """From which offset on kept points need a partition, and from which instant on those that
-        do not have it in this life (epoch milliseconds); infinite where there are none of them."""
-        topic, partition, topic_id = life
-        offset = instant_ms = math.inf
-        for at, point in enumerate(self._bounds):
-            cut = point.cut(TopicPartitionId(topic, partition))
-            if cut is not None and cut.topic_id == topic_id:
-                offset = min(offset, self._needed_from(cut, at))
-            else:
-                instant_ms = min(instant_ms, point.effective_at_ms + 1)
-        return offset, instant_ms
+    def _hides(self, before: PartitionLife, life: PartitionLife) -> bool:
+        """One row cannot stand for two incarnations: some point still has the earlier one."""
+        return before != life and self._need(before).is_listed
 
-    def _needed_from(self, cut: PartitionCut, at: int) -> int:
-        if self._roles.written_only:
-            return cut.log_start if self._whole_logs else cut.end
-        if self._whole_logs and not self._roles.in_flight_only:
-            return cut.log_start
-        return max(cut.log_start, self._committed[at].get((cut.topic, cut.partition), 0))
+    def _top(self) -> int:
+        """How many windows, from the first on, lie below the last point."""
+        last = self._last
+        if last is None:
+            return 0
+        for count, rows in enumerate(self._rows):
+            for row in rows:
+                cut = last.cut(row.partition)
+                if (
+                    row.end > cut.end
+                    if cut is not None and cut.topic_id == row.topic_id
+                    else row.window.end_ms > last.effective_at_ms + 1
+                ):
+                    return count
+        return len(self._rows)
 
-    def _runs(self, dropped: int) -> Iterator[tuple[int, int, RecoveryPoint]]:
-        """Windows `[low, high)` between two kept points, none of which ends within one of them."""
-        low = dropped
-        for at, point in enumerate(self._bounds):
-            if not any(cut.topic == self._name for cut in point.partitions):
-                continue  # it has nothing of the topic
-            high = low
-            while high < len(self._rows) and self._all(high, at, below=True):
-                high += 1
-            for begin, end in self._unbroken(low, high):
-                yield begin, end, point
-            low = high
-            while low < len(self._rows) and not self._all(low, at, below=False):
-                low += 1  # the point stands within these
-
-    def _all(self, index: int, at: int, *, below: bool) -> bool:
-        point = self._bounds[at]
-        return all(self._is(row, point, at, below=below) for row in self._rows[index])
-
-    def _is(self, row: StoredSpan, point: RecoveryPoint, at: int, *, below: bool) -> bool:
-        """Whether a span lies below where a point stands, or above."""
-        cut = point.cut(row.partition)
-        if cut is None or cut.topic_id != row.topic_id:
-            earlier = row.window.end_ms <= point.effective_at_ms + 1
-            return earlier if below else not earlier
-        stands = cut.end
-        if self._roles.is_source_changelog:
-            stands = min(stands, self._needed_from(cut, at))
-        return row.end <= stands if below else row.start >= stands
-
-    def _unbroken(self, low: int, high: int) -> Iterator[tuple[int, int]]:
+    def _runs(self, what: Change, low: int, high: int) -> Iterator[tuple[int, int]]:
+        """Windows `[begin, end)` that may become one, as many as possible at a time."""
         begin = low
+        pieces: dict[TopicPartitionId, _Piece] = {}
         for index in range(low, high):
-            if index in self._breaks:
+            windows = self._windows
+            follows = index > begin and windows[index - 1].end_ms == windows[index].start_ms
+            joined = self._joined(what, index, pieces) if follows else None
+            if joined is None:
                 yield begin, index
-                begin = index + 1
-            elif index > begin and self._windows[index - 1].end_ms != self._windows[index].start_ms:
-                yield begin, index
-                begin = index
+                begin, pieces, joined = index, {}, self._joined(what, index, {})
+            if joined is None:
+                begin = index + 1  # a point stands within it, or it has to stay as it is
+            else:
+                pieces |= joined
         yield begin, high
+
+    def _joined(
+        self, what: Change, index: int, before: Mapping[TopicPartitionId, _Piece]
+    ) -> dict[TopicPartitionId, _Piece] | None:
+        """What a window makes of the pieces before it; None where some point forbids it."""
+        if index in self._breaks:
+            return None
+        found: dict[TopicPartitionId, _Piece] = {}
+        for row in self._rows[index]:
+            earlier = before.get(row.partition, _Piece(row.life, row.start, row.start))
+            if self._hides(earlier.life, row.life):
+                return None
+            if earlier.life != row.life:
+                earlier = _Piece(row.life, row.start, row.start)
+            need, piece = self._need(row.life), replace(earlier, end=row.end)
+            if earlier.end != row.start:
+                return None
+            if what is Change.FOLD:
+                if not need.allows(piece.start, piece.end):
+                    return None
+            elif row.is_compacted or need.ends_inside(piece.start, piece.end):
+                return None
+            found[row.partition] = piece
+        return found
 
 
 @dataclass(frozen=True, slots=True)
 class _Work:
     """A change with the rows of the ledger that it is made of.
 
-    `keeps` says by partition what stays when they are folded.
+    `keeps` says by partition what stays when they are folded. `hidden` are incarnations that no
+    row stands for afterwards, since a later one has their windows.
     """
 
     change: TopicChange
     pieces: tuple[Pieces, ...]
     keeps: Mapping[TopicPartitionId, LastOfEachKey]
+    hidden: frozenset[PartitionLife]
 
     @classmethod
-    def of(
-        cls,
-        change: TopicChange,
-        entries: Sequence[LedgerEntry],
-        bounds: Sequence[RecoveryPoint],
-    ) -> "_Work":
+    def of(cls, change: TopicChange, entries: Sequence[LedgerEntry], needs: TopicNeeds) -> "_Work":
         """The work of a change; `entries` are the rows of its topic in its windows, in order."""
         of_partition: dict[TopicPartitionId, list[LedgerEntry]] = defaultdict(list)
         for entry in entries:
@@ -582,26 +690,38 @@ class _Work:
         pieces: list[Pieces] = []
         keeps: dict[TopicPartitionId, LastOfEachKey] = {}
         for partition, of_it in sorted(of_partition.items()):
-            # Of several topics of one name, the one that the point has.
-            own = change.until.cut(partition) if change.until else None
-            life = own.topic_id if own else of_it[-1].result.plan.topic_id
-            whole = tuple(e for e in of_it if e.result.plan.topic_id == life)
-            if not whole:
-                continue
-            pieces.append(Pieces(change.window, whole))
+            life = _life(of_it[-1])
+            pieces.append(Pieces(change.window, tuple(e for e in of_it if _life(e) == life)))
             if change.what is Change.FOLD:
-                cuts = (point.cut(partition) for point in bounds)
-                starts = (c.log_start for c in cuts if c is not None and c.topic_id == life)
+                need = needs.of_life(life)
                 keeps[partition] = LastOfEachKey(
-                    undecided=RangeSet(own.excluded if own else ()),
-                    # Of what the log did not hold any more at the first of them nobody needs any.
-                    floor=min(starts, default=0),
+                    undecided=need.undecided,
+                    # Of what the log did not hold any more at the first point nobody needs any.
+                    floor=need.floor,
                     without_deletions=change.without_deletions,
                 )
-        if not pieces and entries:
-            # One row says that the windows are done.
-            pieces = [Pieces(change.window, tuple(entries[-1:]))]
-        return cls(change, tuple(pieces), keeps)
+        return cls(
+            change,
+            tuple(pieces),
+            keeps,
+            frozenset(map(_life, entries)) - {_life(one.entries[-1]) for one in pieces},
+        )
+
+    def harms(self, needs: TopicNeeds) -> TopicPartitionId | None:
+        """A partition of which points, which may have come since it was planned, need more."""
+        for topic, partition, topic_id in self.hidden:
+            if needs.of_life((topic, partition, topic_id)).is_listed:
+                return TopicPartitionId(topic, partition)
+        for one in self.pieces:
+            plan, need = one.plan, needs.of_life(_life(one.entries[-1]))
+            if self.change.what is Change.DROP and plan.end > need.least:
+                return one.partition
+            if self.change.what is Change.FOLD:
+                keeps = self.keeps[one.partition]
+                undecided = need.undecided.clip(plan.start, plan.end) - keeps.undecided
+                if undecided or not need.allows(plan.start, plan.end) or need.floor < keeps.floor:
+                    return one.partition
+        return None
 
     def rows(
         self, contents: Mapping[SpanId, SpanContent], version: int | None, run_id: str
@@ -612,6 +732,11 @@ class _Work:
             _row(what, one, contents.get(one.id, SpanContent()), version, run_id)
             for one in self.pieces
         ]
+
+
+def _life(entry: LedgerEntry) -> PartitionLife:
+    plan = entry.result.plan
+    return plan.partition.topic, plan.partition.partition, plan.topic_id
 
 
 def _row(
@@ -671,6 +796,10 @@ def _row(
     )
 
 
+class PointHarmedError(StoredDataError):
+    """A recovery point would restore worse once windows of a topic were put together."""
+
+
 def expire(
     settings: ApplicationSettings,
     *,
@@ -685,8 +814,9 @@ def expire(
 
     Raises:
         ConfigurationError: The application has no policy.
-        StoredDataError: Files of the backups are not those that were written, or a kept point would
-            restore worse than before; nothing was changed then.
+        StoredDataError: Files of the backups are not those that were written; nothing was changed
+            then. Or a point would restore worse than before (PointHarmedError): then the windows of
+            one topic are as they were, and all other work is done.
         WarehouseLockedError: Another run works on the application for too long.
     """
     began = time.monotonic()
@@ -783,29 +913,47 @@ class _Run:
 
         Between all points that are there now, whatever was planned: what is listed is restorable.
         """
-        planner = _planner(self.settings, self.now_ms)
-        bounds = planner.bounds()
-        changes = planner.changes_of(bounds)
-        done = [one for lot in _lots(changes) for one in self._put_together(lot, bounds)]
+        changes = _planner(self.settings, self.now_ms).changes()
+        done: list[TopicResult] = []
+        left_out: list[PointHarmedError] = []
+        for lot in _lots(changes):
+            try:
+                done += self._put_together(lot)
+            except PointHarmedError as error:
+                self.log(f"{error}")
+                left_out.append(error)
         with self._ledger.locked(
             f"expire run {self.run_id}", self.settings.backup.lock_wait_s
         ) as lock:
             self._remove_leftovers(lock)
             tidy_records(self._records, keep_files=self._is_read)
+        if left_out:
+            raise left_out[0]
         return done
 
-    def _put_together(
-        self, changes: Sequence[TopicChange], bounds: Sequence[RecoveryPoint]
-    ) -> list[TopicResult]:
+    def _needs(self, topic: str) -> tuple[list[RecoveryPoint], TopicNeeds]:
+        """All points that are there now as far as the topic goes, and what they need of it."""
+        points = RecoveryPointTable(self.settings.warehouse).of_topic(self._id, topic)
+        declared = next(one.roles for one in self.settings.topics if one.name == topic)
+        keep = self.settings.keep
+        needs = TopicNeeds.of(
+            points,
+            roles_of(declared, points),
+            whole_logs=keep is not None and keep.whole_logs,
+        )
+        return points, needs
+
+    def _put_together(self, changes: Sequence[TopicChange]) -> list[TopicResult]:
         """Changes of one topic, all of them or none."""
         topic = changes[0].topic
+        _, needs = self._needs(topic)
         windows = [window for change in changes for window in change.windows]
         entries = self._entries(topic, windows)
         works = [
             _Work.of(
                 change,
                 [entry for window in change.windows for entry in entries.get(window, ())],
-                bounds,
+                needs,
             )
             for change in changes
         ]
@@ -822,6 +970,7 @@ class _Run:
             new = {(change.window.key, topic) for change in changes}
             version = self._commit_records(lock, new, files)
             rows = [work.rows(contents, version, self.run_id) for work in works]
+            # No point comes between the look at all of them and the change of the ledger.
             points = stack.enter_context(
                 points_locked(
                     self.settings.warehouse,
@@ -831,7 +980,7 @@ class _Run:
                 )
             )
             every_row = [row for of_work in rows for row in of_work]
-            self._require_as_before(topic, windows, every_row, bounds)
+            self._require_as_before(topic, works, every_row)
             points.require_held()
             self._ledger.put_together(every_row, {topic: windows}, writer=lock)
             self._commit_records(lock, {(window.key, topic) for window in windows} - new)
@@ -905,25 +1054,39 @@ class _Run:
             )
 
     def _require_as_before(
-        self,
-        topic: str,
-        windows: Iterable[Window],
-        rows: Sequence[LedgerEntry],
-        bounds: Sequence[RecoveryPoint],
+        self, topic: str, works: Sequence[_Work], rows: Sequence[LedgerEntry]
     ) -> None:
-        """Every point restores as it did, and each of them is still there."""
+        """Every point that is there now restores as it did, once it is backed up too.
+
+        Raises:
+            PointHarmedError: One would not.
+        """
+        points, needs = self._needs(topic)
+        for work in works:
+            partition = work.harms(needs)
+            if partition is not None:
+                raise PointHarmedError(
+                    subject=f"The backup of {partition}",
+                    problem=f"has records in {work.change.window.key} that a recovery point needs"
+                    " which was taken while they were put together",
+                    remedy="Nothing of the topic was changed. Run expire again.",
+                )
         contents = Contents.of(self.settings)
-        keys = {window.key for window in windows}
+        keys = {window.key for work in works for window in work.change.windows}
         spans = [s for s in self._ledger.stored_spans({topic}) if s.window.key not in keys]
         after = contents.with_spans(topic, [*spans, *self._ledger.as_spans(rows)])
-        for one, other in zip(contents.statuses(bounds), after.statuses(bounds), strict=True):
-            if one.covered and one.gives is not other.gives:
-                raise StoredDataError(
-                    subject=f"Recovery point {one.id}",
-                    problem=f"gives {one.gives} and would give {other.gives} once windows of"
-                    f" {topic} are put together: {other.reason}",
-                    remedy="Nothing was changed. Report this; until it is mended, keep.logs: whole"
-                    " or a pin keeps the windows as they are.",
+        statuses = {one.id: one for one in after.statuses(points)}
+        # Nothing is better than exact, so that the others alone may have been better before.
+        others = [point for point in points if statuses[point.id].gives is not Restores.EXACT]
+        for before in contents.statuses(others):
+            other = statuses[before.id]
+            if RANK[other.gives] < RANK[before.gives]:
+                raise PointHarmedError(
+                    subject=f"Recovery point {before.id}",
+                    problem=f"gives {before.gives} as far as {topic} goes, and would give"
+                    f" {other.gives} once windows of it are put together: {other.reason}",
+                    remedy="Nothing of the topic was changed. Report this; until it is mended,"
+                    " keep.logs: whole or a pin keeps the windows as they are.",
                 )
 
     def _remove_leftovers(self, lock: LockHandle) -> None:

@@ -22,12 +22,13 @@ ENDS_WINDOW = "ends a window that is due"
 
 _TRIED = 64
 """So many points of a period are judged, newest first, before the best of them is taken."""
-_RANK: Mapping[Restores, int] = {
+RANK: Mapping[Restores, int] = {
     Restores.EXACT: 3,
     Restores.AT_LEAST_ONCE: 2,
     Restores.UNPROVEN: 1,
     Restores.NOTHING: 0,
 }
+"""What is better restores has a higher rank."""
 
 
 def kept_points(
@@ -94,10 +95,10 @@ def _best(instants: Sequence[PointInstant], judge: Judge) -> str | None:
     """The last point that restores exactly, else the best one; None where none restores."""
     best: tuple[int, str] | None = None
     for instant in list(reversed(instants))[:_TRIED]:
-        rank = _RANK[_gives(judge, instant.id)]
+        rank = RANK[_gives(judge, instant.id)]
         if rank and (best is None or rank > best[0]):
             best = rank, instant.id
-        if rank == _RANK[Restores.EXACT]:
+        if rank == RANK[Restores.EXACT]:
             break
     return None if best is None else best[1]
 

@@ -10,6 +10,9 @@ was read after the cut must have been contiguous up to the end: a hole below it 
 successor. Spans read before the cut are free of this: what was removed then had its successor below
 the end. The same hole would make a point lose state, so it also takes `at_least_once` away.
 
+Where `expire` has left the last record of each key only, a point that ends inside, or whose group
+has yet to read records of it, lacks those that were overtaken later: it is not proved either.
+
 Deletions have no successor: where one may have been removed before it was backed up
 (`Chain.late_holes`) and was not saved with the point, no point is proved, sealed or not.
 """
@@ -205,6 +208,8 @@ class PointJudge:
                     found.expired += _expired(cut, chain)
             if missing is not None:
                 found.missing.append(missing)
+            elif chain is not None:
+                found.doubts += _compacted(cut, chain, cut.whole_from(roles, offset))
         found.absent += absent_texts(point, self._roles)
         found.doubts += unknown_texts(point, self._not_mine)
         return found
@@ -361,6 +366,24 @@ def _doubts(
     return [
         f"{cut.topic}-{cut.partition}: compaction may have taken records of the point before they"
         f" were read, the log had no offset {hole} any more"
+    ]
+
+
+def _compacted(cut: PartitionCut, chain: Chain, whole_from: int) -> list[str]:
+    """Why records of the cut may be missing that `expire` held to be overtaken."""
+    if cut.log_start >= cut.end:
+        return []
+    span = chain.compacted_inside(whole_from, cut.end)
+    if span is None:
+        return []
+    return [
+        f"{cut.topic}-{cut.partition}: of offsets {span.start} to {span.end - 1} kstreams-assets"
+        f" expire kept the last record of each key only, and the point needs every one from offset"
+        f" {whole_from} on"
+        if whole_from < cut.end
+        else f"{cut.topic}-{cut.partition}: the point ends at offset {cut.end}, and of offsets"
+        f" {span.start} to {span.end - 1} kstreams-assets expire kept the last record of each key"
+        " only"
     ]
 
 

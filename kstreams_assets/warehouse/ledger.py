@@ -106,6 +106,14 @@ class StoredSpan:
     record at or above `end` had been committed then. None: not known."""
     expired: bool = False
     """Whether `expire` dropped what lies below `read_start`: no kept point needs it."""
+    has_every_record: bool = False
+    """Of a span that `expire` has merged: whether it left none out. Others have all of them."""
+
+    @property
+    def is_compacted(self) -> bool:
+        """Whether `expire` may have left the last record of each key only: those of a point that
+        ends inside it may be missing."""
+        return is_folded(self.window) and not self.has_every_record
 
     @property
     def life(self) -> PartitionLife:
@@ -162,7 +170,8 @@ def _is_plain(span: StoredSpan, holes_matter: Set[str] | None) -> bool:
     no_hole = span.first_hole is None or not (
         holes_matter is None or span.partition.topic in holes_matter
     )
-    return no_hole and span.complete and span.read_start == span.start
+    stored = span.complete and span.read_start == span.start and not span.is_compacted
+    return no_hole and stored
 
 
 def _joined(one: StoredSpan, other: StoredSpan) -> StoredSpan:
@@ -191,6 +200,7 @@ class Chain:
     expired: RangeSet = field(init=False)
     """Offsets whose records `expire` dropped, since no kept point needs them."""
     _ends: list[int] = field(init=False)
+    _compacted: list[StoredSpan] = field(init=False)
     _late: "dict[int, tuple[LateHole, ...]]" = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -199,6 +209,7 @@ class Chain:
         self.stored = RangeSet(OffsetRange(s.read_start, s.end) for s in self.spans if s.complete)
         self.expired = RangeSet(OffsetRange(s.start, s.read_start) for s in self.spans if s.expired)
         self._ends = [span.end for span in self.spans]
+        self._compacted = [span for span in self.spans if span.is_compacted]
 
     @property
     def last_window_end_ms(self) -> int:
@@ -233,6 +244,14 @@ class Chain:
         index = bisect_right(self._ends, offset)
         before = self.spans[index - 1] if index else None
         return before, self.spans[index] if index < len(self.spans) else None
+
+    def compacted_inside(self, whole_from: int, end: int) -> StoredSpan | None:
+        """A compacted span that cannot give every record of `[whole_from, end)`.
+
+        Nor the last ones of each key below `whole_from`, if it reaches beyond. None without any.
+        """
+        spans = self._compacted
+        return next((s for s in spans if s.start < end and s.end > whole_from), None)
 
     def hole_read_after(self, start: int, end: int, ledger_version: int | None) -> int | None:
         """A hole below `end` in a span that reaches above `start` and was read after a point's cut.
@@ -1154,8 +1173,12 @@ def spans_of(rows: pa.Table, damaged: DamagedSpans = NOTHING_DAMAGED) -> list[St
     expired = [False] * rows.num_rows
     for index in rows_with_gap(rows, {GapCause.EXPIRED}):
         expired[index] = True
+    every = [True] * rows.num_rows
+    for index in rows_with_gap(rows, {GapCause.FOLDED}):
+        every[index] = False
     columns = [rows.column(name).to_pylist() for name in COLUMNS[:-1]]
-    spans = list(map(_span, complete, seen_at_end, expired, *columns)) if rows.num_rows else []
+    states = complete, seen_at_end, expired, every
+    spans = list(map(_span, *states, *columns)) if rows.num_rows else []
     if not damaged:
         return spans
     return [
@@ -1172,6 +1195,7 @@ def _span(
     complete: bool,
     seen_at_end: bool,
     expired: bool,
+    has_every_record: bool,
     window: str,
     window_start_ms: int,
     window_end_ms: int,
@@ -1204,6 +1228,7 @@ def _span(
         ledger_version=ledger_version,
         closed_at_ms=_closed_at_ms(recovery_point_id, seen_at_end, recorded_at_ms),
         expired=expired,
+        has_every_record=has_every_record,
     )
 
 
@@ -1226,11 +1251,13 @@ def folded_rows(rows: pa.Table, *, holes_matter: Set[str] | None = None) -> list
     start, end, recorded = numbers["start"], numbers["end"], numbers["recorded_at_ms"]
     complete, seen_at_end = (_without(rows, causes)[order] for causes in (UNKNOWN, _VANISHED))
     expired = ~_without(rows, {GapCause.EXPIRED})[order]
+    every = _without(rows, {GapCause.FOLDED})[order]
     # As in `_span`: where nobody looked, the first offset may be a hole.
     looked = pc.fill_null(columns["contiguity_known"], False).to_numpy(zero_copy_only=False)
     hole = pc.fill_null(columns["first_hole"], _NO_HOLE).to_numpy()[order]
     hole = np.where(looked[order] | (start == end), hole, start)
-    plain = complete & (numbers["read_start"] == start) & ((hole == _NO_HOLE) | ~matters)
+    plain = complete & every & (numbers["read_start"] == start)
+    plain &= (hole == _NO_HOLE) | ~matters
     joins = (
         (life[1:] == life[:-1])
         & (end[:-1] == start[1:])
@@ -1279,6 +1306,7 @@ def folded_rows(rows: pa.Table, *, holes_matter: Set[str] | None = None) -> list
                 ledger_version=one["ledger_version"],
                 closed_at_ms=closed_at_ms(first, last),
                 expired=bool(expired[first]),
+                has_every_record=bool(every[first]),
             )
         )
     return spans
@@ -1357,7 +1385,7 @@ def rows_with_gap(rows: pa.Table, causes: Collection[GapCause]) -> list[int]:
     return found.column("row").to_pylist()
 
 
-COLUMNS = [*[*inspect.signature(_span).parameters][3:], "gaps"]
+COLUMNS = [*[*inspect.signature(_span).parameters][4:], "gaps"]
 """The columns that `spans_of` needs."""
 
 
@@ -1446,13 +1474,13 @@ class TopicFactsTable:
         """Of each topic, what was noted at the last window that ended at or before an instant."""
         where = pc.field("window_end_ms") <= instant_ms
         rows = self._table.read(application_id=self._application_id, where=where)
-        ends_ms = rows["window_end_ms"].to_pylist()
-        newest: dict[str, int] = {}
-        for index, topic in enumerate(rows["topic"].to_pylist()):
-            if ends_ms[index] >= ends_ms[newest.get(topic, index)]:
-                newest[topic] = index
-        chosen = rows.take(pa.array(newest.values(), pa.int64()))
-        return dict(zip(newest, facts_in(chosen), strict=True))
+        return _last_noted(rows, rows["topic"].to_pylist())
+
+    def of_incarnations(self) -> Mapping[tuple[str, str], TopicFacts]:
+        """By topic and topic id what was noted last, in order of time."""
+        rows = self._table.read(application_id=self._application_id)
+        keys = zip(rows["topic"].to_pylist(), rows["topic_id"].to_pylist(), strict=True)
+        return _last_noted(rows, [*keys])
 
     def between(self, from_ms: int, to_ms: int) -> list[NotedTopic]:
         """What was noted at windows that end after one instant and not after another, in order."""
@@ -1463,6 +1491,21 @@ class TopicFactsTable:
     def rows(self, topics: Iterable[str]) -> pa.Table:
         """All that was noted of these topics; columns of `NotedTopic`."""
         return self._table.read(application_id=self._application_id, where=one_of("topic", topics))
+
+
+K = TypeVar("K")
+
+
+def _last_noted(rows: pa.Table, keys: Sequence[K]) -> dict[K, TopicFacts]:
+    """Of the rows of each key the last one, in order of time."""
+    ends_ms = rows["window_end_ms"].to_pylist()
+    newest: dict[K, int] = {}
+    for index, key in enumerate(keys):
+        if ends_ms[index] >= ends_ms[newest.get(key, index)]:
+            newest[key] = index
+    newest = dict(sorted(newest.items(), key=lambda one: ends_ms[one[1]]))
+    chosen = rows.take(pa.array(newest.values(), pa.int64()))
+    return dict(zip(newest, facts_in(chosen), strict=True))
 
 
 def _roles(rows: pa.Table) -> Mapping[str, str]:

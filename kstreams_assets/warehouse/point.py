@@ -104,6 +104,16 @@ class PartitionCut:
             offset in bad for bad in self.excluded
         )
 
+    def whole_from(self, roles: TopicRoles, committed: int | None) -> int:
+        """The offset from which on the point needs every record of a topic with these roles.
+
+        Of the records below it the last one of each key is enough: they are state, or history.
+        `committed` is the offset of the group, which reads on from there.
+        """
+        if roles.is_read_by_group or not (roles.rebuilds_store or roles.written_only):
+            return min(self.end, max(self.log_start, committed or 0))
+        return self.end
+
     def records_from(self, start: int) -> RangeSet:
         """Offsets from `start` on that belong to the point."""
         return RangeSet.of(start, self.end, without=self.excluded)

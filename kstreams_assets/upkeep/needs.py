@@ -1,0 +1,138 @@
+"""What the listed recovery points need of the records of one topic. Pure.
+
+Every point that stays counts, not the oldest ones alone: the committed offsets of a group go back
+when somebody resets them, so that a later point may need more than an earlier one.
+"""
+
+import math
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from itertools import accumulate
+
+from kstreams_assets.app.model import TopicRoles
+from kstreams_assets.offsets import OffsetRange, RangeSet
+from kstreams_assets.warehouse.point import PartitionCut, PartitionLife, RecoveryPoint
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionNeed:
+    """The need of all points of one incarnation of a partition.
+
+    Of each point there is a pair: it needs every record of `[whole_from, end)`. `least` is the
+    lowest offset of which some point needs every record, `floor` the lowest log start offset.
+    `undecided` are offsets of transactions that some point excludes. `lacked_from_ms` is when the
+    first point was taken that does not have the incarnation (epoch milliseconds).
+    """
+
+    pairs: Iterable[tuple[int, int]] = ()
+    floor: int = 0
+    undecided: RangeSet = field(default_factory=RangeSet)
+    lacked_from_ms: float = math.inf
+    least: float = field(init=False)
+    _ends: list[int] = field(init=False)
+    _least_from: list[int] = field(init=False)
+    """Of each of the ends, the least need of the points that end there or later."""
+
+    def __post_init__(self) -> None:
+        ordered = sorted((end, whole_from) for whole_from, end in set(self.pairs))
+        least = [*accumulate((one for _, one in reversed(ordered)), min)][::-1]
+        object.__setattr__(self, "_ends", [end for end, _ in ordered])
+        object.__setattr__(self, "_least_from", least)
+        object.__setattr__(self, "least", min(least, default=math.inf))
+
+    @property
+    def is_listed(self) -> bool:
+        """Whether some point has the incarnation."""
+        return bool(self._ends)
+
+    def allows(self, start: int, end: int) -> bool:
+        """Whether the last record of each key of `[start, end)` is enough for every point.
+
+        So it is for a point that ends at or before `start`, and for one that needs every record
+        only from `end` on.
+        """
+        index = bisect_right(self._ends, start)
+        return index == len(self._ends) or self._least_from[index] >= end
+
+    def ends_inside(self, start: int, end: int) -> bool:
+        """Whether a point ends inside `(start, end)`."""
+        index = bisect_right(self._ends, start)
+        return index < len(self._ends) and self._ends[index] < end
+
+
+Untouched = Callable[[PartitionLife, int], int]
+"""The first offset that compaction had to leave alone at an instant (epoch milliseconds)."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicNeeds:
+    """The needs of all listed points of a topic, by incarnation of its partitions.
+
+    `first_at_ms` is when the first point was taken (epoch milliseconds).
+    """
+
+    by_life: Mapping[PartitionLife, PartitionNeed]
+    first_at_ms: float
+
+    @classmethod
+    def of(
+        cls,
+        points: Iterable[RecoveryPoint],
+        roles: TopicRoles,
+        *,
+        whole_logs: bool = False,
+        untouched: Untouched | None = None,
+    ) -> "TopicNeeds":
+        """Those of points that are narrowed to the topic (see `RecoveryPointTable.of_topic`).
+
+        Args:
+            points: All that are listed.
+            roles: Those of the topic, see `roles_of`.
+            whole_logs: Whether points need inputs and outputs as Kafka held them.
+            untouched: Says for the instant of a point what it needs every record of besides.
+        """
+        ordered = sorted(points, key=lambda point: point.effective_at_ms)
+        pairs: defaultdict[PartitionLife, set[tuple[int, int]]] = defaultdict(set)
+        floors: dict[PartitionLife, int] = {}
+        undecided: defaultdict[PartitionLife, set[OffsetRange]] = defaultdict(set)
+        having: defaultdict[PartitionLife, int] = defaultdict(int)
+        for number, point in enumerate(ordered):
+            committed = {offset.partition: offset.offset for offset in point.group_offsets}
+            for cut in point.partitions:
+                life = cut.life
+                whole_from = _whole_from(cut, roles, committed.get(cut.partition), whole_logs)
+                if untouched is not None:
+                    whole_from = min(whole_from, untouched(life, point.effective_at_ms))
+                pairs[life].add((whole_from, cut.end))
+                floors[life] = min(cut.log_start, floors.get(life, cut.log_start))
+                undecided[life].update(cut.excluded)
+                having[life] += having[life] == number
+        taken = [*(point.effective_at_ms for point in ordered), math.inf]
+        return cls(
+            {
+                life: PartitionNeed(
+                    of_life, floors[life], RangeSet(undecided[life]), taken[having[life]]
+                )
+                for life, of_life in pairs.items()
+            },
+            taken[0],
+        )
+
+    def of_life(self, life: PartitionLife) -> PartitionNeed:
+        """The need of one incarnation of a partition; nothing, where no point has it."""
+        return self.by_life.get(life) or PartitionNeed(lacked_from_ms=self.first_at_ms)
+
+
+def roles_of(declared: TopicRoles, points: Iterable[RecoveryPoint]) -> TopicRoles:
+    """All roles that a topic has, or had when one of these points was taken."""
+    return TopicRoles(declared.union(*{cut.roles for p in points for cut in p.partitions}))
+
+
+def _whole_from(
+    cut: PartitionCut, roles: TopicRoles, committed: int | None, whole_logs: bool
+) -> int:
+    if whole_logs and not (roles.in_flight_only or roles.changelog_only):
+        return min(cut.log_start, cut.end)
+    return cut.whole_from(roles, committed)
