@@ -32,6 +32,7 @@ from kstreams_assets.warehouse.point import (
     Guarantee,
     Method,
     PartitionCut,
+    PartitionLife,
     RecoveryPoint,
     WantedPartition,
     new_point_id,
@@ -65,8 +66,16 @@ ROLES: Final[Mapping[str, TopicRole]] = {
 }
 PARTITIONS: Final = 2
 KEYS: Final = 25
-_TOPIC_IDS: Final = {name: f"{name}-id" for name in ROLES}
-_COMPACT: Final = (("cleanup.policy", "compact"),)
+COMPACT: Final = (("cleanup.policy", "compact"),)
+
+Configs = tuple[tuple[str, str], ...]
+MASTER, TABLE, RATES = "customers", "prices", "rates"
+MORE: Final[Mapping[str, tuple[TopicRoles, Configs]]] = {
+    MASTER: (TopicRoles({TopicRole.INPUT}), COMPACT),
+    TABLE: (TopicRoles({TopicRole.INPUT, TopicRole.CHANGELOG}), COMPACT),
+    RATES: (TopicRoles({TopicRole.GLOBAL}), COMPACT),
+}
+"""Topics that others write and Kafka compacts: an input, one that is a changelog too, a global."""
 
 State = dict[bytes, bytes]
 
@@ -96,36 +105,77 @@ class SimulatedApp:
     committed: dict[TopicPartitionId, int] = field(default_factory=dict)
     points: list[RecoveryPoint] = field(default_factory=list)
     per_window: int = 30
+    topic_ids: dict[str, str] = field(default_factory=dict)
+    gone: dict[PartitionLife, list[Row]] = field(default_factory=dict)
+    """The logs of topics that were recreated since."""
+    configs: dict[str, Configs] = field(default_factory=dict)
+    read_slowly: set[str] = field(default_factory=set)
+    """Topics of which the group reads two records of each partition in a window, and no more."""
 
     @classmethod
     def at(
-        cls, warehouse: Warehouse, *, seed: int, windows: int, keep: KeepSettings
+        cls,
+        warehouse: Warehouse,
+        *,
+        seed: int,
+        windows: int,
+        keep: KeepSettings,
+        more: Mapping[str, tuple[TopicRoles, Configs]] | None = None,
     ) -> "SimulatedApp":
-        """One whose next `windows` windows are closed already."""
+        """One whose next `windows` windows are closed already, with `more` topics."""
+        more = more or {}
         topics = tuple(AppTopic(name, TopicRoles({role})) for name, role in ROLES.items())
+        topics += tuple(AppTopic(name, roles) for name, (roles, _) in more.items())
+        stores = [
+            Store(f"{name} table", name, is_global=TopicRole.GLOBAL in roles)
+            for name, (roles, _) in more.items()
+            if roles.rebuilds_store
+        ]
         start = datetime.now(UTC).replace(minute=0, second=0, microsecond=0) - timedelta(
             hours=windows
         )
         settings = ApplicationSettings(
             application=StreamsApplication(
-                APPLICATION_ID, topics, stores=(Store("totals", STATE),)
+                APPLICATION_ID, topics, stores=(Store("totals", STATE), *stores)
             ),
             topics=topics,
             connection=KafkaConnection(bootstrap_servers="127.0.0.1:1"),
             warehouse=warehouse,
             windows=WindowSchedule.every("hour", start=f"{start:%Y-%m-%d-%H:%M}"),
-            store_formats={"totals": StoreFormat()},
+            store_formats={name: StoreFormat() for name in ("totals", *(s.name for s in stores))},
             keep=keep,
         )
         made = cls(settings, random.Random(seed))
-        for name in ROLES:
+        for topic in topics:
+            made.topic_ids[topic.name] = f"{topic.name}-id"
+            made.configs[topic.name] = COMPACT if topic.name == STATE else ()
             for number in range(PARTITIONS):
-                id_ = TopicPartitionId(name, number)
+                id_ = TopicPartitionId(topic.name, number)
                 made.logs[id_], made.ends[id_], made.backed_up[id_] = [], 0, 0
-                if ROLES[name] in (TopicRole.INPUT, TopicRole.REPARTITION):
+                if topic.roles.is_read_by_group:
                     made.committed[id_] = 0
+        made.configs |= {name: configs for name, (_, configs) in more.items()}
         make_warehouse(warehouse.root)
         return made
+
+    @property
+    def roles(self) -> dict[str, TopicRoles]:
+        """Of every topic."""
+        return {topic.name: topic.roles for topic in self.settings.topics}
+
+    def recreate(self, topic: str) -> None:
+        """Delete a topic and make it again; what it held since its last backup is gone."""
+        for number in range(PARTITIONS):
+            id_ = TopicPartitionId(topic, number)
+            self.gone[topic, number, self.topic_ids[topic]] = self.logs[id_]
+            self.logs[id_], self.ends[id_], self.backed_up[id_] = [], 0, 0
+            if id_ in self.committed:
+                self.committed[id_] = 0
+        self.topic_ids[topic] += "+"
+
+    def log_of(self, cut: PartitionCut) -> list[Row]:
+        """The log of a partition in the incarnation that a cut saw."""
+        return self.gone.get(cut.life, self.logs[cut.id])
 
     @property
     def windows(self) -> list[Window]:
@@ -142,7 +192,10 @@ class SimulatedApp:
         """Live through windows: work, points, a backup of each."""
         for window in windows:
             for number in range(points_in_window):
+                before = dict(self.committed)
                 self._work(window)
+                slowly = {i: at + 2 for i, at in before.items() if i.topic in self.read_slowly}
+                self.committed |= slowly
                 length = window.end_ms - window.start_ms
                 at_ms = window.start_ms + length * (number + 1) // points_in_window - 1_000
                 self.take(at_ms)
@@ -169,6 +222,18 @@ class SimulatedApp:
                 self._write(OUTPUT, number, key, value, window)
             for name in (STATE, OUTPUT):
                 self.ends[TopicPartitionId(name, number)] += chance.randrange(3)  # markers
+        for name in (name for name in self.roles if name not in ROLES):
+            for number in range(PARTITIONS):
+                self._work_more(name, number, window)
+
+    def _work_more(self, topic: str, number: int, window: Window) -> None:
+        chance, id_ = self.chance, TopicPartitionId(topic, number)
+        for _ in range(chance.randrange(self.per_window)):
+            key = b"master-%d" % chance.randrange(KEYS)
+            value = None if chance.random() < 0.2 else b"%d" % chance.randrange(10**6)
+            self._write(topic, number, key, value, window)
+        if id_ in self.committed:
+            self.committed[id_] = max(self.committed[id_], self.ends[id_] - chance.randrange(8))
 
     def _write(
         self, topic: str, number: int, key: bytes, value: bytes | None, window: Window
@@ -183,12 +248,12 @@ class SimulatedApp:
             PartitionCut(
                 topic=id_.topic,
                 partition=id_.partition,
-                topic_id=_TOPIC_IDS[id_.topic],
+                topic_id=self.topic_ids[id_.topic],
                 log_start=0,
                 end=end,
-                roles=TopicRoles({ROLES[id_.topic]}),
+                roles=self.roles[id_.topic],
                 excluded=self._excluded(id_, end),
-                saved_from=end if ROLES[id_.topic] is TopicRole.CHANGELOG else None,
+                saved_from=end if self.roles[id_.topic].changelog_only else None,
             )
             for id_, end in sorted(self.ends.items())
         ]
@@ -218,11 +283,7 @@ class SimulatedApp:
     def _excluded(self, id_: TopicPartitionId, end: int) -> tuple[OffsetRange, ...]:
         before = self.points[-1].cut(id_) if self.points else None
         low = before.end if before else 0
-        if (
-            ROLES[id_.topic] is not TopicRole.CHANGELOG
-            or end - low < 8
-            or self.chance.random() < 0.4
-        ):
+        if not self.roles[id_.topic].changelog_only or end - low < 8 or self.chance.random() < 0.4:
             return ()
         start = end - self.chance.randrange(5, 8)
         return (OffsetRange(start, start + self.chance.randrange(1, 4)),)
@@ -250,10 +311,10 @@ class SimulatedApp:
                 table,
                 files,
                 writer=lock,
-                replaces=[{"window": window.key, "topic": name} for name in ROLES],
+                replaces=[{"window": window.key, "topic": name} for name in self.roles],
                 provenance={"run_id": "simulated"},
             )
-            backups = [self._backup(window, name, spans, contents, version) for name in ROLES]
+            backups = [self._backup(window, name, spans, contents, version) for name in self.roles]
             TopicFactsTable(settings.warehouse, APPLICATION_ID).record(backups)
             self.ledger.record(backups, run_id=f"simulated-{window.key}", writer=lock)
 
@@ -285,30 +346,29 @@ class SimulatedApp:
             content = contents.get(SpanId(window.key, span.partition), SpanContent())
             markers = span.end - span.start - content.records
             gap = Gap(GapCause.TRANSACTION_MARKER, span.start, span.end, markers)
-            is_state = ROLES[topic] is TopicRole.CHANGELOG
+            is_state = self.roles[topic].is_changelog
             results.append(
                 SpanResult(span, content, (gap,) if markers else (), contiguity_known=is_state)
             )
-        configs = _COMPACT if ROLES[topic] is TopicRole.CHANGELOG else ()
         return TopicBackup(
             window=window,
             topic=topic,
-            role=ROLES[topic].value,
+            role="+".join(sorted(self.roles[topic])),
             spans=tuple(results),
-            facts=TopicFacts(_TOPIC_IDS[topic], PARTITIONS, 1, configs),
+            facts=TopicFacts(self.topic_ids[topic], PARTITIONS, 1, self.configs[topic]),
             previous_facts=None,
             recovery_point_id=self.points[-1].id,
             delta_version=version,
             duration_s=0.1,
         )
 
-    def state(self, point: RecoveryPoint) -> dict[int, State]:
+    def state(self, point: RecoveryPoint, topic: str = STATE) -> dict[int, State]:
         """By partition, what the store held at a point."""
         found: dict[int, State] = {}
         for number in range(PARTITIONS):
-            cut = point.cut(TopicPartitionId(STATE, number))
+            cut = point.cut(TopicPartitionId(topic, number))
             assert cut is not None
-            found[number] = _folded(r for r in self.logs[cut.id] if cut.holds(r.offset))
+            found[number] = _folded(r for r in self.log_of(cut) if cut.holds(r.offset))
         return found
 
     def needed(self, point: RecoveryPoint, topic: str) -> list[Row]:
@@ -319,7 +379,7 @@ class SimulatedApp:
             cut = point.cut(TopicPartitionId(topic, number))
             assert cut is not None
             low = committed[topic, number]
-            found += [r for r in self.logs[cut.id] if low <= r.offset < cut.end]
+            found += [r for r in self.log_of(cut) if low <= r.offset < cut.end]
         return found
 
 
@@ -371,9 +431,11 @@ def read_back(
     return found
 
 
-def restored_state(settings: ApplicationSettings, point: RecoveryPoint) -> dict[int, State]:
+def restored_state(
+    settings: ApplicationSettings, point: RecoveryPoint, topic: str = STATE
+) -> dict[int, State]:
     """The store at a point, as the backups give it now."""
-    rows = read_back(settings, point, STATE, from_committed=False)
+    rows = read_back(settings, point, topic, from_committed=False)
     return {number: _folded(of_it) for number, of_it in rows.items()}
 
 
