@@ -535,3 +535,52 @@ def test_ten_thousand_points_of_twenty_partitions_over_a_month_of_windows() -> N
     assert found[Restores.NOTHING] > 0
     # 2.0 to 2.6 s on a busy machine; what must not come back is a cost of minutes.
     assert took_s < 5, took_s
+
+
+class TestRowsThatExpireCompacted:
+    """Of such a row the last record of each key is left: what a point needs of it may be gone."""
+
+    @staticmethod
+    def judged(
+        roles: TopicRoles, end: int, *, committed: int | None = None, every: bool = False
+    ) -> PointStatus:
+        row = replace(
+            stored_span(0, 2000),
+            window=Window(0, 100, "w0~w9"),
+            has_every_record=every,
+        )
+        rows = [row, stored_span(2000, 3000, index=10)]
+        judge = PointJudge(chains_of(rows), roles={}, backed_up={"t"}, closed=[])
+        taken = exact(cut(end, roles, saved_from=None), sealed=True, committed=committed)
+        (status,) = judge.judge([taken])
+        return status
+
+    @pytest.mark.parametrize(
+        ("roles", "end", "committed", "gives"),
+        [
+            (CHANGELOG, 1500, None, Restores.UNPROVEN),
+            (CHANGELOG, 2000, None, Restores.EXACT),
+            (CHANGELOG, 2500, None, Restores.EXACT),
+            (INPUT, 2500, 2000, Restores.EXACT),
+            (INPUT, 2500, 1999, Restores.UNPROVEN),
+            (INPUT, 2500, None, Restores.UNPROVEN),
+            (INPUT, 1500, 1500, Restores.UNPROVEN),
+            (SOURCE_CHANGELOG, 2500, 2000, Restores.EXACT),
+            (SOURCE_CHANGELOG, 2500, 1000, Restores.UNPROVEN),
+            (OUTPUT, 1500, None, Restores.UNPROVEN),
+            (OUTPUT, 2500, None, Restores.EXACT),
+            (TopicRoles({TopicRole.GLOBAL}), 1999, None, Restores.UNPROVEN),
+            (TopicRoles({TopicRole.GLOBAL}), 2001, None, Restores.EXACT),
+            (REPARTITION, 2500, 1999, Restores.UNPROVEN),
+        ],
+    )
+    def test_a_point_that_needs_what_may_be_gone_is_not_exact(
+        self, roles: TopicRoles, end: int, committed: int | None, gives: Restores
+    ) -> None:
+        status = self.judged(roles, end, committed=committed)
+        assert status.gives is gives
+        assert ("kept the last record of each key only" in status.reason) == (
+            gives is Restores.UNPROVEN
+        )
+        whole = self.judged(roles, end, committed=committed, every=True)
+        assert whole.gives is Restores.EXACT
