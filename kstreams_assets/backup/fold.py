@@ -12,7 +12,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from kstreams_assets.errors import StoredDataError
-from kstreams_assets.layout import WrittenFile
+from kstreams_assets.layout import WrittenFile, changed_files
 from kstreams_assets.lease import LockHandle
 from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.store import StorePath
@@ -144,6 +144,30 @@ def gaps_together(gaps: Iterable[Gap]) -> tuple[Gap, ...]:
         )
     # Each part of a window reports a topic that is gone.
     return (*known.values(), *dict.fromkeys(others))
+
+
+def damaged_entries(records: StorePath, entries: Iterable[LedgerEntry]) -> dict[LedgerEntry, str]:
+    """The rows of the ledger of which a file is not intact, and what is wrong with it."""
+    entries = list(entries)
+    files = [(records / file.path, file) for e in entries for file in e.result.content.written]
+    bad = changed_files(files)
+    found: dict[LedgerEntry, str] = {}
+    for entry in entries:
+        for file in entry.result.content.written:
+            if records / file.path in bad:
+                found.setdefault(entry, bad[records / file.path])
+    return found
+
+
+def lost_increment(entry: LedgerEntry, problem: str) -> str:
+    """What a damaged increment costs that Kafka cannot give again."""
+    plan = entry.result.plan
+    return (
+        f"Window {plan.window.key}, {plan.partition}: offsets {plan.start} to {plan.end - 1} are"
+        f" lost ({problem}), and Kafka no longer holds all of them. The increments before and after"
+        " stay and can be restored. Restore the file from a copy of the warehouse (kstreams-assets"
+        " verify --repair --from URL)."
+    )
 
 
 def fold_tasks(

@@ -232,13 +232,29 @@ class Planner:
         for entry in self.ledger.entries(windows={w.key for w in windows}, topics=names):
             plan = entry.result.plan
             earlier[plan.window.key, plan.partition.topic].append(entry)
+        parts = {window.key for window in windows if INCREMENT in window.key}
+        for entry in self.ledger.entries(windows=parts, topics=names, increments=True):
+            plan = entry.result.plan
+            earlier[plan.window.key, plan.partition.topic].append(entry)
+        # A partition whose increments stayed increments has no row in its window.
+        unrecorded = {
+            (window, edge.partition, edge.end.topic_id)
+            for window, edges_of_it in by_window.items()
+            for edge in edges_of_it
+        } - {
+            (entry.result.plan.window, entry.result.partition, entry.result.plan.topic_id)
+            for of_topic in earlier.values()
+            for entry in of_topic
+        }
         increments: defaultdict[tuple[str, str], list[LedgerEntry]] = defaultdict(list)
         whole = [window for window in windows if INCREMENT not in window.key]
         for entry in self.ledger.increments_between(whole, names):
             part = entry.result.plan.window
             for window in whole:
                 key = window.key, entry.result.partition.topic
-                if window.start_ms <= part.start_ms < window.end_ms and key not in earlier:
+                life = window, entry.result.partition, entry.result.plan.topic_id
+                is_open = key not in earlier or life in unrecorded
+                if window.start_ms <= part.start_ms < window.end_ms and is_open:
                     increments[key].append(entry)
         plans = [
             TopicPlan(

@@ -19,7 +19,14 @@ from kstreams_assets.backup.amounts import (
     in_words,
     note_pace,
 )
-from kstreams_assets.backup.fold import Pieces, drop_superseded, fold_tasks, pieces_of
+from kstreams_assets.backup.fold import (
+    Pieces,
+    damaged_entries,
+    drop_superseded,
+    fold_tasks,
+    lost_increment,
+    pieces_of,
+)
 from kstreams_assets.backup.parts import first_part, is_large
 from kstreams_assets.backup.planner import Planner, RunPlan, TopicPlan, read_ranges
 from kstreams_assets.backup.replacement import files_that_stay, poorer_partitions
@@ -32,7 +39,12 @@ from kstreams_assets.backup.result import (
     range_of,
 )
 from kstreams_assets.backup.windows import WindowEdges
-from kstreams_assets.errors import KafkaError, OffsetOutOfRangeError, TopicNotFoundError
+from kstreams_assets.errors import (
+    KafkaError,
+    OffsetOutOfRangeError,
+    StoredDataError,
+    TopicNotFoundError,
+)
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import CarriedConnection
 from kstreams_assets.kafka.throttle import Throttle, throttle
@@ -66,7 +78,7 @@ from kstreams_assets.warehouse.records import (
 from kstreams_assets.warehouse.restores import RestoresTable
 from kstreams_assets.warehouse.schemas import try_to_save_schemas
 from kstreams_assets.warehouse.spans import SpanContent, SpanPlan, SpanResult, TopicFacts, Window
-from kstreams_assets.warehouse.table import make_warehouse
+from kstreams_assets.warehouse.table import STORAGE_FAILURES, make_warehouse, storage_failures
 from spark_resources.work import ReadRange, Spark
 
 if TYPE_CHECKING:
@@ -127,11 +139,18 @@ class BackupRun:
                 self._complete(window, lock)
             others = sorted({*windows} - {*followed})
             large, done = self._large_and_others(others, lock)
+        failures: list[StoredDataError] = []
         for window in sorted([*followed, *large]):
-            done += self._fold(window)
-            done += self._close_rest(window)
+            try:
+                done += self._fold(window)
+                done += self._close_rest(window)
+            except StoredDataError as error:  # One window does not keep the others open.
+                _log.warning("Window %s cannot be closed: %s", window.key, error)
+                failures.append(error)
         self._drop_superseded()
         self.take_last_point()
+        if failures:
+            raise failures[0]
         return sorted(done, key=lambda backup: backup.window)
 
     def estimate(self, windows: Sequence[Window], *, newest_closed: Window | None) -> Estimate:
@@ -291,7 +310,7 @@ class BackupRun:
         with self._fold_lock():
             with self._locked() as lock:
                 unread = self._complete(window, lock)
-            done = self._merge_increments(window)
+            done = self._merge_sound(window)
         if unread:
             edges = self._planner().edges([window])
             done += window_backups(self.warehouse, self.application, [window], (), edges, unread)
@@ -405,18 +424,65 @@ class BackupRun:
         Files are written without the lock, so that others can go on meanwhile.
         """
         with self._fold_lock():
-            return self._merge_increments(window)
+            return self._merge_sound(window)
 
-    def _merge_increments(self, window: Window) -> list[WindowBackup]:
-        """As `_fold`, for a caller that has its lock."""
+    def _merge_sound(self, window: Window) -> list[WindowBackup]:
+        """As `_merge_increments`; increments with damaged files are read from Kafka again.
+
+        Where Kafka has lost some of their records, the increments of that partition stay as they
+        are: points restore from those that are sound, and the others are reported as damaged.
+        """
+        try:
+            return self._merge_increments(window)
+        except (StoredDataError, *STORAGE_FAILURES):
+            damaged = self._damaged_increments(window)
+            if not damaged:
+                with storage_failures(self._records):
+                    raise
+        self.read_again(damaged)
+        left = self._damaged_increments(window)
+        for entry, problem in left.items():
+            _log.warning("%s", lost_increment(entry, problem))
+        return self._merge_increments(window, {e.result.partition for e in left})
+
+    def _damaged_increments(self, window: Window) -> dict[LedgerEntry, str]:
+        entries = self._ledger.increments_of(window, self._missing(window))
+        return damaged_entries(self._records, entries)
+
+    def read_again(self, increments: Iterable[LedgerEntry]) -> None:
+        """Back up increments again, each up to where it ends, as far as Kafka has their records.
+
+        Raises:
+            KStreamsAssetsError: The cluster cannot be asked.
+        """
+        topics: dict[Window, set[str]] = {}
+        for entry in increments:
+            plan = entry.result.plan
+            topics.setdefault(plan.window, set()).add(plan.partition.topic)
+        for window, names in sorted(topics.items()):
+            run = replace(self, topics=self._of(names))
+            with self._locked() as lock:
+                try:
+                    run._back_up([window], lock)  # noqa: SLF001
+                except (BackupReadError, TopicNotFoundError) as error:
+                    _log.warning("%s", error)  # It stays damaged, which is reported.
+
+    def _merge_increments(
+        self, window: Window, without: Set[TopicPartitionId] = frozenset()
+    ) -> list[WindowBackup]:
+        """As `_fold`, for a caller that has its lock; increments of some partitions stay."""
         from spark_resources.data_files import NewFolder
         from spark_resources.span_tasks import run_here
 
         began = time.monotonic()
         with ExitStack() as stack:
-            pieces = self._pieces(window)
-            if not pieces:
+            found = self._pieces(window)
+            if not found:
                 return []
+            pieces = {
+                topic: [one for one in of_topic if one.partition not in without]
+                for topic, of_topic in found.items()
+            }
             every = [one for of_topic in pieces.values() for one in of_topic]
             with uncommitted(self._records) as folder:
                 new = NewFolder(folder, *self._compression)
@@ -426,7 +492,7 @@ class BackupRun:
                 contents = contents_of(self._records, files)
                 results = {one.id: one.result(contents.get(one.id, SpanContent())) for one in every}
                 lock = stack.enter_context(self._locked())
-                if self._pieces(window) != pieces:
+                if self._pieces(window) != found:
                     raise BackupReadError(
                         windows=[window], reason="another run has backed it up meanwhile"
                     )
@@ -920,6 +986,19 @@ def back_up(
         backups = run.execute(windows, newest_closed=newest_closed)
     try_to_save_schemas(settings)
     return backups
+
+
+def read_increments_again(
+    settings: ApplicationSettings,
+    increments: Iterable[LedgerEntry],
+    *,
+    topics: tuple[AppTopic, ...],
+    spark: Spark,
+    run_id: str,
+) -> None:
+    """Back up increments of a window that is open again, see `BackupRun.read_again`."""
+    with KafkaCluster(settings.connection) as cluster:
+        backup_run(settings, topics, cluster, spark, run_id).read_again(increments)
 
 
 def estimate_backup(

@@ -14,7 +14,8 @@ from pathlib import PurePosixPath
 from typing import Any, Final
 
 from kstreams_assets.app.model import AppTopic
-from kstreams_assets.backup.run import back_up
+from kstreams_assets.backup.fold import damaged_entries
+from kstreams_assets.backup.run import back_up, read_increments_again
 from kstreams_assets.copy_mark import copy_mark
 from kstreams_assets.errors import ConfigurationError, KStreamsAssetsError
 from kstreams_assets.ktables.run import make_snapshots
@@ -37,7 +38,7 @@ from kstreams_assets.upkeep.copy import SourceFileError, copy_file
 from kstreams_assets.upkeep.reading import NotedFile
 from kstreams_assets.warehouse.calendar import WindowCalendar
 from kstreams_assets.warehouse.chain import digest_in, table_problems
-from kstreams_assets.warehouse.ledger import Ledger
+from kstreams_assets.warehouse.ledger import INCREMENT, Ledger, LedgerEntry
 from kstreams_assets.warehouse.spans import Window
 from kstreams_assets.warehouse.table import MARKER, storage_failures
 from kstreams_assets.warehouse.verifications import Damage, DamageKind
@@ -289,14 +290,7 @@ class _Repairs:
                 aside = self._kept(file.path, problem, told, None) if problem else None
                 kept[file.damage.place] = aside
         try:
-            back_up(
-                self._settings,
-                [found],
-                topics=topics,
-                newest_closed=WindowCalendar(self._settings.windows).newest_closed(),
-                spark=self._spark,
-                run_id=self._run_id,
-            )
+            self._read_again(found, topics)
         except KStreamsAssetsError as error:
             self._not_repaired(damages, f"{nowhere}, and {error.problem}")
             return
@@ -313,12 +307,33 @@ class _Repairs:
             told = f"Kafka (window {window} was read again)"
             self._note(Repair(damage, told, kept=next((k for k in aside if k), None)))
 
+    def _read_again(self, window: Window, topics: tuple[AppTopic, ...]) -> None:
+        settings, run_id = self._settings, self._run_id
+        if INCREMENT in window.key:
+            rows = self._increments(window.key.partition(INCREMENT)[0], topics[0].name)
+            path = settings.warehouse.records(settings.application_id)
+            damaged = damaged_entries(path, rows)
+            read_increments_again(
+                settings, damaged, topics=topics, spark=self._spark, run_id=run_id
+            )
+            return
+        back_up(
+            settings,
+            [window],
+            topics=topics,
+            newest_closed=WindowCalendar(settings.windows).newest_closed(),
+            spark=self._spark,
+            run_id=run_id,
+        )
+
     def _left(self, window: str, topic: str) -> dict[int | None, str]:
         """What is wrong with a topic's part of a window now, by partition."""
         settings = self._settings
         ledger = Ledger(settings.warehouse, settings.application_id)
+        rows = [] if ledger.of_windows([window]) else self._increments(window, topic)
+        keys = {window, *(row.result.plan.window.key for row in rows)}
         left: dict[int | None, str] = {
-            span.partition: span.problem for span in ledger.damaged([topic], windows=[window])
+            span.partition: span.problem for span in ledger.damaged([topic], windows=keys)
         }
         for file in noted_files(settings):
             about = file.damage
@@ -334,7 +349,14 @@ class _Repairs:
     def _window(self, key: str, topic: str) -> Window | None:
         ledger = Ledger(self._settings.warehouse, self._settings.application_id)
         entries = ledger.entries(windows=[key], topics=[topic])
+        entries = entries or self._increments(key, topic)
         return None if not entries or "~" in key else entries[0].result.plan.window
+
+    def _increments(self, window: str, topic: str) -> list[LedgerEntry]:
+        """Those of a window that is not closed yet."""
+        ledger = Ledger(self._settings.warehouse, self._settings.application_id)
+        rows = ledger.entries(topics=[topic], increments=True)
+        return [row for row in rows if row.result.plan.window.key.partition(INCREMENT)[0] == window]
 
     def _topics(self, name: str) -> tuple[AppTopic, ...]:
         return tuple(topic for topic in self._settings.topics if topic.name == name)

@@ -901,10 +901,17 @@ class Ledger:
         )
 
     def entries(
-        self, *, windows: Collection[str] | None = None, topics: Collection[str] | None = None
+        self,
+        *,
+        windows: Collection[str] | None = None,
+        topics: Collection[str] | None = None,
+        increments: bool = False,
     ) -> list[LedgerEntry]:
-        """Whole rows, ordered by window, topic and partition."""
-        entries = self._table.rows(self._application_id, _chosen(windows, topics))
+        """Whole rows, ordered by window, topic and partition; of windows, or of increments."""
+        if windows is not None and not windows:
+            return []
+        table = self._open if increments else self._table
+        entries = table.rows(self._application_id, _chosen(windows, topics))
         return sorted(entries, key=lambda e: (e.result.plan.window, e.result.partition))
 
     def keys(self) -> set[tuple[str, str]]:
