@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from kstreams_assets.app.model import AppTopic, TopicRole, TopicRoles
-from kstreams_assets.app.names import owner_of, store_of
+from kstreams_assets.app.names import BROKER_TOPICS, owner_of, store_of
 from kstreams_assets.app.store_format import StoreKind
 from kstreams_assets.checks import Evaluation, Finding, Severity
 from kstreams_assets.governance.facts import Declared, GovernanceFacts, TopicState
@@ -140,7 +140,8 @@ def topology_as_declared(facts: GovernanceFacts, declared: Declared) -> Look:
     ]
     findings += _not_read_by_topology(facts, declared)
     findings += _never_committed(facts, declared)
-    not_judged = []
+    findings += _written_undeclared(facts, declared)
+    not_judged = [f"{guess} {guess.remedy}" for guess in declared.application.guesses]
     for what, names, allowed in (
         ("input", inputs, declared.governance.inputs),
         ("output", outputs, declared.governance.outputs),
@@ -172,6 +173,21 @@ def _not_read_by_topology(facts: GovernanceFacts, declared: Declared) -> Iterato
                 " file (backups lack the topic until then). If it no longer does, delete these"
                 f" offsets: kafka-consumer-groups.sh --bootstrap-server {facts.bootstrap_servers}"
                 f" --group {declared.application_id} --delete-offsets --topic {topic}.",
+            )
+
+
+def _written_undeclared(facts: GovernanceFacts, declared: Declared) -> Iterator[Finding]:
+    """Outputs that no text and no declaration has: dead letter queues, sinks that pick topics."""
+    ids = {declared.application_id, *facts.other_application_ids}
+    known = {*declared.names(*TopicRole)} | declared.application.not_mine | BROKER_TOPICS
+    for topic in sorted(facts.written_topics - known):
+        if owner_of(topic, ids) is None:  # else the other checks tell it
+            yield Finding(
+                topic,
+                "the application's transactions wrote it",
+                "only topics that the topology or the declaration says it writes",
+                "Add it to outputs in the YAML (backups and restores lack the topic until then), or"
+                " list it under not_mine if the application does not need it.",
             )
 
 

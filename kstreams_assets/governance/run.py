@@ -3,6 +3,7 @@
 import time
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
 from typing import Final
 
 import pyarrow as pa
@@ -22,13 +23,16 @@ from kstreams_assets.governance.facts import (
 from kstreams_assets.governance.findings import FindingsTable, GovernanceReport
 from kstreams_assets.governance.judge import judge
 from kstreams_assets.kafka.cluster import KafkaCluster
+from kstreams_assets.kafka.coordinator_log import TRANSACTION_STATE
 from kstreams_assets.kafka.topics import Replicas
 from kstreams_assets.ktables.snapshots_table import SnapshotsTable
 from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.settings import ApplicationSettings
 from kstreams_assets.warehouse.calendar import WindowCalendar
 from kstreams_assets.warehouse.ledger import Ledger
+from kstreams_assets.warehouse.points import RecoveryPointTable
 
+_LOG_TIMEOUT_S: Final = 15.0
 _NEWEST_WINDOWS: Final = 24
 """So many windows of each topic are looked at for shares."""
 
@@ -58,6 +62,17 @@ def gather(settings: ApplicationSettings, cluster: KafkaCluster) -> GovernanceFa
     starts = cluster.log_start_offsets(reads)
     committed = cluster.group_offsets(application.application_id)
     ends = cluster.last_stable_offsets(reads)
+    log = metadata.topics.get(TRANSACTION_STATE)
+    with cluster.raw_log() as reader:
+        written = cluster.written_topics(
+            application.application_id,
+            reader,
+            log_partitions=None if log is None else log.partitions,
+            timeout_s=_LOG_TIMEOUT_S,
+        )
+    points = RecoveryPointTable(settings.warehouse).newest(settings.application_id)
+    for newest in points[:1]:
+        written = replace(written, topics=written.topics | {*newest.written_topics})
     return GovernanceFacts(
         bootstrap_servers=settings.connection.bootstrap_servers,
         cluster_id=metadata.cluster_id,
@@ -72,6 +87,8 @@ def gather(settings: ApplicationSettings, cluster: KafkaCluster) -> GovernanceFa
             for part in reads
         },
         committed_topics=frozenset(part.topic for part in committed),
+        written_topics=written.topics & metadata.topics.keys(),
+        unseen_writes=written.reason or "",
         other_application_ids=_others(cluster, application.application_id, metadata.topics, names),
         backed_up=backed_up(settings, names),
         store_rows=store_rows(settings),

@@ -7,8 +7,10 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from kstreams_assets.app.model import StreamsApplication
+from kstreams_assets.app.names import BROKER_TOPICS, owner_of
 from kstreams_assets.errors import KafkaError, TopicNotFoundError
 from kstreams_assets.kafka.cluster import KafkaCluster
+from kstreams_assets.kafka.coordinator_log import TRANSACTION_STATE
 from kstreams_assets.kafka.raw_log import RawLogReader
 from kstreams_assets.layout import Warehouse
 from kstreams_assets.offsets import TopicPartitionId
@@ -244,7 +246,7 @@ class Recorder:
                 if not isinstance(found, NotTaken):
                     positions, completed = found
                     reasons.pop(method, None)
-                    point = self._point(scene, positions, completed, reasons, began)
+                    point = self._point(scene, positions, completed, reasons, began, safe.newest)
                     return replace(point, attempts=tries), completed.tails
                 reasons[method] = found.reason
                 if not found.again:
@@ -294,6 +296,7 @@ class Recorder:
         completed: Completed,
         better: Mapping[Method, str],
         began: _Beginning,
+        newest: RecoveryPoint | None,
     ) -> RecoveryPoint:
         """The point, but for its id and its place behind the newest one.
 
@@ -314,7 +317,7 @@ class Recorder:
             unsealed_because=completed.unsealed_because,
             absent_topics=scene.absent_topics,
             in_flight=completed.in_flight,
-            undeclared_topics=self._undeclared(scene, completed),
+            undeclared_topics=self._undeclared(scene, completed, newest),
             cut_guarantee=positions.guarantee,
             ledger_version=began.ledger_version,
         )
@@ -342,7 +345,9 @@ class Recorder:
             parts.append(f"The point lacks topics of the application: {'; '.join(lacking)}.")
         return replace(point, reason=" ".join(filter(None, parts)))
 
-    def _undeclared(self, scene: Scene, completed: Completed) -> tuple[str, ...]:
+    def _undeclared(
+        self, scene: Scene, completed: Completed, newest: RecoveryPoint | None
+    ) -> tuple[str, ...]:
         """Topics of the application that the point has nothing of, for nobody declared them.
 
         Other applications of the cluster are asked for only where a name may be theirs. Where that
@@ -359,7 +364,43 @@ class Recorder:
                 _log.debug("The groups of the cluster could not be listed: %s", error)
             else:
                 internal = application.undeclared_internal(internal, others=others)
-        return tuple(sorted(read | internal))
+        written = self._written(scene, newest) - known
+        return tuple(sorted(read | internal | written))
+
+    def _written(self, scene: Scene, newest: RecoveryPoint | None) -> frozenset[str]:
+        """Topics that the application's transactions wrote since the newest point, and those that
+        this one named: a dead letter queue may be written once a day.
+
+        Internal topics are left out: their names say more. What cannot be seen is not named.
+        """
+        id_ = self.application.application_id
+        earlier = () if newest is None else newest.written_topics
+        now = time.monotonic()
+        since = now - (scene.lookback_s if newest is None else _age_s(newest))
+        since = min(since, _LOOKED.get(id_, since))
+        log = scene.present.get(TRANSACTION_STATE)
+        seen = self.cluster.written_topics(
+            id_,
+            scene.reader,
+            log_partitions=None if log is None else log.partitions,
+            lookback_s=now - since + _LOOK_MARGIN_S,
+        )
+        if seen.reason is None:
+            _LOOKED[id_] = now
+        else:
+            _log.debug("What %s writes in transactions is not known: %s", id_, seen.reason)
+        found = {*earlier, *seen.topics} & scene.present.keys() - BROKER_TOPICS
+        return frozenset(t for t in found if owner_of(t, [id_]) is None)
+
+
+_LOOKED: dict[str, float] = {}
+"""When the transactions of an application were last seen by this process, monotonic seconds."""
+_LOOK_MARGIN_S = 5.0
+_LONGEST_LOOK_S = 86_400.0
+
+
+def _age_s(point: RecoveryPoint) -> float:
+    return min(max(time.time() - point.taken_at_ms / 1000, 0.0), _LONGEST_LOOK_S)
 
 
 def _stamp(now_ms: int, newest: RecoveryPoint | None, table: RecoveryPointTable) -> int:

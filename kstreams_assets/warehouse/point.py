@@ -9,6 +9,7 @@ from functools import lru_cache
 from typing import Annotated, Protocol, TypeVar
 
 from kstreams_assets.app.model import NO_ROLES, TopicRoles
+from kstreams_assets.app.names import is_internal_name
 from kstreams_assets.offsets import OffsetRange, RangeSet, TopicPartitionId
 from kstreams_assets.warehouse.column import ApplicationId, Column, Int32
 
@@ -193,8 +194,8 @@ class RecoveryPoint:
     undeclared_topics: Annotated[
         tuple[str, ...] | None,
         Column(
-            "Topics of the application (by their names, or with offsets of its group)"
-            " that nobody had declared; null: not known."
+            "Topics of the application (by their names, with offsets of its group, or written in"
+            " its transactions) that nobody had declared; null: not known."
         ),
     ] = None
     cut_guarantee: Annotated[
@@ -250,6 +251,16 @@ class RecoveryPoint:
         known = {cut.topic for cut in self.partitions} | {*self.absent_topics}
         return tuple(sorted({offset.topic for offset in self.group_offsets} - known))
 
+    @property
+    def written_topics(self) -> tuple[str, ...]:
+        """Undeclared topics that only the application's transactions have shown."""
+        read = {offset.topic for offset in self.group_offsets}
+        return tuple(
+            topic
+            for topic in self.undeclared_topics or ()
+            if topic not in read and not is_internal_name(self.application_id, topic)
+        )
+
     def narrowed(self, cuts: Iterable["PartitionCut"]) -> "RecoveryPoint":
         """The point as far as these partitions go: what it lacks besides does not count."""
         return replace(
@@ -272,6 +283,8 @@ class RecoveryPoint:
         """What it means that a topic is among `unknown_topics`, and what to do."""
         read = any(offset.topic == topic for offset in self.group_offsets)
         evidence = "the group has committed offsets of it" if read else "its name says so"
+        if topic in self.written_topics:
+            evidence = "its transactions wrote it, so that it may be missing in outputs"
         return (
             f"topic {topic} belongs to the application ({evidence}), but was not declared, so that"
             " the point has nothing of it: declare it (a new topology text, or topics), or list it"

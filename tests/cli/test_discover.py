@@ -143,3 +143,67 @@ def test_of_an_optimised_application_with_its_topology_text(
             taken = program("recovery-points", "take", "--app", file, "--json")
             assert taken.exit_code == 0, taken.err
             assert json.loads(taken.out)["guarantee"] == "exact"
+
+
+def test_an_output_that_no_text_names_is_named_everywhere(
+    kafka_cluster: LocalCluster, program: Program, tmp_path: Path
+) -> None:
+    """As a dead letter queue (KIP-1034): once written, named for as long as it is undeclared."""
+    servers, file = kafka_cluster.bootstrap_servers, tmp_path / "app.yaml"
+    text = tmp_path / "topology.txt"
+    topics = OracleTopics(unique_name("oracle"), unique_name("o") + ".")
+    create_topics(servers, topics, partitions=1)
+    id_ = topics.application_id
+    text.write_text(
+        "Topologies:\n"
+        "   Sub-topology: 0\n"
+        f"    Source: s (topics: [{topics.orders}])\n      --> t\n"
+        "    Sink: t (topic: by-customer-repartition)\n      <-- s\n\n"
+        "  Sub-topology: 1\n"
+        "    Source: r (topics: [by-customer-repartition])\n      --> p\n"
+        "    Processor: p (stores: [totals])\n      --> none\n      <-- r\n"
+    )
+    file.write_text(
+        yaml.safe_dump(
+            {
+                "type": "x.KafkaStreamsAppComponent",
+                "attributes": {
+                    "application_id": id_,
+                    "connection": {"bootstrap_servers": servers},
+                    "warehouse": str(tmp_path / "warehouse"),
+                    "windows": {"every": "hour", "start": "2026-11-01"},
+                    "topology": text.name,
+                },
+            }
+        )
+    )
+    with (
+        KafkaCluster(connection_to(servers)) as cluster,
+        OracleApp(servers, topics, state_dir=tmp_path / "state"),
+    ):
+        orders = [Record(0, -1, now_ms(), b"o%d" % n, b"c%d,1" % (n % 7)) for n in range(100)]
+        produce(servers, topics.orders, orders)
+        _await(lambda: _reads(cluster, id_, topics.repartition))
+        settings = _settings(file)
+        for _ in range(2):
+            point = _point(settings)
+            assert topics.totals in (point.undeclared_topics or ()), point.reason
+            assert point.guarantee is Guarantee.AT_LEAST_ONCE
+            assert f"topic {topics.totals} belongs to the application" in point.reason
+            assert "its transactions wrote it" in point.reason
+            time.sleep(1)
+        governed = json.loads(program("governance", "--app", file, "--json").out)
+        assert topics.totals in json.dumps(governed)
+
+        found = program("discover", "--app", file, "--output", file, "--force")
+        assert found.exit_code == 0, found.err
+        assert f"To confirm, {topics.totals}: The application's transactions wrote it" in (
+            found.err.replace("wrote the topic", "wrote it")
+        )
+        said = yaml.safe_load(file.read_text())["attributes"]
+        assert said["outputs"] == [topics.totals]
+        assert said["topology"] == text.name
+        assert "unconfirmed" not in file.read_text()
+        whole = _point(_settings(file))
+        assert (whole.undeclared_topics, whole.guarantee) == ((), Guarantee.EXACT), whole.reason
+        assert whole.took_ms < 5_000
