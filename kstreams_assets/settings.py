@@ -1,6 +1,6 @@
 """Everything that is configured about one application's backups, resolved and checked."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -127,15 +127,20 @@ class WindowSchedule:
     """How wall-clock time is cut into windows.
 
     `cron` says when windows begin and end. `start` is the first window (ISO date or date and
-    time); windows of under a day are in UTC, since a local hour may come twice.
+    time); windows of under a day are in UTC, since a local hour may come twice. Without it, the
+    first window is that of `first_seen_ms` (epoch milliseconds), or the open one while that is
+    None.
     """
 
     cron: str
-    start: str
+    start: str | None = None
     timezone: str = "UTC"
+    first_seen_ms: Callable[[], int | None] = field(default=lambda: None, compare=False, repr=False)
 
     @classmethod
-    def every(cls, period: str, *, start: str, timezone: str = "UTC") -> "WindowSchedule":
+    def every(
+        cls, period: str, *, start: str | None = None, timezone: str = "UTC"
+    ) -> "WindowSchedule":
         """Windows of a `minute`, an `hour`, a `day`, or of any cron schedule.
 
         Raises:

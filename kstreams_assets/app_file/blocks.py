@@ -1,7 +1,8 @@
 """The blocks of the YAML of an application."""
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -798,15 +799,18 @@ class WindowsModel(Block):
         description="`minute`, `hour`, `day`, or a cron schedule of five fields.",
         examples=["hour", "*/15 * * * *"],
     )
-    start: str = Field(
-        description="The first window: a date, or a date and time (never move it later).",
+    start: str | None = Field(
+        default=None,
+        description="The first window: a date, or a date and time (never move it later). Without"
+        " it, the window in which the application was first seen.",
         examples=["2026-11-01", "2026-11-01-13:30"],
     )
     timezone: str = Field(default="UTC", description="Only for windows of a day or more.")
 
-    def schedule(self) -> WindowSchedule:
+    def schedule(self, first_seen_ms: Callable[[], int | None]) -> WindowSchedule:
         """The schedule; raises ConfigurationError."""
-        return WindowSchedule.every(self.every, start=self.start, timezone=self.timezone)
+        schedule = WindowSchedule.every(self.every, start=self.start, timezone=self.timezone)
+        return replace(schedule, first_seen_ms=first_seen_ms)
 
 
 class TopicModel(Block):

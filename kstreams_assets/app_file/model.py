@@ -1,5 +1,6 @@
 """The whole YAML of an application, and the settings it comes to."""
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -39,6 +40,7 @@ from kstreams_assets.kafka.registry import RegistryConnection
 from kstreams_assets.layout import Warehouse
 from kstreams_assets.settings import ApplicationSettings
 from kstreams_assets.store import ObjectStoreSettings
+from kstreams_assets.warehouse.first_seen import first_recorded_ms
 
 
 class ApplicationModel(Block):
@@ -135,14 +137,16 @@ class ApplicationModel(Block):
         )
 
     def _without_rules(self, application: StreamsApplication, folder: Path) -> ApplicationSettings:
+        warehouse = Warehouse.at(self.warehouse, self.object_store, notes_in=self.notes_in)
+        first_seen_ms = partial(first_recorded_ms, warehouse, self.application_id)
         return ApplicationSettings(
             application=application,
             topics=select_topics(
                 application, mode=self.mode, include=self.include, exclude=self.exclude
             ),
             connection=self.connection,
-            warehouse=Warehouse.at(self.warehouse, self.object_store, notes_in=self.notes_in),
-            windows=self.windows.schedule(),
+            warehouse=warehouse,
+            windows=self.windows.schedule(first_seen_ms),
             backup=self.backup.settings(),
             recovery_points=self.recovery_points.settings(),
             keep=None if self.keep is None else self.keep.settings(),

@@ -12,6 +12,7 @@ from kstreams_assets.settings import ApplicationSettings
 from kstreams_assets.store import StorePath, put_text
 from kstreams_assets.warehouse.calendar import WindowCalendar
 from kstreams_assets.warehouse.ledger import Ledger
+from kstreams_assets.warehouse.point import taken_at_of
 from kstreams_assets.warehouse.points import RecoveryPointTable
 from kstreams_assets.warehouse.spans import Window
 
@@ -25,6 +26,13 @@ class WindowStatus:
     done: frozenset[str] = frozenset()
     points: int = 0
     """Recovery points that were taken in the window, or on its behalf."""
+    without_point: bool = False
+    """Whether it was recorded without one: nothing of it is backed up, and nothing can be."""
+
+    @property
+    def is_backed_up(self) -> bool:
+        """Whether every topic of it is backed up."""
+        return not self.is_due and not self.without_point
 
     @property
     def is_due(self) -> bool:
@@ -50,15 +58,45 @@ def window_statuses(settings: ApplicationSettings) -> list[WindowStatus]:
     for window, topics in ledger.not_examined(names).items():
         done[window] -= topics
     taken = sorted(instant.effective_at_ms for instant in instants)
-    return [
-        WindowStatus(
-            window=window,
-            missing=names - done.get(window, set()),
-            done=frozenset(done.get(window, set())),
-            points=bisect_left(taken, window.end_ms) - bisect_left(taken, window.start_ms),
+    ended = _ended_by_no_point(ledger, names)
+    statuses: list[WindowStatus] = []
+    for window in windows:
+        points = bisect_left(taken, window.end_ms) - bisect_left(taken, window.start_ms)
+        statuses.append(
+            WindowStatus(
+                window=window,
+                missing=names - done.get(window, set()),
+                done=frozenset(done.get(window, set())),
+                points=points,
+                without_point=points == 0 and window in ended,
+            )
         )
-        for window in windows
-    ]
+    return statuses
+
+
+def _ended_by_no_point(ledger: Ledger, topics: frozenset[str]) -> set[Window]:
+    """Recorded windows that no recovery point of their own ends.
+
+    They hold no offset, and end with the point of a window before them. Points are dropped later;
+    what the ledger says of them stays.
+    """
+    points: dict[Window, str | None] = {}
+    for of_topic in ledger.closing_points(topics).values():
+        for window, point_id in of_topic.items():
+            points[window] = point_id or points.get(window)
+    found: set[Window] = set()
+    earlier: set[str] = set()
+    for window, point_id in sorted(points.items()):
+        taken_at_ms = None if point_id is None else taken_at_of(point_id)
+        if (
+            point_id is None
+            or point_id in earlier
+            or (taken_at_ms is not None and taken_at_ms < window.start_ms)
+        ):
+            found.add(window)
+        if point_id is not None:
+            earlier.add(point_id)
+    return found if not found else found - ledger.with_offsets(topics)
 
 
 MAX_WINDOWS: Final = 200

@@ -92,9 +92,14 @@ class WindowBackup:
         return self.closing.id if self.closing else None
 
     @property
+    def has_point(self) -> bool:
+        """Whether a recovery point was taken in the window; without one, nothing is backed up."""
+        return self.closing is not None and self.closing.effective_at_ms >= self.window.start_ms
+
+    @property
     def note(self) -> str:
         """What a reader must know who wonders why the window is empty."""
-        if self.closing and self.closing.effective_at_ms >= self.window.start_ms:
+        if self.has_point:
             return ""
         return (
             "No recovery point was taken in this window: it ends where the window before it ends,"

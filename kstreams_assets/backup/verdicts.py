@@ -17,7 +17,8 @@ CHECKS: Mapping[str, str] = {
         " (transaction marker, aborted, compacted, purged) or told as a loss. Red: records are"
         " missing or doubled for no known cause; keep the window's topic and report it. Or an open"
         " transaction keeps the records from being read: not backed up, the window stays due. Or"
-        " the first window did not begin at the log start; the message says what to do."
+        " the first window did not begin at the log start; the message says what to do. Warning:"
+        " no recovery point was taken in the window, so nothing was backed up."
     ),
     "no_source_loss": (
         "Kafka still held every committed record of the window when it was read. Red: retention,"
@@ -67,13 +68,26 @@ def judge(window: WindowBackup, application: StreamsApplication) -> list[Evaluat
         verdict
         for backup in window.topics
         for verdict in (
-            every_offset_accounted(backup),
-            no_source_loss(backup),
+            _of_point(every_offset_accounted(backup), backup, window),
+            _of_point(no_source_loss(backup), backup, window),
             topic_unchanged(backup, window),
             partitions_aligned(backup, window, application),
             *((compaction_cannot_outrun_backup(backup),) if backup.is_changelog else ()),
         )
     ]
+
+
+def _of_point(evaluation: Evaluation, backup: TopicBackup, window: WindowBackup) -> Evaluation:
+    """What passes because nothing was read is a warning."""
+    if window.has_point or backup.records or not evaluation.passed:
+        return evaluation
+    text = (
+        "Nothing was backed up: no recovery point was taken in this window. Its records are in the"
+        " next window with a point. Take points at least once a window."
+    )
+    return _verdict(
+        backup, evaluation.check, False, text, evaluation.numbers, severity=Severity.WARN
+    )
 
 
 def every_offset_accounted(backup: TopicBackup) -> Evaluation:

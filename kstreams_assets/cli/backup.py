@@ -198,9 +198,8 @@ def _report(
         )
     documents = [_document(w, verdicts) for of_run in late.values() for w in of_run] + documents
     columns = ["topic", "role", "records", "bytes", "tombstones", "missing_offsets"]
-    title = (
-        f"{settings.application_id}: {len(backups)} windows backed up to {settings.warehouse.root}"
-    )
+    done = len({window.window for window in backups if window.has_point})
+    title = f"{settings.application_id}: {done} windows backed up to {settings.warehouse.root}"
     rows = [
         [
             document["window"],
@@ -261,6 +260,7 @@ def _document(window: WindowBackup, verdicts: Sequence[Evaluation]) -> dict[str,
     return {
         "window": window.window.key,
         "recovery_point": window.recovery_point_id,
+        "backed_up": window.has_point and not window.unread,
         "note": window.note,
         "not_backed_up": [{"topic": one.topic, "explanation": one.reason} for one in window.unread],
         "topics": [

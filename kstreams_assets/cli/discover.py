@@ -127,7 +127,7 @@ def _what_next(attributes: Mapping[str, Any], file: Path) -> list[str]:
     windows = attributes["windows"]
     try:
         window = WindowCalendar(
-            WindowSchedule.every(windows["every"], start=windows["start"])
+            WindowSchedule.every(windows["every"], start=windows.get("start"))
         ).closes_next()
         lines.append(window_loss(window.end_ms - window.start_ms))
     except KStreamsAssetsError:
@@ -298,7 +298,7 @@ def _component(
         "application_id": application.application_id,
         "connection": {"bootstrap_servers": target.connection.bootstrap_servers},
         "warehouse": warehouse,
-        "windows": {"every": "hour", "start": time.strftime("%Y-%m-%d", time.gmtime())},
+        "windows": {"every": "hour"},
         **without_guesses(target.attributes),
     }
     if topology_file is None:

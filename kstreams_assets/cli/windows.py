@@ -61,6 +61,11 @@ def windows(
     )
     click.echo(outage_now(settings))
     click.echo(next_close(settings))
+    if empty := sum(status.without_point for status in statuses):
+        click.echo(
+            f"{empty} windows have no recovery point: nothing was backed up with them. Their"
+            " records are in the next window with a point."
+        )
     for of_window in damaged.values():
         more = f" ({len(of_window) - 1} more spans of this window)" if of_window[1:] else ""
         click.echo(f"Damaged: {of_window[0]}{more}. {of_window[0].remedy}")
@@ -75,7 +80,9 @@ def _exit(damaged: Mapping[str, Sequence[SpanDamage]]) -> None:
 def _state(status: WindowStatus, damaged: Sequence[SpanDamage]) -> str:
     if damaged:
         return "damaged"
-    return "due" if status.is_due else "done"
+    if status.is_due:
+        return "due"
+    return "no point" if status.without_point else "done"
 
 
 def _document(

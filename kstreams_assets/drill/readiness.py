@@ -71,6 +71,8 @@ class Facts:
     now_ms: int
     recency: Recency
     due: tuple[str, ...] = ()
+    without_point: tuple[str, ...] = ()
+    """Closed windows in which no recovery point was taken: nothing of them is backed up."""
     damaged: tuple[SpanDamage, ...] = ()
     damaged_snapshots: tuple[str, ...] = ()
     damaged_tables: tuple[Damage, ...] = ()
@@ -136,8 +138,15 @@ def _of_backups(facts: Facts) -> Iterator[Finding]:
             f"{len(due)} closed windows are not backed up, from {due[0]} on.",
             action="Back them up; see that the backup sensor is on.",
         )
-    else:
+    elif not facts.without_point:
         yield _told("windows", "Every closed window but perhaps the newest is backed up.")
+    if facts.without_point:
+        yield _told(
+            "windows",
+            f"In {len(facts.without_point)} closed windows no recovery point was taken, in"
+            f" {facts.without_point[-1]} last: nothing was backed up with them. Their records are"
+            " in the next window with a point.",
+        )
     if damaged:
         windows = len({damage.window for damage in damaged})
         yield Finding(
@@ -401,6 +410,10 @@ def facts_of(evidence: Evidence, now_ms: int) -> Facts:
         recency=read(recency, _NOT_KNOWN),
         due=read(
             lambda: tuple(status.window.key for status in evidence.windows[:-1] if status.is_due),
+            (),
+        ),
+        without_point=read(
+            lambda: tuple(status.window.key for status in evidence.windows if status.without_point),
             (),
         ),
         damaged=read(lambda: tuple(evidence.damaged), ()),

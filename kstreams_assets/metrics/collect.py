@@ -196,10 +196,12 @@ def backup_samples(evidence: Evidence) -> Iterator[Sample]:
 
 def _times(statuses: list[WindowStatus], rows: pa.Table) -> Iterator[Sample]:
     """Times of the newest backup, of whichever window, and of the newest window with all topics."""
+    empty = pa.array([s.window.end_ms for s in statuses if s.without_point], pa.int64())
+    rows = rows.filter(~pc.field("window_end_ms").isin(empty))
     if rows.num_rows == 0:
         return
     yield catalogue.BACKUP_TIME.sample(_newest(rows["recorded_at_ms"]) / 1000)
-    done = [status.window for status in statuses if not status.is_due]
+    done = [status.window for status in statuses if status.is_backed_up]
     if not done:
         return
     end_ms = max(window.end_ms for window in done)

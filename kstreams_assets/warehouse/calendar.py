@@ -2,6 +2,7 @@
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from typing import Final
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
@@ -14,6 +15,7 @@ from kstreams_assets.warehouse.spans import Window
 _DAY: Final = "%Y-%m-%d"
 _MINUTE: Final = "%Y-%m-%d-%H:%M"
 _START_FORMATS: Final = (_DAY, _MINUTE, "%Y-%m-%dT%H:%M", "%Y-%m-%d %H:%M")
+_EARLIEST: Final = "1970-01-02"
 _ONE_DAY: Final = timedelta(days=1)
 _LONGEST_DAYS: Final = 366 * 9
 """A schedule that fires on no day for longer fires never: leap days are at most 8 years apart."""
@@ -87,6 +89,10 @@ class WindowCalendar:
         """The window that is open now; before the first, the first."""
         begins = next(self._back_from(_now_ms()))
         return self._window(max(begins, self.first_ms))
+
+    def key_at(self, instant_ms: int) -> str:
+        """The key of the window that holds an instant."""
+        return self._key(next(self._back_from(instant_ms)))
 
     def closed_since(self, instant_ms: int) -> list[Window]:
         """Closed windows that end after an instant (epoch milliseconds), in order of time."""
@@ -194,9 +200,10 @@ def start_of(schedule: WindowSchedule) -> datetime:
     Raises:
         ConfigurationError: It is no date.
     """
+    text = _first_key(schedule) if schedule.start is None else schedule.start
     for fmt in _START_FORMATS:
         try:
-            start = datetime.strptime(schedule.start, fmt).replace(tzinfo=UTC)
+            start = datetime.strptime(text, fmt).replace(tzinfo=UTC)
         except ValueError:
             continue
         start = start.replace(hour=0, minute=0) if schedule.is_daily else start
@@ -207,10 +214,18 @@ def start_of(schedule: WindowSchedule) -> datetime:
     )
 
 
+def _first_key(schedule: WindowSchedule) -> str:
+    """The key of the window in which the application was first seen; before that, the open one."""
+    seen_ms = schedule.first_seen_ms()
+    every = WindowCalendar(replace(schedule, start=_EARLIEST))
+    return every.key_at(_now_ms() if seen_ms is None else seen_ms)
+
+
 def not_understood(schedule: WindowSchedule, error: Exception) -> ConfigurationError:
     """What a schedule that is none ends with."""
+    start = "" if schedule.start is None else f" from {schedule.start!r}"
     return ConfigurationError(
-        f"The windows {schedule.cron!r} from {schedule.start!r} ({schedule.timezone}) are not"
+        f"The windows {schedule.cron!r}{start} ({schedule.timezone}) are not"
         f" understood: {str(error).rstrip('.')}.",
         remedy="Give minute, hour, day or a cron schedule, and a start such as 2026-11-01.",
     )

@@ -595,6 +595,12 @@ class Ledger:
             found.setdefault(row.topic, {})[row.window] = row.recovery_point_id
         return found
 
+    def with_offsets(self, topics: Collection[str]) -> set[Window]:
+        """The recorded windows that hold an offset of one of these topics."""
+        where = one_of("topic", topics) & (pc.field("end") > pc.field("start"))
+        found = self._table.rows_as(_Done, self._application_id, where, distinct=True)
+        return {one.window for one in found}
+
     def first_recorded_since(self, version: int, topics: Collection[str]) -> int | None:
         """When the earliest window begins of which one of these topics was recorded since then.
 
@@ -939,6 +945,18 @@ class Ledger:
         """When the last window or increment of these topics ends; 0 where there is none."""
         rows = self.span_rows(topics, columns=["window_end_ms"], increments=True)
         return pc.call_function("max", [rows["window_end_ms"]]).as_py() or 0
+
+    def first_start_ms(self) -> int | None:
+        """When the first recorded window or increment starts, None where there is none."""
+        tables = (self._open, self._table)
+        starts_ms = [
+            pc.call_function("min", [rows["window_start_ms"]]).as_py()
+            for table in tables
+            for rows in [
+                table.read(application_id=self._application_id, columns=["window_start_ms"])
+            ]
+        ]
+        return min((one for one in starts_ms if one is not None), default=None)
 
     def every_row(self, columns: Sequence[str]) -> pa.Table:
         """These columns of every span of the application, increments too."""

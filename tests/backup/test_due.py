@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 from kstreams_assets.app.model import AppTopic, TopicRole, TopicRoles
@@ -10,7 +11,9 @@ from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.layout import Warehouse
 from kstreams_assets.settings import ApplicationSettings, WindowSchedule
 from kstreams_assets.warehouse.calendar import WindowCalendar
+from kstreams_assets.warehouse.first_seen import first_recorded_ms
 from kstreams_assets.warehouse.ledger import Ledger
+from kstreams_assets.warehouse.point import new_point_id
 from kstreams_assets.warehouse.points import RecoveryPointTable
 from tests.backup.samples import APPLICATION_ID, application, backup, cut, point, result, span
 from tests.clock import freeze_time
@@ -43,12 +46,15 @@ def _hour(status: WindowStatus) -> int:
     return int(status.window.key[-5:-3])
 
 
-def _record(root: Path, key: str, *topics: str) -> None:
+def _record(
+    root: Path, key: str, *topics: str, point_id: str | None = "point-1", end: int = 5
+) -> None:
     window = WindowCalendar(SCHEDULE).window(key)
     backups = [
         replace(
-            backup(result(replace(span(0, 5, topic=topic), window=window)), topic=topic),
+            backup(result(replace(span(0, end, topic=topic), window=window)), topic=topic),
             window=window,
+            recovery_point_id=point_id,
         )
         for topic in topics
     ]
@@ -105,6 +111,56 @@ def test_a_window_is_done_when_all_its_topics_are(tmp_path: Path) -> None:
 def test_points_of_the_open_window_make_nothing_due_but_the_newest(tmp_path: Path) -> None:
     _take(tmp_path, 6, 20)
     assert [_hour(s) for s in _statuses(tmp_path)] == [5]
+
+
+def test_a_window_without_a_point_is_not_due_and_not_backed_up(tmp_path: Path) -> None:
+    """Its row names the point of an earlier window, or none."""
+    own, late = new_point_id(_ms(3, 30)), new_point_id(_ms(5, 2))
+    for hour, point_id in ((2, None), (3, own), (4, late), (5, late)):
+        end = 5 if hour in (3, 4) else 0
+        _record(tmp_path, f"2026-10-20-{hour:02d}:00", "t", "u", point_id=point_id, end=end)
+    _take(tmp_path, 1, 30)
+    _take(tmp_path, 4, 59)
+    found = {_hour(s): (s.is_due, s.is_backed_up) for s in _statuses(tmp_path)}
+    assert found == {
+        1: (True, False),
+        2: (False, False),
+        3: (False, True),  # its point was dropped since
+        4: (False, True),
+        5: (False, False),
+    }
+
+
+def _open_settings(root: Path) -> ApplicationSettings:
+    """The first window is that in which the application was first seen."""
+    first_seen_ms = partial(first_recorded_ms, Warehouse(root), APPLICATION_ID)
+    windows = replace(WindowSchedule.every("hour"), first_seen_ms=first_seen_ms)
+    return replace(_settings(root), windows=windows)
+
+
+def _first(root: Path, hour: int) -> str:
+    """The first window, as seen at an hour of the day."""
+    with freeze_time(datetime(2026, 10, 20, hour, 30, tzinfo=UTC)):
+        calendar = WindowCalendar(_open_settings(root).windows)
+        return calendar.key_at(calendar.first_ms)
+
+
+def test_windows_start_when_the_application_is_first_seen(tmp_path: Path) -> None:
+    assert [_first(tmp_path, hour)[-5:] for hour in (2, 6)] == ["02:00", "06:00"]
+    _take(tmp_path, 6, 20)
+    assert [_first(tmp_path, hour)[-5:] for hour in (6, 9)] == ["06:00", "06:00"]
+    with freeze_time(NOW):
+        assert window_statuses(_open_settings(tmp_path)) == []
+    with freeze_time(datetime(2026, 10, 20, 8, 30, tzinfo=UTC)):
+        found = window_statuses(_open_settings(tmp_path))
+    assert [_hour(status) for status in found] == [6, 7]
+
+
+def test_the_first_window_stays_when_points_are_dropped(tmp_path: Path) -> None:
+    with freeze_time(NOW):
+        _record(tmp_path, "2026-10-20-03:00", "t")
+    _take(tmp_path, 6, 20)
+    assert _first(tmp_path, 9) == "2026-10-20-03:00"
 
 
 def test_before_the_first_window_has_closed(tmp_path: Path) -> None:

@@ -207,3 +207,24 @@ def test_each_check_of_each_topic_once_and_changelogs_have_one_more() -> None:
     assert [*checks_of(is_changelog=False)] == found["in"]
     assert all("Red: " in text for text in CHECKS.values())
     assert all("Warning: " in text for text in CHANGELOG_CHECKS.values())
+
+
+def test_a_window_without_a_point_is_a_warning() -> None:
+    of_window = window_backup(backup(result(span(9, 9))))
+    before = replace(of_window, closing=of_window.opening)
+    for without in (before, replace(of_window, opening=None, closing=None)):
+        assert not without.has_point
+        found = {one.check: one for one in judge(without, application())}
+        for check in ("every_offset_accounted", "no_source_loss"):
+            assert not found[check].passed
+            assert not found[check].is_red
+            assert "Nothing was backed up: no recovery point was taken" in found[check].explanation
+    assert all(one.passed for one in judge(of_window, application()))
+
+
+def test_a_loss_in_a_window_without_a_point_stays_red() -> None:
+    lost = Gap(GapCause.TOPIC_DELETED, 9, None, None)
+    of_window = window_backup(backup(result(span(9, 9), lost)))
+    without = replace(of_window, closing=of_window.opening)
+    found = {one.check: one for one in judge(without, application())}
+    assert found["no_source_loss"].is_red

@@ -130,7 +130,7 @@ class TestErrors:
         ("change", "texts"),
         [
             ({"applicaton": "x"}, ["applicaton", "unknown key", "near: application_id"]),
-            ({"windows": {"every": "hour"}}, ["windows.start", "is missing"]),
+            ({"windows": {"start": "2026-11-01"}}, ["windows.every", "is missing"]),
             ({"backup": {"codec": 1}}, ["codec"]),
             ({"topics": {"t": {"roles": ["inptu"]}}}, ["topics", "'input', 'global'"]),
             ({"connection": {"bootstrap_servers": "a"}}, ["bootstrap_servers: 'a' is not"]),
