@@ -501,14 +501,22 @@ class RestoreCommandError(RestoreError):
         )
 
 
-class RestoreNotVerifiedError(RestoreError):
-    """Group offsets were to be committed for a restore that has not passed its verification."""
+class RestoreStateError(RestoreError):
+    """A step is not taken on a restore in its state; `step` names it, `problem` says why."""
 
-    def __init__(self, *, restore_id: str, state: str) -> None:
+    def __init__(
+        self, *, restore_id: str, state: str, step: str, problem: str, remedy: str
+    ) -> None:
         super().__init__(
-            f"Restore {restore_id} is {state}, not verified: no group offsets are committed.",
-            remedy="Run the restore again; it goes on where it stopped and verifies.",
+            f"Restore {restore_id} is {state}: {step} is refused. {problem}", remedy=remedy
         )
+        self.restore_id = restore_id
+        self.state = state
+        self.step = step
+
+
+class RestoreNotVerifiedError(RestoreStateError):
+    """A restore has not passed its verification, and the step needs that it has."""
 
 
 class TargetTopicChangedError(RestoreError):

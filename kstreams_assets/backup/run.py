@@ -775,7 +775,7 @@ class BackupRun:
         if not reads:
             yield _Read([], {})
             return
-        ensure_records(self._records)
+        ensure_records(self._records, first=self._ledger.ensure)
         with uncommitted(self._records) as folder:
             yield self._write(folder, spans, reads, windows, lock)
 

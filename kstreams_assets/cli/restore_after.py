@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 
@@ -11,11 +11,13 @@ from kstreams_assets.cli import exit_codes
 from kstreams_assets.cli.options import app_options
 from kstreams_assets.cli.output import print_json, print_table
 from kstreams_assets.cli.restore_options import chosen_restore, restore_option, target_option
+from kstreams_assets.errors import RestoreStateError
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.restore.finish import FINISH_LIMITS, Finished, RetentionEffect
 from kstreams_assets.restore.finish import finish as finish_restore
 from kstreams_assets.restore.group_offsets import RolledBack
 from kstreams_assets.restore.group_offsets import rollback as roll_back
+from kstreams_assets.restore.steps import Step, blocker, require
 from kstreams_assets.restore.target import open_stored_target
 from kstreams_assets.restore.watch import (
     NOT_SEEN_FROM_OUTSIDE,
@@ -26,6 +28,7 @@ from kstreams_assets.restore.watch import (
 from kstreams_assets.restore.watch import watch as watch_restored
 from kstreams_assets.settings import ApplicationSettings
 from kstreams_assets.warehouse.point import GroupOffset
+from kstreams_assets.warehouse.restores import StoredRestore
 
 
 @click.command()
@@ -53,6 +56,9 @@ def watch(
     is up.
     """
     restore = chosen_restore(settings, restore_id, live=True)
+    refused = blocker(restore, Step.WATCH)
+    if refused is not None:
+        _refuse(restore, refused, as_json=as_json)
     with (
         open_stored_target(settings, restore, target) as connection,
         KafkaCluster(connection) as cluster,
@@ -70,6 +76,23 @@ def watch(
         click.echo(NOT_SEEN_FROM_OUTSIDE)
     if last.health is not Health.HEALTHY:
         sys.exit(exit_codes.CHECK_FAILED)
+
+
+def _refuse(restore: StoredRestore, error: RestoreStateError, *, as_json: bool) -> NoReturn:
+    """Report a restore whose application cannot be healthy yet, and exit."""
+    if as_json:
+        trouble = {"sign": "not_committed", "problem": error.problem, "remedy": error.remedy}
+        print_json(
+            {
+                "restore_id": restore.restore_id,
+                "state": restore.state.value,
+                "health": Health.UNHEALTHY.value,
+                "troubles": [trouble],
+            }
+        )
+    else:
+        click.echo(f"NOT_COMMITTED {error}", err=True)
+    sys.exit(exit_codes.CHECK_FAILED)
 
 
 def _tell(assessment: Assessment) -> None:
@@ -115,6 +138,7 @@ def finish(
     Raises NotCaughtUpError when it has not; nothing is changed then.
     """
     restore = chosen_restore(settings, restore_id, live=True)
+    require(restore, Step.FINISH)
     with (
         open_stored_target(settings, restore, target) as connection,
         KafkaCluster(connection) as cluster,

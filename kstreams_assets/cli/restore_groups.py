@@ -16,6 +16,7 @@ from kstreams_assets.restore.group_offsets import (
     offsets_from_file,
     offsets_on_source,
 )
+from kstreams_assets.restore.steps import Step, require
 from kstreams_assets.restore.target import open_stored_target
 from kstreams_assets.settings import ApplicationSettings
 
@@ -52,6 +53,7 @@ def group_offsets(
     Raises RestoreError, GroupOffsetsFileError, RestoreNotVerifiedError, GroupNotEmptyError.
     """
     restore = chosen_restore(settings, restore_id)
+    require(restore, Step.GROUP_OFFSETS)
     offsets = offsets_from_file(from_file) if from_file else offsets_on_source(settings, group)
     if commit:
         with (

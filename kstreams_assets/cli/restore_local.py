@@ -2,6 +2,7 @@
 
 import signal
 import threading
+from collections.abc import Iterator
 from types import FrameType
 
 import click
@@ -10,7 +11,10 @@ from kstreams_assets.cli.options import app_options
 from kstreams_assets.cli.output import print_json, print_table
 from kstreams_assets.local.target import local_targets, remove_local_target
 from kstreams_assets.local.target import serve as serve_cluster
+from kstreams_assets.restore.steps import Step, blocker
+from kstreams_assets.restore.target import local_name_of
 from kstreams_assets.settings import ApplicationSettings
+from kstreams_assets.warehouse.restores import RestoresTable, StoredRestore
 
 
 @click.command()
@@ -31,6 +35,8 @@ def serve(settings: ApplicationSettings, as_json: bool, name: str | None, remove
         removed = remove_local_target(settings, name)
         click.echo(f"Removed {removed.directory}, {removed.bytes:,} bytes.")
     else:
+        for line in _unready(settings, name):
+            click.echo(f"NOTE {line}", err=True)
         until = threading.Event()
 
         def stop(number: int, frame: FrameType | None) -> None:
@@ -42,6 +48,18 @@ def serve(settings: ApplicationSettings, as_json: bool, name: str | None, remove
             serve_cluster(settings, name, announce=_announce, until=until)
         finally:
             signal.signal(signal.SIGTERM, before)
+
+
+def _unready(settings: ApplicationSettings, name: str) -> Iterator[str]:
+    """Of each group the newest restore into the cluster, if its application must not start yet."""
+    newest: dict[str, StoredRestore] = {}
+    for restore in RestoresTable(settings.warehouse).all(settings.application_id):
+        if local_name_of(settings, restore) == name:
+            newest.setdefault(restore.group, restore)
+    for restore in newest.values():
+        refused = blocker(restore, Step.START)
+        if refused is not None:
+            yield str(refused)
 
 
 def _announce(line: str) -> None:

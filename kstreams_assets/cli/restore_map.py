@@ -7,6 +7,7 @@ from kstreams_assets.cli.output import print_json, print_table
 from kstreams_assets.cli.restore_options import chosen_restore, restore_option
 from kstreams_assets.errors import ConfigurationError
 from kstreams_assets.offsets import OffsetMap, TopicPartitionId
+from kstreams_assets.restore.steps import Step, require
 from kstreams_assets.settings import ApplicationSettings
 from kstreams_assets.warehouse.restores import OffsetMapsTable
 
@@ -33,9 +34,10 @@ def map_offsets(
     of consecutive offsets are shown.
 
     \f
-    Raises ConfigurationError when the restore has no map of the partition.
+    Raises RestoreStateError, ConfigurationError when the restore has no map of the partition.
     """
     found = chosen_restore(settings, restore_id)
+    require(found, Step.MAP)
     source = TopicPartitionId(topic, partition)
     table = OffsetMapsTable(settings.warehouse)
     stored = table.load(found.application_id, found.restore_id, topics=[topic]).get(source)

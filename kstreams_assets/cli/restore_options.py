@@ -136,6 +136,8 @@ def chosen_restore(
         is_drill = drilled(settings)
         found = [r for r in restores if not r.is_finished and not is_drill(r)] or restores
     if len(found) == 1:
+        if live and restore_id is None:
+            _note_newer(settings, found[0])
         return found[0]
     if found:
         ids = ", ".join(restore.restore_id for restore in found)
@@ -148,3 +150,20 @@ def chosen_restore(
         f"{settings.application_id} has no restore{which} in {settings.warehouse.root}.",
         remedy="See kstreams-assets restore list.",
     )
+
+
+def _note_newer(settings: ApplicationSettings, chosen: StoredRestore) -> None:
+    """Report restores of the same group that started later and are not committed."""
+    is_drill = drilled(settings)
+    for other in RestoresTable(settings.warehouse).all(settings.application_id):
+        if (
+            other.group == chosen.group
+            and other.created_at_ms > chosen.created_at_ms
+            and not other.is_finished
+            and not is_drill(other)
+        ):
+            click.echo(
+                f"NOTE Restore {other.restore_id} started later and is {other.state}; this is about"
+                f" {chosen.restore_id}. Choose with --restore.",
+                err=True,
+            )

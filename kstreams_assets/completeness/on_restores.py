@@ -17,11 +17,12 @@ from kstreams_assets.completeness.result import (
 )
 from kstreams_assets.completeness.runnable import Runnable, not_verifiable, runnables_of
 from kstreams_assets.completeness.view import ViewKind
-from kstreams_assets.errors import RestoreIncompleteError, RestoreNotVerifiedError
+from kstreams_assets.errors import RestoreIncompleteError
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.restore.request import ChangelogSource, InputsExtent
+from kstreams_assets.restore.steps import Step, require
 from kstreams_assets.restore.target import require_empty_group, require_own_target
 from kstreams_assets.settings import ApplicationSettings
 from kstreams_assets.warehouse.restores import RestoreMode, RestoreState, StoredRestore
@@ -77,8 +78,6 @@ _log = logging.getLogger(__name__)
 
 SKIPPED: Final = "Skipped, as asked (skip_completeness): nothing was looked at."
 
-_EVALUABLE: Final = frozenset({RestoreState.VERIFIED, RestoreState.COMMITTED})
-
 
 def evaluate_restore(
     settings: ApplicationSettings,
@@ -97,12 +96,11 @@ def evaluate_restore(
     started. Results are stored under the run that made the restore: so the commit finds them.
 
     Raises:
-        RestoreNotVerifiedError: The restore was not verified, or differs from the backup.
+        RestoreStateError: The restore was not verified, differs from the backup, or is over.
         TargetTopicChangedError: The cluster is another one.
         GroupNotEmptyError: The application runs, so that nothing on the target holds still.
     """
-    if restore.state not in _EVALUABLE:
-        raise RestoreNotVerifiedError(restore_id=restore.restore_id, state=restore.state)
+    require(restore, Step.EVALUATE)
     asked = [r for r in rules_on_restores(settings) if rules is None or r.name in rules]
     if not asked:
         return []

@@ -10,7 +10,9 @@ from kstreams_assets.errors import NotCaughtUpError, RestoreError
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.topics import TopicDescription
 from kstreams_assets.layout import Warehouse
+from kstreams_assets.lease import LockHandle
 from kstreams_assets.offsets import TopicPartitionId
+from kstreams_assets.restore.steps import Step, newest_locked, require
 from kstreams_assets.restore.target import partitions_of, require_own_target
 from kstreams_assets.restore.watch import Assessment, Health, Limits, follow
 from kstreams_assets.settings import ApplicationSettings
@@ -156,14 +158,31 @@ def finish(
     is done. Needs ALTER_CONFIGS on the topics, and what `watch` needs.
 
     Raises:
+        RestoreStateError: The group offsets of the restore were not committed.
         NotCaughtUpError: The application is not there or has not caught up; nothing was changed.
         RestoreError: Configs read back differ; the restore is not noted as finished.
         KStreamsAssetsError: See `require_own_target`, and what the target refuses.
     """
     require_own_target(settings, restore, target)
+    require(restore, Step.FINISH)
     if restore.state is RestoreState.FINISHED:
         return Finished(restore, {}, (), (), None, was_finished=True)
     assessment = None if force else _caught_up(settings, restore, target, limits, report)
+    with newest_locked(settings, restore, Step.FINISH) as (newest, lock):
+        if newest.state is RestoreState.FINISHED:
+            return Finished(newest, {}, (), (), assessment, was_finished=True)
+        return _finished(settings, newest, target, assessment, warn, lock)
+
+
+def _finished(
+    settings: ApplicationSettings,
+    restore: StoredRestore,
+    target: KafkaCluster,
+    assessment: Assessment | None,
+    warn: Callable[[RetentionEffect], None] | None,
+    lock: LockHandle,
+) -> Finished:
+    """Set the configs, read them back, record it."""
     now_ms = time.time_ns() // 1_000_000
     effects = retention_effects(settings.warehouse, restore, target, now_ms=now_ms)
     for effect in effects:
@@ -182,7 +201,7 @@ def finish(
     finished = replace(
         restore, state=RestoreState.FINISHED, changed_at_ms=time.time_ns() // 1_000_000
     )
-    RestoresTable(settings.warehouse).append(finished)
+    RestoresTable(settings.warehouse).append(finished, writer=lock)
     left_alone = tuple(t.target for t in restore.topics if t not in own)
     return Finished(finished, changes, effects, left_alone, assessment)
 

@@ -12,7 +12,6 @@ from kstreams_assets.errors import (
     GroupOffsetsDifferError,
     GroupOffsetsFileError,
     RestoreError,
-    RestoreNotVerifiedError,
     TargetTopicChangedError,
 )
 from kstreams_assets.kafka.cluster import KafkaCluster
@@ -20,12 +19,12 @@ from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.layout import Warehouse
 from kstreams_assets.lease import LockHandle
 from kstreams_assets.offsets import CommittedOffset, TopicPartitionId
+from kstreams_assets.restore.steps import Step, newest_locked, require
 from kstreams_assets.restore.target import (
     inspect_target,
     require_empty_group,
     require_own_target,
     require_same_cluster,
-    restore_lock,
     roles_of,
 )
 from kstreams_assets.restore.target_topics import differing_positions, excluded_topic, placed
@@ -34,11 +33,13 @@ from kstreams_assets.warehouse.point import GroupOffset, RecoveryPoint
 from kstreams_assets.warehouse.points import RecoveryPointTable
 from kstreams_assets.warehouse.restores import (
     OffsetMapsTable,
+    PlacedTopic,
     RestoreMode,
     RestoresTable,
     RestoreState,
     StoredMap,
     StoredRestore,
+    StoredTopic,
     writers_of,
 )
 
@@ -46,7 +47,6 @@ GroupOffsets = Mapping[TopicPartitionId, CommittedOffset]
 Gate = Callable[[ApplicationSettings, StoredRestore], None]
 """Raises what keeps the offsets of a restore from being committed, such as completeness rules."""
 
-_READY: Final = (RestoreState.VERIFIED, RestoreState.COMMITTED)
 _HEADER: Final = ["topic", "partition", "offset"]
 
 
@@ -69,18 +69,10 @@ def commit_group_offsets(
     """
     gate(settings, restore)
     with (
-        restore_lock(
-            settings.warehouse,
-            cluster_id=restore.target_cluster_id,
-            group=restore.group,
-            purpose=f"commit of the group offsets of restore {restore.restore_id}",
-            wait_s=settings.restore.lock_wait_s,
-        ) as lock,
+        newest_locked(settings, restore, Step.COMMIT) as (newest, lock),
         KafkaCluster(target) as cluster,
     ):
-        table = RestoresTable(settings.warehouse)
-        newest = table.newest(restore.application_id, restore.restore_id)
-        return commit_verified(settings.warehouse, newest or restore, cluster, lock=lock)
+        return commit_verified(settings.warehouse, newest, cluster, lock=lock)
 
 
 def commit_verified(
@@ -99,19 +91,20 @@ def commit_verified(
         RestoreNotVerifiedError: The restore was not verified, or differs from the backup.
         GroupNotEmptyError: The application runs.
         TargetTopicChangedError: A topic was deleted or made anew since it was verified.
-        RestoreError: Records were added or deleted since.
+        RestoreError: Records were added or deleted since, or the group has gone on since the
+            offsets were committed.
         GroupOffsetsDifferError: The offsets are not those that the recovery point and the offset
             maps give, or what was read back is not what was committed.
     """
-    if restore.state not in _READY:
-        raise RestoreNotVerifiedError(restore_id=restore.restore_id, state=restore.state)
+    require(restore, Step.COMMIT)
     require_same_cluster(restore, target)
     require_empty_group(restore.group, target, operation="commit offsets")
-    _require_same_topics(restore, target)
+    _require_present((*restore.topics, *restore.placed), target)
     _require_as_verified(warehouse, restore, target)
     _require_as_mapped(warehouse, restore, target)
     table, group = RestoresTable(warehouse), restore.group
     former = target.group_offsets(group)
+    _require_not_gone_on(restore, former)
     if restore.former_offsets is None:
         restore = table.change(restore, writer=lock, former_offsets=_rows(former))
     wanted = _by_partition(restore.to_commit)
@@ -133,9 +126,27 @@ def commit_verified(
     )
 
 
-def _require_same_topics(restore: StoredRestore, target: KafkaCluster) -> None:
+def _require_not_gone_on(restore: StoredRestore, found: GroupOffsets) -> None:
+    """Refuse to commit again what the application has gone on from: it would read records twice."""
+    committed = restore.committed if restore.state is RestoreState.COMMITTED else None
+    moved = [
+        f"{o.topic}-{o.partition} at {found[o.id].offset} instead of {o.offset}"
+        for o in committed or ()
+        if o.id in found and found[o.id].offset > o.offset
+    ]
+    if moved:
+        raise RestoreError(
+            f"Group {restore.group} has gone on since restore {restore.restore_id} was committed:"
+            f" {'; '.join(moved)}. No group offset was committed.",
+            remedy="Start the application; it continues where it stopped. To restore again, delete"
+            " the topics of this restore on the target, then run the restore again.",
+        )
+
+
+def _require_present(topics: Iterable[StoredTopic | PlacedTopic], target: KafkaCluster) -> None:
+    """Refuse topics that were deleted or created again since; raises TargetTopicChangedError."""
     present = target.metadata().topics
-    for topic in (*restore.topics, *restore.placed):
+    for topic in topics:
         found = present.get(topic.target)
         if found is None or found.topic_id != topic.target_topic_id:
             raise TargetTopicChangedError(
@@ -345,8 +356,15 @@ def rollback(
         KStreamsAssetsError: See `require_own_target`, and what the target refuses.
     """
     require_own_target(settings, restore, target)
-    former = _former(restore)
-    group = restore.group
+    require(restore, Step.ROLLBACK)
+    with newest_locked(settings, restore, Step.ROLLBACK) as (newest, lock):
+        return _rolled_back(settings, newest, target, lock)
+
+
+def _rolled_back(
+    settings: ApplicationSettings, restore: StoredRestore, target: KafkaCluster, lock: LockHandle
+) -> RolledBack:
+    former, group = restore.former_offsets or (), restore.group
     require_empty_group(group, target, operation="rollback")
     there = target.metadata().topics
     absent = tuple(
@@ -364,24 +382,10 @@ def rollback(
     if restore.state is RestoreState.COMMITTED:
         committed = {offset.id: offset.offset for offset in restore.committed or ()}
         moved = tuple(id_ for id_, now in found.items() if now.offset != committed.get(id_))
-    rolled_back = RestoresTable(settings.warehouse).change(restore, state=RestoreState.ROLLED_BACK)
+    rolled_back = RestoresTable(settings.warehouse).change(
+        restore, writer=lock, state=RestoreState.ROLLED_BACK
+    )
     return RolledBack(rolled_back, put_back, deleted, absent, moved)
-
-
-def _former(restore: StoredRestore) -> tuple[GroupOffset, ...]:
-    if restore.former_offsets is None:
-        raise RestoreError(
-            f"Restore {restore.restore_id} is not rolled back: it is {restore.state}, its group"
-            " offsets were never committed.",
-            remedy="There is nothing to undo; delete the topics if they are not wanted.",
-        )
-    if restore.state is RestoreState.FINISHED:
-        raise RestoreError(
-            f"Restore {restore.restore_id} is not rolled back: it is finished, the offsets are the"
-            " application's own now.",
-            remedy="Set them with kafka-consumer-groups.sh --reset-offsets if you must.",
-        )
-    return restore.former_offsets
 
 
 @dataclass(frozen=True, slots=True)
@@ -455,8 +459,7 @@ def map_group(
 
     Raises RestoreNotVerifiedError while the target is not known to match the backup.
     """
-    if not restore.state.matches_backup:
-        raise RestoreNotVerifiedError(restore_id=restore.restore_id, state=restore.state)
+    require(restore, Step.GROUP_OFFSETS)
     maps = OffsetMapsTable(settings.warehouse).load(
         restore.application_id, restore.restore_id, topics={id_.topic for id_ in offsets}
     )
@@ -482,6 +485,7 @@ def commit_other_group(
     Raises:
         ConfigurationError: The group is the application's own.
         RestoreNotVerifiedError: The target is not known to match the backup.
+        TargetTopicChangedError: A topic was deleted or created again since it was restored.
         GroupNotEmptyError: The group has members.
         GroupOffsetsDifferError: What was read back is not what was committed.
         KStreamsAssetsError: See `require_own_target`, and what the target refuses.
@@ -495,6 +499,8 @@ def commit_other_group(
     mapped = map_group(settings, restore, offsets)
     wanted = mapped.to_commit
     if wanted:
+        topics = {id_.topic for id_ in wanted}
+        _require_present([t for t in restore.topics if t.target in topics], target)
         _write(group, wanted, target)
         found = target.group_offsets(group, partitions=wanted)
         _require_equal(found, wanted, problem="not as committed when read back")

@@ -199,7 +199,7 @@ def _difference(then: TopicPlan, now: TopicPlan, own: StoredRestore | None) -> s
 def _handed_over(found: Facts, topics: Sequence[TopicPlan]) -> Finding | None:
     """That this very restore is done, and that its application has gone on from it."""
     stored, group = found.stored, found.target.group
-    if stored is None or stored.state not in _HANDED_OVER:
+    if stored is None or stored.state not in _HANDED_OVER or stored.committed is None:
         return None
     signs = []
     if group is not None and not group.is_empty:

@@ -419,7 +419,7 @@ def _by_writer(
 ) -> int | str:
     restore = writer.restore
     name = f"restore {restore.restore_id} of {restore.application_id}"
-    if not restore.state.matches_backup:
+    if not restore.matches_backup:
         return f"{name} wrote it and is {restore.state}; run that restore to its end first."
     other = writer.point.cut(cut.id) if writer.point else None
     stored = writer.maps.get(cut.id)

@@ -16,6 +16,7 @@ from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.raw_batch import RawBatch, content_of_range
 from kstreams_assets.kafka.raw_log import RawLogReader
 from kstreams_assets.offsets import CommittedOffset, TopicPartitionId
+from kstreams_assets.restore.steps import Step, require
 from kstreams_assets.restore.target import partitions_of, require_own_target, roles_of
 from kstreams_assets.settings import ApplicationSettings
 from kstreams_assets.warehouse.restores import RestoreState, StoredRestore
@@ -563,9 +564,11 @@ def follow(
 ) -> Generator[Assessment, None, None]:
     """Assess the application every `limits.every_s` seconds; the last one has ended.
 
-    Raises what `require_own_target` raises, and KafkaError where the target does not answer or
+    Raises RestoreStateError while the group offsets of the restore are not committed, what
+    `require_own_target` raises, and KafkaError where the target does not answer or
     rights are missing.
     """
+    require(restore, Step.WATCH)
     require_own_target(settings, restore, target)
     expected = expected_of(restore)
     judge = Judge(expected, limits)

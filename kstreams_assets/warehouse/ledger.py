@@ -521,6 +521,13 @@ class Ledger:
         self._application_id = application_id
         self._records = warehouse.records(application_id)
 
+    def ensure(self) -> None:
+        """Create the ledger, empty, unless it exists.
+
+        That comes before the first records: records without a ledger have lost it.
+        """
+        self._table.ensure()
+
     def recorded_spans(
         self, windows: Sequence[Window], topics: Collection[str]
     ) -> list[RecordedSpan]:

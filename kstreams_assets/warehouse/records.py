@@ -4,7 +4,7 @@ import math
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -229,8 +229,8 @@ def _actions(path: StorePath, windows: Collection[str]) -> Iterable[dict[str, An
     return actions.filter(pc.field("partition.window").isin(list(windows))).to_pylist()
 
 
-def ensure_records(path: StorePath) -> DeltaTable:
-    """The records table; it is created unless it exists.
+def ensure_records(path: StorePath, *, first: Callable[[], None] | None = None) -> DeltaTable:
+    """The records table; it is created unless it exists, after `first` has run.
 
     Raises:
         NewerLayoutError: A newer release wrote the table.
@@ -247,6 +247,8 @@ def ensure_records(path: StorePath) -> DeltaTable:
                         post_commithook_properties=commit_hooks(path),
                     )
             return table
+        if first is not None:
+            first()
         return create_delta(
             path,
             schema=RECORDS,

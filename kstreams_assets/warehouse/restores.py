@@ -199,6 +199,12 @@ class StoredRestore:
         """Whether group offsets may be committed whatever completeness rules say."""
         return bool(self.asked.get("skip_completeness", False))
 
+    @property
+    def matches_backup(self) -> bool:
+        """Whether the target was found to match the backup; a finished one needs its offsets."""
+        is_over = self.state in (RestoreState.ROLLED_BACK, RestoreState.FINISHED)
+        return self.state.matches_backup and not (is_over and self.committed is None)
+
     def own_topic(self, target: str, topic_id: str) -> StoredTopic | None:
         """What was noted of a target topic, if the topic of this id is the one that was noted.
 

@@ -594,7 +594,9 @@ def absence(warehouse: Warehouse, application_id: str) -> WarehouseError | None:
         )
     # Until the first window is closed, a follower has increments alone.
     ledger = (warehouse.control(name) for name in ("windows", "increments"))
-    if warehouse.records(application_id).exists() and not any(path.exists() for path in ledger):
+    if not any(path.exists() for path in ledger) and _holds_files(
+        warehouse.records(application_id)
+    ):
         return WarehouseError(
             path=warehouse.root,
             reason=f"it holds records of {application_id}, but the ledger of what is backed up"
@@ -602,6 +604,18 @@ def absence(warehouse: Warehouse, application_id: str) -> WarehouseError | None:
             remedy="Bring it back from a copy of the warehouse; a backup would begin anew.",
         )
     return None
+
+
+def _holds_files(records: StorePath) -> bool:
+    """Whether a table of records holds a file; a first backup creates the table before its files.
+
+    A table that cannot be read counts as one that does.
+    """
+    try:
+        table = open_delta(records, f"records/{records.name}", layout=LAYOUT_VERSION)
+    except WarehouseError:
+        return True
+    return table is not None and pa.table(table.get_add_actions()).num_rows > 0
 
 
 def require_backup(warehouse: Warehouse, application_id: str) -> None:
@@ -771,6 +785,12 @@ class Table(Generic[R]):
             WarehouseError: It cannot be read.
         """
         return open_delta(self.path, self.name)
+
+    def ensure(self) -> None:
+        """Create the table, empty, unless it exists."""
+        if self.open() is None:
+            with self._lock():
+                self._to_write()
 
     def version(self) -> int:
         """The version of the table (`table_version`)."""

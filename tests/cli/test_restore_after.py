@@ -368,3 +368,42 @@ class TestServe:
             result = program("restore", "serve", "--app", app_file, *option, "noon")
             assert result.exit_code == 2
             assert "noon" in result.err
+
+
+class TestStates:
+    """No command takes a restore for done whose group offsets were not committed."""
+
+    @pytest.fixture
+    def planned(self, tmp_path: Path, app_file: Path) -> Path:
+        """The restore was started again since, and broke off before its first record."""
+        RestoresTable(Warehouse(tmp_path / "warehouse")).append(_restore(RestoreState.PLANNED))
+        return app_file
+
+    def test_watch(self, program: Program, planned: Path) -> None:
+        done = program("restore", "watch", "--app", planned)
+        assert done.exit_code == 1
+        assert "is planned: restore watch is refused" in done.err
+        assert "restore run with the same options" in done.err
+        told = program("restore", "watch", "--app", planned, "--json")
+        assert told.exit_code == 1
+        found = json.loads(told.out)
+        assert (found["health"], found["state"]) == ("unhealthy", "planned")
+
+    @pytest.mark.parametrize(
+        "command",
+        [
+            ("finish",),
+            ("finish", "--force"),
+            ("map", "orders", "0"),
+            ("group-offsets", "readers"),
+        ],
+    )
+    def test_others(self, program: Program, planned: Path, command: tuple[str, ...]) -> None:
+        name, *more = command
+        done = program("restore", name, "--app", planned, *more)
+        assert done.exit_code == 2
+        assert f"is planned: restore {name} is refused" in done.err
+        settings = load_settings(planned)
+        found = RestoresTable(settings.warehouse).newest("shop", "first")
+        assert found is not None
+        assert found.state is RestoreState.PLANNED

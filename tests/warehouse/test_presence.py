@@ -8,11 +8,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from deltalake.transaction import AddAction
 
 from kstreams_assets.errors import WarehouseError
 from kstreams_assets.layout import NewerLayoutError, Warehouse, open_to_others
 from kstreams_assets.lease import warehouse_lock
+from kstreams_assets.warehouse.ledger import Ledger
 from kstreams_assets.warehouse.points import RecoveryPointTable
+from kstreams_assets.warehouse.records import PARTITIONED_BY, ensure_records
 from kstreams_assets.warehouse.table import MARKER, absence, is_warehouse, make_warehouse
 from spark_resources.resource import SparkSessionResource
 from tests.backup.samples import cut, point
@@ -73,9 +76,28 @@ def test_a_ledger_that_is_gone_is_named(tmp_path: Path) -> None:
     assert "there is no warehouse" in str(absence(warehouse, "shop"))
     _append(tmp_path)
     assert absence(warehouse, "shop") is None
-    (tmp_path / "records" / "shop").mkdir(parents=True)
+    _append_records(warehouse)
     assert "the ledger" in str(absence(warehouse, "shop"))
     assert absence(warehouse, "other") is None
+
+
+def test_records_without_a_row_are_an_empty_warehouse(tmp_path: Path) -> None:
+    """As a first backup leaves them that ended before its first row in the ledger."""
+    warehouse = Warehouse(tmp_path)
+    make_warehouse(tmp_path)
+    ensure_records(warehouse.records("shop"))
+    assert absence(warehouse, "shop") is None
+
+
+def test_the_ledger_is_created_before_the_first_records(tmp_path: Path) -> None:
+    """A first backup that is killed between its records and its first row has lost nothing."""
+    warehouse = Warehouse(tmp_path)
+    make_warehouse(tmp_path)
+    ledger = Ledger(warehouse, "shop")
+    ensure_records(warehouse.records("shop"), first=ledger.ensure)
+    _append_records(warehouse)
+    assert absence(warehouse, "shop") is None
+    assert ledger.every_row(["window"]).num_rows == 0
 
 
 def test_a_follower_whose_first_window_is_open_has_increments_alone(tmp_path: Path) -> None:
@@ -84,6 +106,20 @@ def test_a_follower_whose_first_window_is_open_has_increments_alone(tmp_path: Pa
     (tmp_path / "records" / "shop").mkdir(parents=True)
     (tmp_path / "increments").mkdir()
     assert absence(warehouse, "shop") is None
+
+
+def _append_records(warehouse: Warehouse) -> None:
+    """Commit a file to the table of records, as if there were no ledger."""
+    table = ensure_records(warehouse.records("shop"))
+    add = AddAction(
+        path="window=w/topic=orders/file.parquet",
+        size=1,
+        partition_values={"window": "w", "topic": "orders"},
+        modification_time=0,
+        data_change=True,
+        stats='{"numRecords": 1}',
+    )
+    table.create_write_transaction([add], "append", table.schema(), [*PARTITIONED_BY])
 
 
 def _modes(root: Path) -> set[str]:

@@ -1,0 +1,156 @@
+"""The steps after the records of a restore are written, and the states in which each is taken."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from enum import StrEnum
+from typing import Final
+
+from kstreams_assets.errors import RestoreNotVerifiedError, RestoreStateError
+from kstreams_assets.lease import LockHandle
+from kstreams_assets.restore.target import restore_lock
+from kstreams_assets.settings import ApplicationSettings
+from kstreams_assets.warehouse.restores import RestoresTable, RestoreState, StoredRestore
+
+
+class Step(StrEnum):
+    """What is done with a restore after its run, as a message names it."""
+
+    EVALUATE = "completeness check"
+    COMMIT = "commit of the group offsets"
+    WATCH = "restore watch"
+    FINISH = "restore finish"
+    ROLLBACK = "restore rollback"
+    MAP = "restore map"
+    GROUP_OFFSETS = "restore group-offsets"
+    START = "start of the application"
+
+
+_UNPROVED: Final = (
+    RestoreState.PLANNED,
+    RestoreState.PRODUCED,
+    RestoreState.FAILED_VERIFICATION,
+)
+_MATCHING: Final = (
+    RestoreState.VERIFIED,
+    RestoreState.COMMITTED,
+    RestoreState.ROLLED_BACK,
+    RestoreState.FINISHED,
+)
+_OF_VERIFIED: Final = (Step.EVALUATE, Step.COMMIT, Step.GROUP_OFFSETS)
+_STARTED: Final = (RestoreState.COMMITTED, RestoreState.FINISHED)
+
+ACCEPTED: Final[Mapping[Step, frozenset[RestoreState]]] = {
+    Step.EVALUATE: frozenset({RestoreState.VERIFIED, RestoreState.COMMITTED}),
+    Step.COMMIT: frozenset({RestoreState.VERIFIED, RestoreState.COMMITTED}),
+    Step.WATCH: frozenset(_STARTED),
+    Step.FINISH: frozenset(_STARTED),
+    # Only where former offsets are recorded: `blocker` looks.
+    Step.ROLLBACK: frozenset({*_UNPROVED, *_MATCHING} - {RestoreState.FINISHED}),
+    Step.MAP: frozenset({RestoreState.PRODUCED, RestoreState.FAILED_VERIFICATION, *_MATCHING}),
+    Step.GROUP_OFFSETS: frozenset(_MATCHING),
+    Step.START: frozenset(_STARTED),
+}
+"""By step the states of a restore in which it is taken. A run takes every state: its plan decides
+by what is on the target."""
+
+_RUN_AGAIN: Final = "kstreams-assets restore run with the same options"
+_START_ANEW: Final = (
+    "Stop the application if it runs, delete the topics of this restore on the target, then run"
+    f" {_RUN_AGAIN}."
+)
+_MEANING: Final[Mapping[RestoreState, tuple[str, str]]] = {
+    RestoreState.PLANNED: (
+        "Records are missing on the target, or all of them, and the group has no offsets of this"
+        " restore.",
+        f"Keep the application stopped and run {_RUN_AGAIN}: it continues where it stopped. If the"
+        " application has run on these topics, stop it and delete them first.",
+    ),
+    RestoreState.PRODUCED: (
+        "The records on the target were not compared with the backup, and the group has no offsets"
+        " of this restore.",
+        f"Keep the application stopped and run {_RUN_AGAIN}: it writes nothing twice, compares the"
+        " records and commits the offsets.",
+    ),
+    RestoreState.FAILED_VERIFICATION: (
+        "The records on the target differ from the backup, and the group has no offsets of this"
+        " restore.",
+        f"Find out what else writes to the topics. {_START_ANEW}",
+    ),
+    RestoreState.VERIFIED: (
+        "The group has no offsets of this restore yet: an application that starts now reads from"
+        " the beginning, or skips records.",
+        f"Keep the application stopped and run {_RUN_AGAIN}: it commits the offsets.",
+    ),
+    RestoreState.COMMITTED: ("The group has its offsets.", "Start the application."),
+    RestoreState.ROLLED_BACK: (
+        "The group has the offsets again that it had before this restore.",
+        f"To continue from this restore after all, run {_RUN_AGAIN}: it commits the offsets again.",
+    ),
+    RestoreState.FINISHED: (
+        "The offsets and topics are the application's own now.",
+        "Set offsets with kafka-consumer-groups.sh --reset-offsets if you must.",
+    ),
+}
+
+
+def blocker(restore: StoredRestore, step: Step) -> RestoreStateError | None:
+    """Why a step is not taken on a restore in its state; None where it is taken."""
+    state = restore.state
+    cls = RestoreStateError
+    if step in _OF_VERIFIED or state in _UNPROVED:
+        cls = RestoreNotVerifiedError
+    if state is RestoreState.FINISHED and restore.committed is None and step is not Step.ROLLBACK:
+        return cls(
+            restore_id=restore.restore_id,
+            state=state,
+            step=step,
+            problem="It was recorded as finished although its group offsets were never committed"
+            " (an earlier release allowed that), so nothing shows that it restored anything.",
+            remedy=_START_ANEW,
+        )
+    if state in ACCEPTED[step]:
+        if step is Step.ROLLBACK and restore.former_offsets is None:
+            return RestoreStateError(
+                restore_id=restore.restore_id,
+                state=state,
+                step=step,
+                problem="Its group offsets were never committed, so there is nothing to undo.",
+                remedy="Delete the topics of the restore on the target if you do not need them.",
+            )
+        return None
+    problem, remedy = _MEANING[state]
+    return cls(
+        restore_id=restore.restore_id, state=state, step=step, problem=problem, remedy=remedy
+    )
+
+
+def require(restore: StoredRestore, step: Step) -> None:
+    """Refuse a step on a restore that is not in a state for it; raises RestoreStateError."""
+    refused = blocker(restore, step)
+    if refused is not None:
+        raise refused
+
+
+@contextmanager
+def newest_locked(
+    settings: ApplicationSettings, restore: StoredRestore, step: Step
+) -> Iterator[tuple[StoredRestore, LockHandle]]:
+    """The restore in its newest state, and its lock, if the step is taken in that state.
+
+    Another command may have changed the restore since it was read.
+
+    Raises:
+        RestoreStateError: It is not in a state for the step.
+        WarehouseLockedError: Another command holds the lock for too long.
+    """
+    with restore_lock(
+        settings.warehouse,
+        cluster_id=restore.target_cluster_id,
+        group=restore.group,
+        purpose=f"{step} of restore {restore.restore_id}",
+        wait_s=settings.restore.lock_wait_s,
+    ) as lock:
+        table = RestoresTable(settings.warehouse)
+        newest = table.newest(restore.application_id, restore.restore_id) or restore
+        require(newest, step)
+        yield newest, lock
