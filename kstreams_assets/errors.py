@@ -615,8 +615,9 @@ class ProduceRefusedError(RestoreError):
         super().__init__(
             f"{partition} did not take the record with source offset {source_offset}:"
             f" {reason} ({detail.rstrip('.')}).",
-            remedy="Change the topic's configs (max.message.bytes, message.timestamp.*) or the"
-            " rights of this user accordingly and run the restore again; it goes on there.",
+            remedy="Change the topic's configs (max.message.bytes, message.timestamp.*, or"
+            " cleanup.policy if a record has no key) or the rights of this user accordingly and run"
+            " the restore again; it goes on there.",
         )
         self.partition = partition
         self.source_offset = source_offset

@@ -64,6 +64,19 @@ RECORD_CONFIGS: Final = (
 """Configs of a topic that decide which records it takes and which it keeps. Their effective values
 count on another cluster, too, wherever they were set."""
 
+_BROKER_NAMES: Final = {
+    "cleanup.policy": "log.cleanup.policy",
+    "retention.bytes": "log.retention.bytes",
+    "delete.retention.ms": "log.cleaner.delete.retention.ms",
+    "min.compaction.lag.ms": "log.cleaner.min.compaction.lag.ms",
+    "max.compaction.lag.ms": "log.cleaner.max.compaction.lag.ms",
+    "max.message.bytes": "message.max.bytes",
+    "message.timestamp.type": "log.message.timestamp.type",
+    "message.timestamp.before.max.ms": "log.message.timestamp.before.max.ms",
+    "message.timestamp.after.max.ms": "log.message.timestamp.after.max.ms",
+}
+"""Of configs of topics the brokers' config that is their default; `retention.ms` has several."""
+
 # The first that is set holds; a broker's hours always are.
 _RETENTION: Final = {
     "log.retention.ms": 1,
@@ -217,6 +230,27 @@ class TopicRequests(Requests):
                         return max(-1, int(told[name]) * unit_ms)
                 return None
         return None
+
+    def topic_defaults(self) -> Mapping[str, str]:
+        """The brokers' defaults of `RECORD_CONFIGS`, as far as they are reported.
+
+        Needs DESCRIBE_CONFIGS on the cluster.
+        """
+        names = [*_BROKER_NAMES.values()]
+        for broker in self._wire.broker_ids(operation="describe_configs"):
+            with contextlib.suppress(ClusterUnavailableError):  # another one reports the same
+                (result,) = _configs(self._wire, _BROKER, [str(broker)], names, node=broker)
+                reported = _values(result.configs or ())
+                found = {
+                    name: reported[of_broker]
+                    for name, of_broker in _BROKER_NAMES.items()
+                    if reported.get(of_broker)
+                }
+                retention_ms = self.broker_retention_ms()
+                if retention_ms is not None:
+                    found["retention.ms"] = str(retention_ms)
+                return found
+        return {}
 
     def describe_topics(self, names: Iterable[str]) -> Mapping[str, TopicDescription]:
         """Ids, partitions, configs and this user's rights; one TopicNotFoundError for all missing.

@@ -8,10 +8,13 @@ from dataclasses import replace
 from typing import Final
 
 from kstreams_assets.app.model import Store
+from kstreams_assets.app.names import name_problem
 from kstreams_assets.app.store_format import StoreFormat, StoreKind, format_of
 from kstreams_assets.checks import Finding
+from kstreams_assets.errors import KStreamsAssetsError
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
+from kstreams_assets.kafka.topics import TopicSpec
 from kstreams_assets.offsets import OffsetRange, TopicPartitionId
 from kstreams_assets.restore import soundness
 from kstreams_assets.restore.plan import PartitionPlan, RestorePlan, TopicPlan
@@ -44,6 +47,12 @@ from kstreams_assets.restore.target_topics import (
     of_new_topic,
     placed,
     target_names,
+)
+from kstreams_assets.restore.topic_configs import (
+    Validate,
+    differences,
+    own_configs,
+    without_refused,
 )
 from kstreams_assets.settings import ApplicationSettings
 from kstreams_assets.warehouse.contents import Contents, Holding, NotedFacts
@@ -146,11 +155,13 @@ def _topic_plan(found: Facts, wanted: WantedTopic) -> tuple[TopicPlan, tuple[str
     replicas = there.replication_factor if there else _replicas(found, noted)
     notes: tuple[str, ...] = ()
     if there is None:
-        source, notes = _source_configs(wanted, noted)
+        source, notes = _source_configs(wanted, noted, found.target.topic_defaults)
         configs = of_new_topic(wanted.source, source, replication_factor=replicas)
         notes += configs.notes
     else:
         configs = of_existing_topic(there.explicit_configs)
+        if noted is not None and mine is None:
+            notes = differences(target, noted.facts, there.effective_configs, configs.put_back)
     if mine is not None:
         # They are relaxed already, so only what was noted then says what they were.
         configs = RestoredConfigs(configs.configs, mine.put_back)
@@ -195,7 +206,7 @@ def _base(there: TargetTopic | None, mine: StoredTopic | None, partition: int) -
 
 
 def _source_configs(
-    wanted: WantedTopic, noted: NotedFacts | None
+    wanted: WantedTopic, noted: NotedFacts | None, defaults: Mapping[str, str]
 ) -> tuple[Mapping[str, str], tuple[str, ...]]:
     topic = wanted.source
     if noted is None and wanted.roles.in_flight_only:
@@ -209,7 +220,8 @@ def _source_configs(
         note = f"The configs of {topic} are those of another topic of this name: it was recreated."
     else:
         note = ""
-    return dict(noted.facts.configs), (note,) if note else ()
+    configs, notes = own_configs(topic, noted.facts, defaults)
+    return configs, (note, *notes) if note else notes
 
 
 def _replicas(found: Facts, noted: NotedFacts | None) -> int:
@@ -425,6 +437,8 @@ class _Planner:
             if snapshots is not None:
                 found = self._with_snapshots(found, point, snapshots)
         topics, notes = plan_topics(found)
+        topics, of_configs = without_refused(topics, self._validate(found))
+        notes = (*notes, *of_configs)
         if unseen := self._contents.files_unseen:
             notes = (
                 *notes,
@@ -441,6 +455,19 @@ class _Planner:
         against += refused_topics(self._cluster, found.target, topics)
         against += self._unsound(topics, point)
         return make_plan(found, topics, refusals=against)
+
+    def _validate(self, found: Facts) -> Validate:
+        """Ask the target which of these topics it would create; see `refused_topics`."""
+
+        def validate(specs: Sequence[TopicSpec]) -> Mapping[str, KStreamsAssetsError]:
+            legal = [
+                spec
+                for spec in specs
+                if spec.name not in found.target.unseen and name_problem(spec.name) is None
+            ]
+            return self._cluster.validate_topics(legal)
+
+        return validate
 
     def _unsound(self, topics: Sequence[TopicPlan], point: RecoveryPoint | None) -> list[Finding]:
         """What of the warehouse is not as it was written, as far as that shows without reading."""

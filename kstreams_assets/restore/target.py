@@ -72,6 +72,8 @@ class TargetState:
     """None where they were not told."""
     group_offsets: Mapping[TopicPartitionId, CommittedOffset] = field(default_factory=dict)
     unseen: frozenset[str] = frozenset()
+    topic_defaults: Mapping[str, str] = field(default_factory=dict)
+    """The brokers' defaults of configs that decide about records, as far as they are reported."""
     problems: tuple[Finding, ...] = ()
 
 
@@ -102,6 +104,7 @@ def inspect_target(cluster: KafkaCluster, names: Iterable[str], group: str) -> T
         group_operations=operations,
         group_offsets=committed or {},
         unseen=frozenset(present) - described.keys(),
+        topic_defaults=cluster.topic_defaults(),
         problems=tuple(dict.fromkeys(problems)),
     )
 

@@ -90,7 +90,7 @@ def test_refused_while_the_group_is_active(bench: AfterCommit) -> None:
     ("state", "former", "problem"),
     [
         (RestoreState.VERIFIED, None, "never committed"),
-        (RestoreState.FINISHED, (), "it is finished"),
+        (RestoreState.FINISHED, (), "is finished"),
     ],
 )
 def test_nothing_to_put_back(
