@@ -88,6 +88,11 @@ def _lines(found: ApplicationInfo, now_ms: int) -> list[tuple[str, str]]:
     lines.append(("verified", _verified(found, now_ms)))
     lines.append(("drill", _drill(found, now_ms)))
     lines.append(("expire", _expire(found)))
+    if found.not_ready_because is not None:
+        reasons = "; ".join(found.not_ready_because[:2])
+        more = len(found.not_ready_because) - 2
+        rest = f"; and {more} more (kstreams-assets ready)" if more > 0 else ""
+        lines.append(("ready", f"no: {reasons}{rest}" if reasons else "yes"))
     return lines
 
 
@@ -190,6 +195,7 @@ def _document(found: WarehouseInfo) -> dict[str, Any]:
                 "drilled_at": _time(one.drilled_at_ms),
                 "drill_passed": one.drill_passed,
                 "unfinished_restores": one.unfinished_restores,
+                "ready": None if one.not_ready_because is None else not one.not_ready_because,
                 "expires": one.expires,
             }
             for one in found.applications

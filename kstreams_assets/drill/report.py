@@ -14,6 +14,7 @@ from kstreams_assets.layout import Warehouse
 from kstreams_assets.texts import iso_time
 from kstreams_assets.warehouse.column import ApplicationId, Column
 from kstreams_assets.warehouse.judge import Restores
+from kstreams_assets.warehouse.restores import StoredRestore
 from kstreams_assets.warehouse.table import Table
 
 
@@ -740,6 +741,13 @@ class DrillsTable:
         """All drills of an application, the newest first."""
         found = self._table.rows(application_id)
         return sorted(found, key=lambda d: (d.began_at_ms, d.drill_id), reverse=True)
+
+    def without_drills(
+        self, application_id: str, restores: Iterable[StoredRestore]
+    ) -> list[StoredRestore]:
+        """The restores that no drill made, in the order given."""
+        runs = {drill.run_id for drill in self.of(application_id)}
+        return [restore for restore in restores if restore.run_id not in runs]
 
     def newest(self, application_id: str) -> StoredDrill | None:
         """The drill that was begun last, None without any."""

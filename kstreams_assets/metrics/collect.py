@@ -21,7 +21,7 @@ from kstreams_assets.backup.requests import WindowStatus
 from kstreams_assets.checks import Severity
 from kstreams_assets.completeness.result import Outcome
 from kstreams_assets.drill.readiness import Evidence, facts_of, judge_readiness
-from kstreams_assets.drill.report import ObjectiveResult, Phase
+from kstreams_assets.drill.report import DrillsTable, ObjectiveResult, Phase
 from kstreams_assets.errors import ConfigurationError, KStreamsAssetsError
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.ktables.snapshot import Snapshot
@@ -179,7 +179,8 @@ def backup_samples(evidence: Evidence) -> Iterator[Sample]:
     yield catalogue.WINDOWS_DUE.sample(sum(status.is_due for status in statuses))
     topics = sorted(topic.name for topic in settings.topics)
     ledger = Ledger(settings.warehouse, settings.application_id)
-    rows = ledger.span_rows(topics, columns=_COLUMNS)
+    # What a follower has backed up of the open window counts: it can be restored.
+    rows = ledger.span_rows(topics, columns=_COLUMNS, increments=True)
     yield from _times(statuses, rows)
     yield from _ends(rows)
     sums = {
@@ -216,7 +217,8 @@ def _newest(times_ms: pa.ChunkedArray) -> int:
 
 
 def _ends(rows: pa.Table) -> Iterator[Sample]:
-    ordered = rows.select(["topic", "partition", "window_end_ms", "end"]).sort_by("window_end_ms")
+    by_time = [("window_end_ms", "ascending"), ("end", "ascending")]
+    ordered = rows.select(["topic", "partition", "window_end_ms", "end"]).sort_by(by_time)
     newest = ordered.group_by(["topic", "partition"], use_threads=False).aggregate(
         [("end", "last")]
     )
@@ -262,9 +264,11 @@ def store_samples(evidence: Evidence) -> Iterator[Sample]:
 
 
 def restore_samples(evidence: Evidence) -> Iterator[Sample]:
-    """The restore that was begun last, and how many are open."""
+    """The restore that was begun last, and how many are open; those of drills do not count."""
     settings = evidence.settings
-    restores = RestoresTable(settings.warehouse).all(settings.application_id)
+    every = RestoresTable(settings.warehouse).all(settings.application_id)
+    drills = DrillsTable(settings.warehouse)
+    restores = drills.without_drills(settings.application_id, every)
     yield catalogue.RESTORES_OPEN.sample(sum(not restore.is_finished for restore in restores))
     if restores:
         newest = restores[0]

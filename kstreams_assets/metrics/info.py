@@ -12,14 +12,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from kstreams_assets.backup.requests import window_statuses
+from kstreams_assets.drill.readiness import Evidence, facts_of, judge_readiness
 from kstreams_assets.drill.report import DrillsTable
 from kstreams_assets.errors import WarehouseError
 from kstreams_assets.ktables.table import open_table
 from kstreams_assets.layout import CONTROL_TABLES, Warehouse
 from kstreams_assets.settings import ApplicationSettings
 from kstreams_assets.upkeep.policy import NOT_BACKED_UP, kept_points
-from kstreams_assets.warehouse.contents import Contents
-from kstreams_assets.warehouse.coverage import newest_restorable
 from kstreams_assets.warehouse.judge import PointStatus, Restores
 from kstreams_assets.warehouse.ledger import FOLDED, INCREMENT, Ledger, TopicFactsTable
 from kstreams_assets.warehouse.point import Guarantee, Method, in_order
@@ -47,7 +46,8 @@ class ApplicationInfo:
     """One application of a warehouse; sizes in bytes as stored, times in epoch milliseconds.
 
     `newest_exact` and `newest_covered` are only known of applications whose YAML is given, as are
-    `due` windows and `expires` (how many points the policy would let go, None without one).
+    `due` windows, `not_ready_because` (what speaks against a recovery, as `ready` says it) and
+    `expires` (how many points the policy would let go, None without one).
     `bytes_by_role` are those of the records' files by the roles of their topics. `windows` counts
     rows of the ledger: windows that `expire` has put together are one.
     """
@@ -72,6 +72,7 @@ class ApplicationInfo:
     drilled_at_ms: int | None = None
     drill_passed: bool | None = None
     unfinished_restores: int = 0
+    not_ready_because: tuple[str, ...] | None = None
     expires: int | None = None
 
     @property
@@ -174,7 +175,11 @@ def _of_application(
         verified=Verified.of(warehouse, application_id),
         drilled_at_ms=None if drill is None else drill.began_at_ms,
         drill_passed=None if drill is None else drill.passed,
-        unfinished_restores=len(RestoresTable(warehouse).unfinished(application_id)),
+        unfinished_restores=len(
+            DrillsTable(warehouse).without_drills(
+                application_id, RestoresTable(warehouse).unfinished(application_id)
+            )
+        ),
     )
     return info if settings is None else _with_settings(info, settings, instants, now_ms)
 
@@ -185,13 +190,16 @@ def _with_settings(
     instants: Sequence[PointInstant],
     now_ms: int,
 ) -> ApplicationInfo:
-    restorable = newest_restorable(settings, Contents.of(settings, look_s=None))
+    # The evaluation that `ready`, the metrics and Dagster use: damaged files count.
+    facts = facts_of(Evidence(settings), now_ms)
+    restorable, readiness = facts.recency.restorable, judge_readiness(facts)
     due = [status.window for status in window_statuses(settings) if status.is_due]
     return replace(
         info,
         newest_exact=restorable.exact,
         newest_covered=restorable.covered,
         due=len(due),
+        not_ready_because=tuple(one.text for one in readiness.against),
         expires=_expires(info, settings, instants, now_ms),
     )
 

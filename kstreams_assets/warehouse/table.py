@@ -790,7 +790,7 @@ class Table(Generic[R]):
         """Create the table, empty, unless it exists."""
         if self.open() is None:
             with self._lock():
-                self._to_write()
+                self._attempted(lambda _: None)
 
     def version(self) -> int:
         """The version of the table (`table_version`)."""

@@ -32,6 +32,7 @@ from kstreams_assets.warehouse.restores import (
     StoredRestore,
 )
 from tests.backup.requesting import settings_of
+from tests.drill.reports import REPORT
 from tests.metrics.exposed import Exposed
 
 
@@ -75,6 +76,17 @@ def test_restores(settings: ApplicationSettings) -> None:
     assert sum(found.all("kstreams_restore_state")) == 1
     assert len(found.all("kstreams_restore_state")) == len(RestoreState)
     assert found.one("kstreams_restore_timestamp_seconds") == 7
+
+
+def test_a_drill_is_no_restore(settings: ApplicationSettings) -> None:
+    table = RestoresTable(settings.warehouse)
+    table.append(_restore("r1", RestoreState.VERIFIED, 5_000))
+    table.append(replace(_restore("d", RestoreState.FINISHED, 7_000), run_id=REPORT.run_id))
+    table.append(replace(_restore("e", RestoreState.PLANNED, 8_000), run_id=REPORT.run_id))
+    DrillsTable(settings.warehouse).record(REPORT)
+    found = _exposed(settings)
+    assert found.one("kstreams_restore_state", state="verified") == 1
+    assert found.one("kstreams_restores_unfinished") == 1
 
 
 def _result(rule: str, place: Place, outcome: Outcome, at_ms: int, violations: int) -> RuleResult:

@@ -16,7 +16,7 @@ from kstreams_assets.metrics.collect import read_warehouse
 from kstreams_assets.settings import ApplicationSettings, RecoveryPointSettings, WindowSchedule
 from kstreams_assets.warehouse import ledger as ledger_module
 from kstreams_assets.warehouse.calendar import WindowCalendar
-from kstreams_assets.warehouse.ledger import Ledger
+from kstreams_assets.warehouse.ledger import Ledger, increment_key
 from kstreams_assets.warehouse.point import Guarantee, PartitionCut, RecoveryPoint
 from kstreams_assets.warehouse.points import RecoveryPointTable
 from kstreams_assets.warehouse.spans import Gap, GapCause, SpanContent, SpanResult
@@ -70,8 +70,11 @@ def _back_up(
     end: int,
     *gaps: Gap,
     topics: tuple[str, ...] = ("in", "log"),
+    increment: int | None = None,
 ) -> None:
     window = WindowCalendar(SCHEDULE).window(f"2026-10-20-0{hour}:00")
+    if increment is not None:
+        window = replace(window, key=increment_key(window, increment))
     made = []
     for name in topics:
         plan = replace(span(start, end, topic=name, continues=start > 0), window=window)
@@ -79,7 +82,11 @@ def _back_up(
         told = gaps if name == "in" else ()
         stored = SpanResult(plan, content, told, contiguity_known=True)
         made.append(replace(backup(stored, topic=name), window=window))
-    Ledger(settings.warehouse, APPLICATION_ID).record(made, run_id="run-1")
+    ledger = Ledger(settings.warehouse, APPLICATION_ID)
+    if increment is None:
+        ledger.record(made, run_id="run-1")
+    else:
+        ledger.record_increment(made, run_id="run-1")
     hold_records(settings.warehouse, APPLICATION_ID)
 
 
@@ -148,6 +155,16 @@ def test_backups(settings: ApplicationSettings, monkeypatch: pytest.MonkeyPatch)
     assert found.one("kstreams_backup_end_offset", topic="log", partition="0") == 150
     assert found.one("kstreams_backup_records", topic="in") == 170
     assert found.one("kstreams_backup_stored_bytes", topic="log") == 2000
+
+
+def test_increments_of_the_open_window_are_backed_up(settings: ApplicationSettings) -> None:
+    _back_up(settings, 5, 0, 100)
+    with freeze_time(datetime(2026, 10, 20, 7, 30, tzinfo=UTC)):
+        _back_up(settings, 6, 100, 150, increment=0)
+        _back_up(settings, 6, 150, 170, increment=1)
+    found = _exposed(settings)
+    assert found.one("kstreams_backup_end_offset", topic="in", partition="0") == 170
+    assert found.one("kstreams_backup_records", topic="in") == 170
 
 
 def test_losses(settings: ApplicationSettings) -> None:
