@@ -1,8 +1,9 @@
 """The transactions of one group as its partition of `__consumer_offsets` shows them. Pure."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain
 
 from kstreams_assets.kafka.coordinator_log import GroupCommit, group_commits, mentions_group
 from kstreams_assets.kafka.raw_batch import RawBatch
@@ -63,8 +64,23 @@ class GroupLog:
         )
 
     def has_commit_outside_transaction(self) -> bool:
-        """Whether the group commits offsets without transactions (at least once, or by hand)."""
-        return bool(self.tail.plain)
+        """Whether the group commits offsets without transactions (at least once, or by hand).
+
+        Tombstones show nothing: the coordinator writes them, always outside of transactions, when
+        offsets expire or their topic is deleted.
+        """
+        return any(
+            not commits or any(commit.offset is not None for commit in commits)
+            for commits in (batch.read() for batch in self._plain)
+        )
+
+    @property
+    def _plain(self) -> Iterator[GroupBatch]:
+        """Batches below the end that no transaction wrote."""
+        for batch in self.batches:
+            header = batch.header
+            if not (header.is_control or header.is_transactional) and header.base_offset < self.end:
+                yield batch
 
     def offsets(
         self, told: Mapping[TopicPartitionId, CommittedOffset]
@@ -74,20 +90,23 @@ class GroupLog:
         Per group partition the commit with the higher record offset wins, whenever its marker was
         written: the broker's own rule (OffsetMetadataManager). Only transactions that can matter
         are decoded: those decided after `applied`, and what was written since the first of them.
+        Outside of transactions a commit or tombstone counts where it lies.
         """
         late = [s for s in self.committed if s.marker and s.marker.offset >= self.applied]
-        first = min((segment.start for segment in late), default=self.end)
+        plain = list(self._plain)
+        starts = [segment.start for segment in late]
+        starts += [b.header.base_offset for b in plain if b.header.base_offset >= self.applied]
+        first = min(starts, default=self.end)
+        groups = [self._commits(segment) for segment in self.committed if segment.end > first]
+        groups += [batch.read() for batch in plain if batch.header.last_offset >= first]
         winners: dict[TopicPartitionId, GroupCommit] = {}
-        for segment in self.committed:
-            if segment.end <= first:
-                continue
-            for commit in self._commits(segment):
-                if commit.record_offset < first:
-                    continue  # told; what beats it may lie in a segment that was passed over
-                target = TopicPartitionId(commit.topic, commit.partition)
-                known = winners.get(target)
-                if known is None or known.record_offset < commit.record_offset:
-                    winners[target] = commit
+        for commit in chain.from_iterable(groups):
+            if commit.record_offset < first:
+                continue  # told; what beats it may lie in a segment that was passed over
+            target = TopicPartitionId(commit.topic, commit.partition)
+            known = winners.get(target)
+            if known is None or known.record_offset < commit.record_offset:
+                winners[target] = commit
         offsets = dict(told)
         for target, commit in winners.items():
             if commit.offset is None:

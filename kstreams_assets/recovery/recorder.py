@@ -8,13 +8,19 @@ from typing import NamedTuple
 
 from kstreams_assets.app.model import StreamsApplication
 from kstreams_assets.app.names import BROKER_TOPICS, owner_of
-from kstreams_assets.errors import KafkaError, TopicNotFoundError
+from kstreams_assets.errors import (
+    KafkaError,
+    StoredDataError,
+    TopicNotFoundError,
+    WarehouseError,
+)
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.coordinator_log import TRANSACTION_STATE
 from kstreams_assets.kafka.raw_log import RawLogReader
 from kstreams_assets.layout import Warehouse
 from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.recovery.completion import Completed, Safe, complete
+from kstreams_assets.recovery.evidence import Evidence
 from kstreams_assets.recovery.maintenance import Retention, maintain_if_due, retention_of
 from kstreams_assets.recovery.methods import offsets_first, quiesced, sandwich
 from kstreams_assets.recovery.scene import NotTaken, Positions, Scene, incarnations
@@ -35,6 +41,7 @@ from kstreams_assets.warehouse.points import (
     SavedTail,
     points_locked,
 )
+from kstreams_assets.warehouse.restored_ranges import RestoredRanges, restored_onto
 from kstreams_assets.warehouse.spans import Position
 
 _ATTEMPTS = 3
@@ -199,6 +206,7 @@ class Recorder:
     ) -> tuple[RecoveryPoint, Sequence[SavedTail]]:
         """Try again while topics come and go."""
         changed: Sequence[str] = ()
+        restored = self._restored()
         for _ in range(_ATTEMPTS):
             version = ledger_version(self.warehouse)
             began = _Beginning(time.time_ns() // 1_000_000, time.monotonic(), version)
@@ -209,6 +217,7 @@ class Recorder:
                 self.cluster.metadata().topics,
                 self.settings.lookback_s,
                 self.between,
+                restored=restored,
             )
             if scene.absent_topics and safe.newest is None:
                 # Whoever takes the first point has just written the names down; later on, a topic
@@ -264,11 +273,33 @@ class Recorder:
         completed = complete(scene, positions, safe, seal_bytes)
         if isinstance(completed, NotTaken):
             return completed
+        evidence = Evidence(
+            scene, positions, completed.partitions, lambda: self._newest_exact(safe)
+        )
+        positions = evidence.applied()
         # Asked after the last look of any method: an answer may be a deposed leader's.
         self.between("leaders")
         left_s = began.monotonic_s + _BROKERS_S - time.monotonic()
         doubt = self.cluster.leader_doubt(scene.group, wait_s=max(0.0, left_s))
         return NotTaken(doubt, again=True) if doubt else (positions, completed)
+
+    def _newest_exact(self, safe: Safe) -> RecoveryPoint | None:
+        """The newest exact point, if it was taken on this cluster."""
+        table = RecoveryPointTable(self.warehouse)
+        exact = next(
+            (p for p in (safe.newest, safe.sealed) if p and p.guarantee is Guarantee.EXACT), None
+        ) or table.newest_exact(self.application.application_id)
+        if exact is None or exact.cluster_id != self.cluster.cluster_id():
+            return None
+        return exact
+
+    def _restored(self) -> RestoredRanges:
+        """What restores wrote on this cluster; a point is taken without knowing if need be."""
+        try:
+            return restored_onto(self.warehouse, self.cluster.cluster_id())
+        except (StoredDataError, WarehouseError) as error:
+            _log.warning("What restores wrote on this cluster could not be read: %s", error)
+            return RestoredRanges()
 
     def _with_incarnations(self, scene: Scene, safe: Safe) -> Scene:
         """Which logs still hold what the newest point saw; an election since would be noticed."""

@@ -1,6 +1,6 @@
 """An application on its cluster while a recovery point is taken, and what every method reads."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -26,6 +26,7 @@ from kstreams_assets.warehouse.point import (
     topic_id_of,
     truncated_incarnation,
 )
+from kstreams_assets.warehouse.restored_ranges import RestoredRanges
 
 Offsets = Mapping[TopicPartitionId, int]
 
@@ -44,10 +45,14 @@ READ_S = 15.0
 
 @dataclass(frozen=True, slots=True)
 class Incarnations:
-    """The incarnation of each partition's log now, and in words which were truncated."""
+    """The incarnation of each partition's log now, and in words which were truncated.
+
+    `left` is the offset below which a truncated log is the same.
+    """
 
     now: Mapping[TopicPartitionId, str] = field(default_factory=dict)
     truncated: Mapping[TopicPartitionId, str] = field(default_factory=dict)
+    left: Mapping[TopicPartitionId, int] = field(default_factory=dict)
 
 
 def incarnations(
@@ -76,7 +81,7 @@ def incarnations(
         else cut.topic_id
         for p, cut in cuts.items()
     }
-    return Incarnations(now, truncated)
+    return Incarnations(now, truncated, {p: max(reached[p], 0) for p in truncated})
 
 
 @dataclass(frozen=True)
@@ -98,6 +103,8 @@ class Scene:
     between: Callable[[str], None] = lambda _step: None
     logs: Incarnations = field(default_factory=Incarnations)
     exact_ends: Offsets = field(default_factory=dict)
+    restored: RestoredRanges = field(default_factory=RestoredRanges)
+    """What restores of the warehouse wrote on this cluster: it shows nothing of the application."""
 
     @property
     def group(self) -> str:
@@ -234,31 +241,23 @@ class Scene:
         found = self.cluster.offsets_for_times(times)
         return {p: OffsetRange(found.get(p) or starts[p], ends[p]) for p in wanted}
 
-    def why_not_exactly_once(self, ends: Offsets) -> str:
-        """Why the newest batches of internal topics do not show an exactly-once application.
+    def restored_end(self, partition: TopicPartitionId, end: int) -> int:
+        """The end of what restores wrote to a partition that ends at `end`; 0 without a restore."""
+        written = self.restored.of(partition, self.incarnation(partition))
+        # A log that ends below what was restored was truncated: others may have written it since.
+        return max((one.end for one in written if one.end <= end), default=0)
 
-        Empty when every one was written in a transaction. An at_least_once application commits
-        offsets long after its changelogs, so that the same offsets twice prove nothing.
-        """
-        starts = self.cluster.log_start_offsets(self.internal)
-        newest = {
-            p: OffsetRange(ends[p] - 1, ends[p]) for p in self.internal if ends[p] > starts[p]
+    def is_restored_offset(self, partition: TopicPartitionId, offset: int, metadata: str) -> bool:
+        """Whether a restore has committed exactly this offset for the group."""
+        return (partition, offset, metadata) in self._restored_offsets
+
+    @cached_property
+    def _restored_offsets(self) -> Set[tuple[TopicPartitionId, int, str]]:
+        return {
+            (one.id, one.offset, one.metadata)
+            for restore in self.restored.committed_for(self.group)
+            for one in restore.offsets
         }
-        if not newest:
-            return NO_INTERNAL
-        try:
-            raw = self.reader.read(newest, deadline_s=READ_S)
-        except UNREADABLE as error:
-            return error.problem.rstrip(".")
-        batches = {p: one.batches[-1].header for p, one in raw.items() if one.batches}
-        if not batches:
-            return "compaction left no record that shows the processing guarantee"
-        plain = [p for p, batch in batches.items() if not batch.is_transactional]
-        if plain:
-            return (
-                f"{plain[0]} is written without transactions (processing.guarantee at_least_once)"
-            )
-        return ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,6 +265,7 @@ class Positions:
     """What a method found: ends (exclusive) of all that the application writes, and offsets.
 
     `high_watermarks` bound a raw read in which every record below the ends is decided.
+    `shows_transactions`: the group's newest commits were seen to be transactions.
     """
 
     method: Method
@@ -275,6 +275,7 @@ class Positions:
     high_watermarks: Offsets
     excluded: Mapping[TopicPartitionId, tuple[OffsetRange, ...]] = field(default_factory=dict)
     note: str = ""
+    shows_transactions: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,6 +29,7 @@ from kstreams_assets.recovery.cut import (
     Written,
     decide,
 )
+from kstreams_assets.recovery.evidence import Processing, processing
 from kstreams_assets.recovery.group_commits import GroupBatch, GroupLog, batches_of_group
 from kstreams_assets.recovery.identity import EndedTransaction, ProducerEpoch
 from kstreams_assets.recovery.scene import READ_S, UNREADABLE, NotTaken, Offsets, Positions, Scene
@@ -120,23 +121,25 @@ class TransactionsMethod:
         if self.scene.group_log is None:
             return NotTaken(f"{CONSUMER_OFFSETS} is not visible (rights DESCRIBE and READ)")
         sample, watermarks = self._look(self.scene.group_log)
+        shown = Processing()
         if not sample.group.committed:
             # an idle application shows no transaction: then its logs must tell its guarantee
-            doubt = self.scene.why_not_exactly_once(watermarks)
-            if doubt:
-                return NotTaken(doubt)
+            shown = processing(self.scene, watermarks, sample.committed)
+            if shown.doubt:
+                return NotTaken(shown.doubt)
         cut = self._decide(sample)
         if isinstance(cut, Refusal):
             return NotTaken(cut.reason, again=cut.wanted is not Wanted.ANOTHER_METHOD)
         undeclared = self._undeclared_outputs(sample)
         return Positions(
             method=Method.TRANSACTIONS,
-            guarantee=Guarantee.AT_LEAST_ONCE if undeclared else Guarantee.EXACT,
+            guarantee=Guarantee.AT_LEAST_ONCE if undeclared else shown.guarantee,
             ends={**cut.ends, **self._isolated},
             committed=cut.committed,
             high_watermarks=watermarks,
             excluded=cut.excluded,
-            note=" ".join(filter(None, [*map(_why_output, undeclared), self._note()])),
+            note=" ".join(filter(None, [*map(_why_output, undeclared), self._note(), shown.note])),
+            shows_transactions=bool(sample.group.committed),
         )
 
     def _undeclared_outputs(self, sample: Sample) -> Sequence[str]:
@@ -229,6 +232,9 @@ class TransactionsMethod:
                         for batch in batches[partition]
                         if batch.last_offset >= first_stable[partition]
                         or not batch.is_transactional
+                        if batch.is_transactional
+                        or batch.last_offset
+                        >= self.scene.restored_end(partition, watermarks[partition])
                     ],
                 )
                 for partition, by in written.items()
@@ -297,12 +303,29 @@ class TransactionsMethod:
         for partition, raw in read.items():
             if partition.topic == CONSUMER_OFFSETS:
                 known = self._group_batches[-1].header.last_offset if self._group_batches else -1
-                self._group_batches += batches_of_group(
-                    (b for b in raw.batches if b.header.base_offset > known), self.scene.group
-                )
+                fresh = (b for b in raw.batches if b.header.base_offset > known)
+                self._group_batches += [
+                    batch
+                    for batch in batches_of_group(fresh, self.scene.group)
+                    if not self._is_of_restore(batch)
+                ]
             else:
                 found[partition] = [batch.header for batch in raw.batches]
         return found
+
+    def _is_of_restore(self, batch: GroupBatch) -> bool:
+        """Whether a restore committed all offsets of a batch, outside of transactions."""
+        if not self.scene.restored or batch.header.is_control or batch.header.is_transactional:
+            return False
+        committed = [commit for commit in batch.read() if commit.offset is not None]
+        return bool(committed) and all(
+            self.scene.is_restored_offset(
+                TopicPartitionId(commit.topic, commit.partition),
+                commit.offset or 0,
+                commit.metadata,
+            )
+            for commit in committed
+        )
 
     def _decide(self, sample: Sample) -> Cut | Refusal:
         """Decide, and fetch what a decision turns out to need."""

@@ -368,8 +368,17 @@ class RecoveryPointTable:
 
     def newest_sealed(self, application_id: str) -> RecoveryPoint | None:
         """The newest point that is sealed, None without one."""
-        sealed = [i for i in self.instants(application_id) if i.sealed]
-        for newest in sorted(sealed, key=in_order, reverse=True):
+        return self._newest_of(application_id, lambda instant: instant.sealed)
+
+    def newest_exact(self, application_id: str) -> RecoveryPoint | None:
+        """The newest point that was taken as `exact`, None without one."""
+        return self._newest_of(application_id, lambda instant: instant.exact)
+
+    def _newest_of(
+        self, application_id: str, fits: Callable[["PointInstant"], bool]
+    ) -> RecoveryPoint | None:
+        instants = filter(fits, self.instants(application_id))
+        for newest in sorted(instants, key=in_order, reverse=True):
             where = (pc.field("taken_at_ms") == newest.taken_at_ms) & (pc.field("id") == newest.id)
             for point in _points(self._table.read(application_id=application_id, where=where)):
                 if not point.damaged:

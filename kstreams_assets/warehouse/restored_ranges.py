@@ -6,8 +6,11 @@ from functools import lru_cache
 
 from kstreams_assets.layout import Warehouse
 from kstreams_assets.offsets import OffsetRange, RangeSet, TopicPartitionId
-from kstreams_assets.warehouse.point import GroupOffset
+from kstreams_assets.warehouse.judge import Restores
+from kstreams_assets.warehouse.point import GroupOffset, Guarantee
+from kstreams_assets.warehouse.points import RecoveryPointTable
 from kstreams_assets.warehouse.restores import (
+    InputsAt,
     OffsetMapsTable,
     RestoreMode,
     RestoresTable,
@@ -35,6 +38,8 @@ class RestoredRange:
     target: TopicPartitionId
     target_topic_id: str
     offsets: OffsetRange
+    guarantee: Guarantee = Guarantee.AT_LEAST_ONCE
+    """That of the restored state and offsets, for as long as the application writes nothing."""
 
     @property
     def is_committed(self) -> bool:
@@ -56,6 +61,8 @@ class RestoredOffsets:
     mode: RestoreMode
     group: str
     offsets: tuple[GroupOffset, ...]
+    guarantee: Guarantee = Guarantee.AT_LEAST_ONCE
+    """That of the restored state and offsets, for as long as the application writes nothing."""
 
     @property
     def is_committed(self) -> bool:
@@ -129,44 +136,50 @@ def restored_onto(warehouse: Warehouse, cluster_id: str) -> RestoredRanges:
 def _load(
     warehouse: Warehouse, cluster_id: str, _restores_version: int, _maps_version: int
 ) -> RestoredRanges:
-    changes = RestoresTable(warehouse).changes_onto(cluster_id)
-    newest = {(one.application_id, one.restore_id): one for one in changes}
+    changes: dict[tuple[str, str], list[StoredRestore]] = {}
+    for one in RestoresTable(warehouse).changes_onto(cluster_id):
+        changes.setdefault((one.application_id, one.restore_id), []).append(one)
     restores = sorted(
-        (one for one in newest.values() if one.state.matches_backup),
+        (states[-1] for states in changes.values() if states[-1].state.matches_backup),
         key=lambda one: (one.created_at_ms, one.application_id, one.restore_id),
     )
     if not restores:
         return RestoredRanges(cluster_id)
-    ends = OffsetMapsTable(warehouse).ends_of(
-        (one.application_id, one.restore_id) for one in restores
+    ends = OffsetMapsTable(warehouse).ends_of(map(_key, restores))
+    ranges: list[RestoredRange] = []
+    group_offsets: list[RestoredOffsets] = []
+    for restore in restores:
+        guarantee = _guarantee(warehouse, restore)
+        ranges += _ranges(restore, ends.get(_key(restore), {}), guarantee)
+        group_offsets += _group_offsets(restore, changes[_key(restore)], guarantee)
+    return RestoredRanges(cluster_id, tuple(ranges), tuple(group_offsets))
+
+
+def _key(restore: StoredRestore) -> tuple[str, str]:
+    return restore.application_id, restore.restore_id
+
+
+def _guarantee(warehouse: Warehouse, restore: StoredRestore) -> Guarantee:
+    """That of the recovery point; an application that recomputes everything has no state yet."""
+    if any(topic.inputs_are_at is InputsAt.LATEST for topic in restore.placed):
+        return Guarantee.AT_LEAST_ONCE
+    if restore.mode is not RestoreMode.STATE:
+        return Guarantee.EXACT
+    accepted = restore.asked.get("accept", Restores.EXACT)
+    if accepted == Restores.EXACT:  # or the restore would have been refused
+        return Guarantee.EXACT
+    points = RecoveryPointTable(warehouse).load(
+        restore.application_id, [restore.point_id], damaged_too=True
     )
-    return RestoredRanges(
-        cluster_id,
-        tuple(
-            written
-            for restore in restores
-            for written in _ranges(
-                restore, ends.get((restore.application_id, restore.restore_id), {})
-            )
-        ),
-        tuple(
-            committed
-            for restore in restores
-            for committed in _committed(
-                restore,
-                [
-                    one
-                    for one in changes
-                    if one.application_id == restore.application_id
-                    and one.restore_id == restore.restore_id
-                ],
-            )
-        ),
-    )
+    if accepted != Restores.AT_LEAST_ONCE or not points or points[0].damaged:
+        return Guarantee.AT_LEAST_ONCE
+    return points[0].guarantee_of_cut
 
 
 def _ranges(
-    restore: StoredRestore, ends: Mapping[TopicPartitionId, tuple[TopicPartitionId, int]]
+    restore: StoredRestore,
+    ends: Mapping[TopicPartitionId, tuple[TopicPartitionId, int]],
+    guarantee: Guarantee,
 ) -> list[RestoredRange]:
     topics = {topic.source: topic for topic in restore.topics}
     found = []
@@ -188,17 +201,23 @@ def _ranges(
                 target=target,
                 target_topic_id=topic.target_topic_id,
                 offsets=OffsetRange(base, max(base, end)),
+                guarantee=guarantee,
             )
         )
     return found
 
 
-def _committed(restore: StoredRestore, changes: Sequence[StoredRestore]) -> list[RestoredOffsets]:
+def _group_offsets(
+    restore: StoredRestore, changes: Sequence[StoredRestore], guarantee: Guarantee
+) -> list[RestoredOffsets]:
     """Each set of offsets that was written for the group, also by a run that was killed then."""
-    written = [one.to_commit for one in changes if one.state.matches_backup]
-    written += [
-        one.former_offsets or () for one in changes if one.state is RestoreState.ROLLED_BACK
-    ]
+    # To the previous offsets, which a roll-back commits again, no restored state belongs.
+    written = {
+        one.former_offsets: Guarantee.AT_LEAST_ONCE
+        for one in changes
+        if one.state is RestoreState.ROLLED_BACK and one.former_offsets
+    }
+    written |= {one.to_commit: guarantee for one in changes if one.state.matches_backup}
     return [
         RestoredOffsets(
             application_id=restore.application_id,
@@ -208,7 +227,7 @@ def _committed(restore: StoredRestore, changes: Sequence[StoredRestore]) -> list
             mode=restore.mode,
             group=restore.group,
             offsets=offsets,
+            guarantee=of_offsets,
         )
-        for offsets in dict.fromkeys(written)
-        if offsets
+        for offsets, of_offsets in written.items()
     ]

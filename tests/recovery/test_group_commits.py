@@ -130,6 +130,23 @@ def test_commits_outside_of_transactions_are_seen() -> None:
     assert not log.group_log(end=1).has_commit_outside_transaction()
 
 
+def test_tombstones_outside_of_transactions_are_no_evidence() -> None:
+    """The coordinator writes them when offsets expire, or when their topic is deleted."""
+    log = Log(OFFSETS)
+    log.offsets(ONE, {INPUT: 10})
+    log.commit(ONE)
+    applied = log.end
+    log.offsets(None, {INPUT: None, REPARTITION: None})
+    assert not log.group_log().has_commit_outside_transaction()
+    assert _offsets(log.group_log(applied=applied), input=10, repartition=3) == {}
+    assert _offsets(log.group_log(applied=log.end), repartition=3) == {"repartition": 3}
+    log.offsets(TWO, {INPUT: 12})
+    log.commit(TWO)
+    assert _offsets(log.group_log(applied=applied), input=10) == {"input": 12}
+    log.offsets(None, {INPUT: 13, REPARTITION: None})
+    assert log.group_log().has_commit_outside_transaction()
+
+
 def test_batches_of_other_groups_are_left_out_and_all_markers_stay() -> None:
     transactional, control = 0x10, 0x30
     ours, others, plain = _commit("app"), _commit("app-2"), _commit("app")

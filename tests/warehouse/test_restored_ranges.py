@@ -134,6 +134,6 @@ def test_previous_offsets_that_were_committed_again_count(warehouse: Warehouse) 
     ]
     RestoresTable(warehouse).change(committed, state=RestoreState.ROLLED_BACK)
     assert [o.offsets for o in restored_onto(warehouse, CLUSTER).committed_for("shop-eu")] == [
-        OFFSETS,
         before,
+        OFFSETS,
     ]
