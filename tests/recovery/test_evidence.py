@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from dataclasses import field as data_field
 
 import pytest
-from confluent_kafka import Consumer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewPartitions
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewPartitions
 
 from kstreams_assets.app.model import TopicRole
 from kstreams_assets.kafka.coordinator_log import CONSUMER_OFFSETS, coordinator_partition
@@ -40,7 +41,7 @@ class App:
     source: str
     other: str
     changelog: str
-    _sender: list = data_field(default_factory=list)
+    _sender: list[Producer] = data_field(default_factory=list)
 
     def process(self, *read: tuple[str, int, int], records: int = 1) -> None:
         """One transaction: changelog records, and these offsets (topic, partition, offset)."""
