@@ -398,6 +398,7 @@ class Evidence:
             for p, offset in self.positions.committed.items()
             if p in self._cut_of
             and offset.offset > 0
+            and not _is_restored(self.scene, p, self.positions.committed)
             and self._offsets_before.get(p) == CommittedOffset(offset.offset, offset.metadata)
             and (cut := before.cut(p)) is not None
             and cut.topic_id != self.scene.incarnation(p)

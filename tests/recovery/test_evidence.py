@@ -230,12 +230,12 @@ def restored(workbench: Workbench) -> App:
     return app
 
 
-def commit(app: App, offset: int) -> None:
+def commit(app: App, offset: int, metadata: str = METADATA) -> None:
     """Offsets of both partitions of the input, outside of transactions."""
     app.bench.cluster.commit_group_offsets(
         app.bench.application_id,
         {
-            TopicPartitionId(app.source, number): CommittedOffset(offset, METADATA)
+            TopicPartitionId(app.source, number): CommittedOffset(offset, metadata)
             for number in range(2)
         },
     )
@@ -247,11 +247,12 @@ def note(
     state: RestoreState = RestoreState.COMMITTED,
     request: str = '{"accept": "exact"}',
     end: int = 10,
+    metadata: str = METADATA,
 ) -> None:
     """What a restore stores of itself."""
     cluster = app.bench.cluster
     topics = cluster.metadata().topics
-    offsets = tuple(GroupOffset(app.source, number, 4, METADATA) for number in range(2))
+    offsets = tuple(GroupOffset(app.source, number, 4, metadata) for number in range(2))
     OffsetMapsTable(app.bench.warehouse).record(
         "origin",
         "r1",
@@ -374,3 +375,22 @@ def test_an_untouched_restore_is_worth_what_was_restored(restored: App) -> None:
 def test_a_log_that_ends_below_what_was_restored_is_another_one(restored: App) -> None:
     note(restored, end=12)
     assert restored.take().guarantee is Guarantee.AT_LEAST_ONCE
+
+
+def test_a_restore_back_to_the_first_cluster(restored: App) -> None:
+    """The same offsets as at the newest exact point there, in topics that were made anew."""
+    note(restored)
+    restored.process((restored.source, 0, 4), (restored.source, 1, 4))
+    before = restored.take()
+    assert before.guarantee is Guarantee.EXACT
+    for topic in (restored.source, restored.changelog):
+        restored.bench.recreate(topic, partitions=2)
+        for number in range(2):
+            write(restored.bench, topic, 10, partition=number)
+    metadata = before.group_offsets[0].metadata
+    commit(restored, 4, metadata)
+    note(restored, metadata=metadata)
+    assert found(restored) == EXACT
+    restored.process((restored.source, 0, 5))
+    point = restored.take()
+    assert (point.method, point.guarantee) == EXACT, point.reason
