@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from kstreams_assets.app.store_columns import HEADERS_TYPE
 from kstreams_assets.kafka.record_columns import COLUMNS
 from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.store import NewObject, StorePath, duplicate, readable, sync_content
@@ -19,7 +20,7 @@ from kstreams_assets.store import NewObject, StorePath, duplicate, readable, syn
 RECORD_COLUMNS: Final = (
     "window STRING NOT NULL, topic STRING NOT NULL, partition INT NOT NULL, "
     "offset BIGINT NOT NULL, timestamp_ms BIGINT, timestamp_type INT, "
-    "headers ARRAY<STRUCT<key: STRING, value: BINARY>>, key BINARY, value BINARY"
+    f"headers {HEADERS_TYPE}, key BINARY, value BINARY"
 )
 """A record of a backup; `timestamp_ms` is epoch milliseconds exactly as Kafka stored it."""
 

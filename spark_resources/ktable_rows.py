@@ -11,6 +11,7 @@ from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from kstreams_assets.app.store_columns import HEADERS_TYPE
 from kstreams_assets.app.store_format import StoreKind
 from kstreams_assets.offsets import OffsetRange
 from kstreams_assets.store import StorePath
@@ -90,7 +91,7 @@ def _joined(rows: DataFrame, ranges: Ranges, partition: str, offset: str) -> Dat
 
 _RECORD: Final = (
     "partition INT, offset BIGINT, timestamp_ms BIGINT, "
-    "headers ARRAY<STRUCT<key: STRING, value: BINARY>>, key BINARY, value BINARY"
+    f"headers {HEADERS_TYPE}, key BINARY, value BINARY"
 )
 
 

@@ -11,7 +11,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from kstreams_assets.errors import RestoreRecordsError
-from kstreams_assets.kafka.record_columns import HEADERS
+from kstreams_assets.kafka.raw_batch import header_name
+from kstreams_assets.kafka.record_columns import HEADERS, header_name_column
 from kstreams_assets.offsets import OffsetRange, RangeSet, TopicPartitionId
 from kstreams_assets.store import FileIdentity, StorePath, fetched, file_digest, file_identity
 from kstreams_assets.warehouse.records import SpanFile
@@ -141,12 +142,12 @@ def work_offsets(work: PartitionWork, *, first: int | None = None) -> Iterator[O
 
 
 def header_lists(column: pa.Array) -> list[list[tuple[str, bytes | None]] | None]:
-    """Headers as Kafka's Python client takes and gives them; None where there is none."""
+    """Names and values of headers, None where there is none; see `header_name` for the names."""
     counts = header_counts(column)
     if not counts.any():
         return [None] * len(column)
     flat = column.flatten()
-    names = flat.field("key").to_numpy(zero_copy_only=False).tolist()
+    names = [header_name(name) for name in header_name_column(flat).to_pylist()]
     values = flat.field("value").to_numpy(zero_copy_only=False).tolist()
     pairs = list(zip(names, values, strict=True))
     ends = np.cumsum(counts).tolist()
@@ -366,6 +367,7 @@ def _appended(headers: pa.Array, added: Sequence[tuple[str, pa.Array]]) -> pa.Ar
     own = headers.flatten()
     names = [own.field("key"), *(pa.repeat(pa.scalar(n), len(headers)) for n, _ in added)]
     values = [own.field("value"), *(values for _, values in added)]
+    as_bytes = [own.field("key_bytes"), *(pa.nulls(len(headers), pa.binary()) for _ in added)]
     ends = np.cumsum(counts + len(added))
     order = np.empty(int(ends[-1]), np.int64)
     record = np.repeat(np.arange(len(counts)), counts)
@@ -375,7 +377,7 @@ def _appended(headers: pa.Array, added: Sequence[tuple[str, pa.Array]]) -> pa.Ar
         order[ends - len(added) + number] = np.arange(first, first + len(counts))
     places = pa.array(order)
     pairs = pa.StructArray.from_arrays(
-        [pa.concat_arrays(names).take(places), pa.concat_arrays(values).take(places)],
+        [pa.concat_arrays(parts).take(places) for parts in (names, values, as_bytes)],
         fields=list(HEADERS.value_type),
     )
     starts = pa.array(np.concatenate(([0], ends)).astype(np.int32))

@@ -13,7 +13,12 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from kstreams_assets.app.store_columns import as_text, key_parts_of, value_columns
+from kstreams_assets.app.store_columns import (
+    HEADERS_TYPE,
+    as_text,
+    key_parts_of,
+    value_columns,
+)
 from kstreams_assets.app.store_format import StoreFormat
 from kstreams_assets.store import StorePath
 from spark_resources.failures import SPARK_FAILURES, SparkJobError, free, spark_failures
@@ -78,7 +83,7 @@ def tune(session: SparkSession, records: int) -> None:
 
 _RECORD: Final = (
     "partition INT, offset BIGINT, timestamp_ms BIGINT,"
-    " headers ARRAY<STRUCT<key: STRING, value: BINARY>>, key BINARY, value BINARY"
+    f" headers {HEADERS_TYPE}, key BINARY, value BINARY"
 )
 _SHARED_RECORDS: Final = 2_000_000
 """Of not more records than this a view that several rules name is kept in memory meanwhile."""

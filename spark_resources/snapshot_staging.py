@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
+from kstreams_assets.app.store_columns import HEADERS_TYPE
 from kstreams_assets.store import NewObject, StorePath
 from spark_resources.failures import SPARK_FAILURES, SparkJobError
 from spark_resources.partition_records import SCHEMA
@@ -19,7 +20,7 @@ from spark_resources.stored_files import read_files
 
 _ROWS: Final = (
     "partition INT, offset BIGINT, timestamp_ms BIGINT,"
-    " headers ARRAY<STRUCT<key: STRING, value: BINARY>>, key BINARY, value BINARY"
+    f" headers {HEADERS_TYPE}, key BINARY, value BINARY"
 )
 _WRITTEN: Final = pa.schema([("partition", pa.int32()), ("name", pa.string())])
 _GROUP_BYTES: Final = 32 * 1024**2

@@ -204,9 +204,15 @@ POSITION: Columns = (
     ("offset", "bigint", "Offset of the record that the row comes from"),
     ("timestamp_ms", "bigint", "Its timestamp, epoch milliseconds"),
 )
+HEADERS_TYPE: Final = "array<struct<key: string, value: binary, key_bytes: binary>>"
+"""The type of headers for Spark; see `kafka.record_columns.HEADERS`."""
 RAW: Columns = (
     ("decode_error", "string", "Why the row could not be decoded; null: it could"),
-    ("headers", "array<struct<key: string, value: binary>>", "Headers of the record"),
+    (
+        "headers",
+        HEADERS_TYPE,
+        "Headers of the record",
+    ),
     ("key", "binary", "The whole key in the topic, byte for byte"),
     ("value", "binary", "The whole value in the topic, byte for byte"),
 )

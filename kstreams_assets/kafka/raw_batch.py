@@ -34,7 +34,7 @@ _XERIAL: Final = b"\x82SNAPPY\x00"
 _XERIAL_HEADER: Final = 16
 _INT: Final = struct.Struct(">i")
 UNREADABLE: Final = (
-    struct.error, IndexError, UnicodeDecodeError, zlib.error, pa.ArrowException, OSError
+    struct.error, IndexError, zlib.error, pa.ArrowException, OSError
 )  # fmt: skip
 """What bytes that are no records raise when they are read."""
 
@@ -192,11 +192,38 @@ _Headers = tuple[tuple[str, bytes | None], ...]
 _NO_HEADERS: Final[_Headers] = ()
 
 
+def header_name(raw: bytes) -> str:
+    """The name of a header as text; bytes that are not UTF-8 become surrogates (PEP 383).
+
+    Kafka's Java clients write text. Others send any bytes, which brokers and consumers accept.
+    """
+    return raw.decode("utf-8", "surrogateescape")
+
+
+def header_text(name: str) -> str:
+    """A name from `header_name` with replacement characters for what is not UTF-8."""
+    return name.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+
+
+def header_name_bytes(name: str) -> bytes | None:
+    """The bytes of a name from `header_name` that is not UTF-8, None for one that is."""
+    return None if _is_utf8(name) else name.encode("utf-8", "surrogateescape")
+
+
+def _is_utf8(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 class RawRecord(NamedTuple):
     """One record of the log.
 
     `timestamp_ms` -1 for none; `timestamp_type` 0 for CreateTime, 1 for LogAppendTime. `key` and
-    `value` None for null. `headers` in order, duplicates and null values included.
+    `value` None for null. `headers` in order, duplicates and null values included; see
+    `header_name` for their names.
     """
 
     offset: int
@@ -319,7 +346,7 @@ def _decode_headers(data: bytes, position: int) -> tuple[_Headers, int]:
             message = "a header without a name"
             raise IndexError(message)
         position = start + length
-        name = data[start:position].decode()
+        name = header_name(data[start:position])
         length, start = _zigzag(data, position)
         position = start + max(length, 0)
         headers.append((name, None if length < 0 else data[start:position]))

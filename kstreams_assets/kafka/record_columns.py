@@ -16,9 +16,22 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from kstreams_assets.errors import CorruptBatchError
-from kstreams_assets.kafka.raw_batch import CODEC, HEADER, LOG_APPEND_TIME, UNREADABLE, decompress
+from kstreams_assets.kafka.raw_batch import (
+    CODEC,
+    HEADER,
+    LOG_APPEND_TIME,
+    UNREADABLE,
+    decompress,
+    header_name,
+    header_name_bytes,
+    header_text,
+)
 
-HEADERS: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+HEADERS: Final = pa.list_(
+    pa.struct([("key", pa.string()), ("value", pa.binary()), ("key_bytes", pa.binary())])
+)
+"""Headers in order. `key_bytes` is a name that is not UTF-8, else null; `key` is then its text with
+replacement characters, as Java's consumers show it."""
 COLUMNS: Final = pa.schema(
     [
         ("offset", pa.int64()),
@@ -230,12 +243,36 @@ def _headers_of(
     if (name_length < 0).any():
         message = "a header without a name"
         raise IndexError(message)
-    names = _binary(buffer, name_at, name_length).cast(pa.string())
+    if (at > len(raw)).any():
+        message = "a header ends beyond its batch"
+        raise IndexError(message)
+    names, name_bytes = _header_names(_binary(buffer, name_at, name_length))
     pairs = pa.StructArray.from_arrays(
-        [names, _binary(buffer, value_at, value_length)], fields=list(HEADERS.value_type)
+        [names, _binary(buffer, value_at, value_length), name_bytes],
+        fields=list(HEADERS.value_type),
     )
     edges = pa.array(np.concatenate(([0], ends)).astype(np.int32))
     return pa.ListArray.from_arrays(edges, pairs, type=HEADERS, mask=pa.array(counts == 0)), at
+
+
+def _header_names(raw: pa.Array) -> tuple[pa.Array, pa.Array]:
+    """Names of headers as text, and the bytes of those that are not UTF-8, else null."""
+    try:
+        return raw.cast(pa.string()), pa.nulls(len(raw), pa.binary())
+    except pa.ArrowInvalid:
+        names = [header_name(name) for name in raw.to_pylist()]
+    texts = [header_text(name) for name in names]
+    return pa.array(texts, pa.string()), pa.array(map(header_name_bytes, names), pa.binary())
+
+
+def header_name_column(pairs: pa.Array) -> pa.Array:
+    """The names of headers (`HEADERS.value_type`) as bytes, as they lie in the log."""
+    text = pairs.field("key").cast(pa.binary())
+    # Files of earlier releases have no such field.
+    index = pairs.type.get_field_index("key_bytes")
+    if index < 0 or pairs.field(index).null_count == len(pairs):
+        return text
+    return pc.coalesce(pairs.field(index), text)  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def _binary(buffer: pa.Buffer, at: _Numbers, lengths: _Numbers) -> pa.Array:
@@ -389,7 +426,7 @@ def _encoded_headers(headers: pa.Array) -> pa.Array:
     if not counts.any():
         return _side_by_side([numbers])
     flat = headers.flatten()
-    name, value = flat.field("key").cast(pa.binary()), flat.field("value")
+    name, value = header_name_column(flat), flat.field("value")
     empty = pa.scalar(b"", pa.binary())
     joined = pc.binary_join_element_wise(  # pyright: ignore[reportAttributeAccessIssue]
         _side_by_side([_encoded(_lengths(name))]),

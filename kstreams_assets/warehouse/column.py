@@ -57,6 +57,9 @@ PARTITION = Column("Partition of the topic.", type="int32")
 OFFSET = Column("Offset in Kafka.")
 TIMESTAMP = Column("Epoch milliseconds exactly as Kafka stored it; 0 and -1 are kept.")
 TIMESTAMP_TYPE = Column("0 CreateTime, 1 LogAppendTime.", type="int32")
-HEADERS = Column("In order; duplicate keys and null values are kept.")
+HEADERS = Column(
+    "In order; duplicate keys and null values are kept. `key_bytes` holds a key that is not UTF-8"
+    " (`key` then has replacement characters); null: `key` is exact."
+)
 KEY = Column("Raw bytes; null and empty are told apart.")
 VALUE = Column("Raw bytes; null is a tombstone.")

@@ -16,7 +16,12 @@ import pyarrow.compute as pc
 
 from kstreams_assets.app.model import TopicRole
 from kstreams_assets.errors import StoredDataError
-from kstreams_assets.kafka.raw_batch import RawRecord
+from kstreams_assets.kafka.raw_batch import (
+    RawRecord,
+    header_name,
+    header_name_bytes,
+    header_text,
+)
 from kstreams_assets.layout import Warehouse, value_digest
 from kstreams_assets.lease import LockHandle, warehouse_lock
 from kstreams_assets.offsets import OffsetRange, RangeSet, TopicPartitionId
@@ -552,6 +557,7 @@ class Header:
 
     key: str
     value: bytes | None
+    key_bytes: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -869,11 +875,17 @@ def _changed(rows: pa.Table) -> Iterator[tuple[TopicPartitionId, str, int, str]]
     columns = [rows.column(name).to_pylist() for name in names]
     for topic, number, life, *fields, headers, point_id, digest in zip(*columns, strict=True):
         offset, timestamp_ms, timestamp_type, key, value = fields
-        pairs = tuple((header["key"], header["value"]) for header in headers or ())
+        pairs = tuple((_name(header), header["value"]) for header in headers or ())
         record = RawRecord(offset, timestamp_ms, timestamp_type, key, value, pairs)
         source = TopicPartitionId(topic, number)
         if digest is not None and digest != _digest(source, record):
             yield source, life, offset, point_id
+
+
+def _name(header: Mapping[str, Any]) -> str:
+    """The name of a stored header as `RawRecord` has it."""
+    raw = header.get("key_bytes")
+    return header["key"] if raw is None else header_name(raw)
 
 
 def _header_column(headers: Sequence[Sequence[tuple[str, bytes | None]]]) -> pa.Array:
@@ -881,7 +893,11 @@ def _header_column(headers: Sequence[Sequence[tuple[str, bytes | None]]]) -> pa.
     values = [value for of_one in headers for _, value in of_one]
     ends = np.cumsum([0, *map(len, headers)], dtype=np.int32)
     pairs = pa.StructArray.from_arrays(
-        [pa.array(names, pa.string()), pa.array(values, pa.binary())],
-        fields=[_HEADERS.value_type.field(0), _HEADERS.value_type.field(1)],
+        [
+            pa.array(map(header_text, names), pa.string()),
+            pa.array(values, pa.binary()),
+            pa.array(map(header_name_bytes, names), pa.binary()),
+        ],
+        fields=list(_HEADERS.value_type),
     )
     return pa.ListArray.from_arrays(pa.array(ends), pairs, type=_HEADERS)

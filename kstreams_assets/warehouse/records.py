@@ -19,9 +19,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 
 from kstreams_assets.copy_mark import CopyState, state_for
+from kstreams_assets.kafka.record_columns import HEADERS, header_name_column
 from kstreams_assets.layout import LAYOUT_PROPERTY, LAYOUT_VERSION, WrittenFile, file_problem
 from kstreams_assets.offsets import OffsetRange, RangeSet, TopicPartitionId
 from kstreams_assets.store import StorePath, readable, sizes_in
@@ -37,6 +38,8 @@ from kstreams_assets.warehouse.spans import SpanContent
 from kstreams_assets.warehouse.table import (
     LogState,
     create_delta,
+    delta_table,
+    lacks_columns,
     log_state,
     one_of,
     open_delta,
@@ -51,7 +54,7 @@ RECORDS: Final = pa.schema(
         pa.field("offset", pa.int64(), nullable=False),
         ("timestamp_ms", pa.int64()),
         ("timestamp_type", pa.int32()),
-        ("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
+        ("headers", HEADERS),
         ("key", pa.binary()),
         ("value", pa.binary()),
     ]
@@ -232,6 +235,8 @@ def _actions(path: StorePath, windows: Collection[str]) -> Iterable[dict[str, An
 def ensure_records(path: StorePath, *, first: Callable[[], None] | None = None) -> DeltaTable:
     """The records table; it is created unless it exists, after `first` has run.
 
+    A table of an earlier release gets the fields that are missing.
+
     Raises:
         NewerLayoutError: A newer release wrote the table.
         WarehouseError: It cannot be made.
@@ -246,6 +251,17 @@ def ensure_records(path: StorePath, *, first: Callable[[], None] | None = None) 
                         raise_if_not_exists=False,
                         post_commithook_properties=commit_hooks(path),
                     )
+            if lacks_columns(pa.schema(table.schema()), RECORDS):
+                # Its files have none of them: there they are null.
+                with committing(path):
+                    write_deltalake(
+                        table,
+                        RECORDS.empty_table(),
+                        mode="append",
+                        schema_mode="merge",
+                        post_commithook_properties=commit_hooks(path),
+                    )
+                return delta_table(path)
             return table
         if first is not None:
             first()
@@ -772,8 +788,8 @@ def _of_headers(headers: pa.Array, *, with_lengths: bool) -> _Sizes:
     """Bytes of the headers of each record; `with_lengths` as a batch writes them."""
     pairs = headers.flatten()
     each = np.zeros(len(pairs), np.int64)
-    for field in (0, 1):
-        lengths = np.maximum(_lengths(pairs.field(field)), 0)
+    for column in (header_name_column(pairs), pairs.field("value")):
+        lengths = np.maximum(_lengths(column), 0)
         each += lengths + (_varint(lengths) if with_lengths else 0)
     ends = np.concatenate(([0], np.cumsum(each)))
     counts = _header_counts(headers)

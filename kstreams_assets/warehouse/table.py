@@ -1332,7 +1332,7 @@ class Table(Generic[R]):
                     post_commithook_properties=commit_hooks(self.path, keeps_log=True),
                 )
             is_changed = True
-        if _lacks(pa.schema(table.schema()), self.schema):
+        if lacks_columns(pa.schema(table.schema()), self.schema):
             # It gets the columns that it lacks; its rows have no value in them.
             with committing(self.path, keeps_log=True):
                 write_deltalake(
@@ -1395,14 +1395,16 @@ def _application_of(path: str) -> str:
     return unquote(path.partition("/")[0].removeprefix("application_id="))
 
 
-def _lacks(here: pa.Schema | pa.DataType, ours: pa.Schema | pa.DataType) -> bool:
+def lacks_columns(here: pa.Schema | pa.DataType, ours: pa.Schema | pa.DataType) -> bool:
     """Whether there are columns, or fields in columns, that a table does not have yet."""
     if isinstance(ours, pa.ListType | pa.LargeListType):
-        return _lacks(here.value_type, ours.value_type)
+        return lacks_columns(here.value_type, ours.value_type)
     if not isinstance(ours, pa.Schema | pa.StructType):
         return False
     known = {field.name: field.type for field in here}
-    return any(field.name not in known or _lacks(known[field.name], field.type) for field in ours)
+    return any(
+        field.name not in known or lacks_columns(known[field.name], field.type) for field in ours
+    )
 
 
 def _none(_: FileRange) -> bool:

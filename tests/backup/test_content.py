@@ -129,7 +129,10 @@ def test_batches_are_cut_into_spans(path: Path) -> None:
 
 
 def test_what_a_span_holds(path: Path) -> None:
-    headers = [{"key": "h", "value": None}, {"key": "h", "value": b"x"}]
+    headers = [
+        {"key": "h", "value": None, "key_bytes": None},
+        {"key": "h\ufffd", "value": b"x", "key_bytes": b"h\xff"},
+    ]
     records = [
         _record(0, value=None, headers=headers),
         _record(1, key=None, timestamp_ms=-1),

@@ -1,10 +1,16 @@
 """A backup holds every byte of every record, however odd, as a plain consumer sees it."""
 
+import pyarrow.dataset as ds
 import pytest
 from confluent_kafka import Producer
 
+from kstreams_assets.kafka.raw_batch import RawRecord as RawLogRecord
+from kstreams_assets.kafka.raw_batch import header_name
+from kstreams_assets.offsets import TopicPartitionId
+from kstreams_assets.warehouse.table import delta_table
 from tests.backup.reading import Record, consume, stored
-from tests.backup.writing import RawRecord, producer, write_raw
+from tests.backup.writing import RawRecord, producer, write_batch, write_raw
+from tests.kafka.batch_bytes import batch_bytes
 from tests.streams.workbench import Workbench
 
 pytestmark = [
@@ -102,6 +108,30 @@ def test_log_append_time_is_told_apart(workbench: Workbench) -> None:
     assert records == consume(workbench.bootstrap_servers, topic)
     assert {r.timestamp_type for r in records} == {1}
     assert min(r.timestamp_ms for r in records) >= window.start_ms - 1_000
+
+
+def test_header_names_that_are_no_text(workbench: Workbench) -> None:
+    """As sarama, librdkafka and franz-go may send them; brokers and Java's consumers take them."""
+    odd, other = workbench.topic("odd-names"), workbench.topic("plain-names")
+    names = (b"trace", b"\xfftrac", b"\xc3", b"")
+    headers = tuple((header_name(name), b"v") for name in names)
+    data = batch_bytes(
+        [RawLogRecord(0, 1_700_000_000_000, 0, b"k", b"v", headers)], producer=(-1, -1)
+    )
+    write_batch(workbench, TopicPartitionId(odd, 0), data)
+    sender = producer(workbench.bootstrap_servers)
+    sender.produce(other, b"v")
+    assert sender.flush(20) == 0
+    window = workbench.close_window()
+
+    backups = workbench.back_up(window)
+
+    assert all(verdict.passed for verdict in workbench.verdicts(backups).values())
+    assert len(stored(workbench, other)) == 1
+    dataset = delta_table(workbench.records_path).to_pyarrow_dataset()
+    (row,) = dataset.to_table(filter=ds.field("topic") == odd).to_pylist()
+    found = [(header["key"], header["key_bytes"]) for header in row["headers"]]
+    assert found == [("trace", None), ("\ufffdtrac", names[1]), ("\ufffd", names[2]), ("", None)]
 
 
 def test_timestamps_that_no_calendar_has(workbench: Workbench) -> None:

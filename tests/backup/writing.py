@@ -2,13 +2,18 @@
 
 import time
 from collections.abc import Iterable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 
+import google_crc32c
+import numpy as np
 from confluent_kafka import Producer
 from kafka.protocol.producer import ProduceRequest
 from kafka.record.memory_records import MemoryRecordsBuilder
 
+from kstreams_assets.kafka.channel import Channels, receive_produce, send_produce
 from kstreams_assets.kafka.connection import KafkaConnection
+from kstreams_assets.kafka.leaders import PartitionLeaders
 from kstreams_assets.kafka.wire import WireClient
 from kstreams_assets.offsets import TopicPartitionId
 from tests.streams.cluster import unique_name
@@ -94,3 +99,21 @@ def write_raw(servers: str, topic: str, partition: int, records: Iterable[RawRec
     finally:
         wire.close()
     assert response.responses[0].partition_responses[0].error_code == 0, response
+
+
+def write_batch(
+    workbench: Workbench, partition: TopicPartitionId, data: bytes, *, checksum: bool = True
+) -> None:
+    """Send one batch (`batch_bytes`) as it is, with its checksum."""
+    batch = bytearray(data)
+    if checksum:
+        crc = google_crc32c.value(np.frombuffer(bytes(batch[21:]), np.uint8))
+        batch[17:21] = crc.to_bytes(4, "big")
+    connection = workbench.cluster.connection
+    with closing(WireClient(connection, timeout_s=_LIMIT_S)) as wire:
+        leaders = PartitionLeaders(wire).of([partition], operation="produce", timeout_s=_LIMIT_S)
+        with Channels(wire, timeout_s=_LIMIT_S) as channels:
+            node = leaders[partition]
+            channel = channels.to(node, operation="produce", timeout_s=_LIMIT_S)
+            send_produce(channel, partition, [bytes(batch)], timeout_s=_LIMIT_S)
+            assert receive_produce(channel).error_code == 0

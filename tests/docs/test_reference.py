@@ -48,7 +48,8 @@ def test_nested_blocks_commands_and_columns_are_there() -> None:
     assert "## kstreams-assets recovery-points take" in texts["cli.md"]
     assert "`-h, --help`" in texts["cli.md"]
     assert "| `closes_window_end_ms` | `int64` |" in texts["tables.md"]
-    assert "| `headers` | `array<struct<key: string, value: binary>>` |" in texts["tables.md"]
+    headers = "array<struct<key: string, value: binary, key_bytes: binary>>"
+    assert f"| `headers` | `{headers}` |" in texts["tables.md"]
     assert "`no_source_loss`" in texts["checks.md"]
 
 

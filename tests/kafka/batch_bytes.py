@@ -51,7 +51,9 @@ def record_bytes(record: RawRecord, base_offset: int, base_timestamp: int) -> by
     body += varint(record.offset - base_offset)
     body += _nullable(record.key) + _nullable(record.value)
     body += varint(len(record.headers))
-    body += b"".join(_nullable(k.encode()) + _nullable(v) for k, v in record.headers)
+    body += b"".join(
+        _nullable(k.encode("utf-8", "surrogateescape")) + _nullable(v) for k, v in record.headers
+    )
     return varint(len(body)) + body
 
 

@@ -8,7 +8,13 @@ from hypothesis import strategies as st
 from kafka.record.memory_records import MemoryRecordsBuilder
 
 from kstreams_assets.errors import CorruptBatchError
-from kstreams_assets.kafka.raw_batch import RawRecord, decode_records, uncompressed
+from kstreams_assets.kafka.raw_batch import (
+    RawRecord,
+    decode_records,
+    header_name_bytes,
+    header_text,
+    uncompressed,
+)
 from tests.kafka.batch_bytes import CODECS, batch_bytes
 
 DATA = st.none() | st.binary(max_size=5) | st.binary(min_size=60, max_size=70)
@@ -127,7 +133,11 @@ class TestCorruption:
             self._assert_corrupt(bytes(data))
 
     def test_header_name_that_is_no_text(self) -> None:
-        self._assert_corrupt(self._data(headers=(("hh", b""),)).replace(b"hh", b"h\xff"))
+        data = self._data(headers=(("hh", b""),)).replace(b"hh", b"h\xff")
+        names = {name for record in _decode(data) for name, _ in record.headers}
+        assert names == {"h\udcff"}
+        assert [*map(header_name_bytes, names)] == [b"h\xff"]
+        assert [*map(header_text, names)] == ["h\ufffd"]
 
     def test_header_without_a_name(self) -> None:
         data = batch_bytes([_record(40, headers=(("", None),))], base_offset=40)

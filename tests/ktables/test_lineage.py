@@ -99,7 +99,7 @@ def test_columns_of_a_structure_are_dotted_in_the_order_of_the_table() -> None:
         ("decoded_value.last.id", "string"),
         ("decoded_value.last.at", "bigint"),
         ("decode_error", "string"),
-        ("headers", "array<struct<key: string, value: binary>>"),
+        ("headers", "array<struct<key: string, value: binary, key_bytes: binary>>"),
         ("key", "binary"),
         ("value", "binary"),
     ]

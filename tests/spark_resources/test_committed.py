@@ -122,7 +122,7 @@ def test_every_part_of_a_record_comes_as_it_was_written(
     assert [row["timestamp_type"] for row in found] == [CREATE_TIME] * 4
     assert [row["key"] for row in found] == [b"key", b"", None, b"\xff"]
     assert [row["value"] for row in found] == [b"value", None, b"", b"\x00\xff"]
-    pairs = [{"key": key, "value": value} for key, value in headers]
+    pairs = [{"key": key, "value": value, "key_bytes": None} for key, value in headers]
     assert [row["headers"] for row in found] == [pairs, None, None, None]
 
 

@@ -90,7 +90,7 @@ def test_a_topic_has_its_fields_and_the_common_columns(
     assert (row.customer, row.amount, row._key) == ("anna", 7, "k")
     assert (row._value.customer, row._partition, row._offset) == ("anna", 0, 4)
     assert (row._timestamp_ms, row._window, row._in_flight) == (1_004, "w0000", False)
-    assert row._headers == [Row(key="h", value=bytearray(b"v"))]
+    assert row._headers == [Row(key="h", value=bytearray(b"v"), key_bytes=None)]
     assert row._decode_error is None
     [text] = rows(views, names[ORDERS], logged(of, (0, 9)), "SELECT string(_timestamp) FROM v")
     assert text[0] == "1970-01-01 00:00:01.004"
