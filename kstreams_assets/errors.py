@@ -232,7 +232,14 @@ class RawReadTimeoutError(KafkaError):
     """The raw log was not read to its end in the time allowed."""
 
     def __init__(
-        self, *, partition: str, reached: int, end: int, timeout_s: float, reason: str
+        self,
+        *,
+        partition: str,
+        reached: int,
+        end: int,
+        timeout_s: float,
+        reason: str,
+        answered: bool = False,
     ) -> None:
         super().__init__(
             f"{partition} was read up to offset {reached} of {end} within {timeout_s:g} s:"
@@ -244,6 +251,8 @@ class RawReadTimeoutError(KafkaError):
         self.end = end
         self.timeout_s = timeout_s
         self.reason = reason
+        self.answered = answered
+        """Whether the broker answered to the end, without the records."""
 
 
 class RawReadLimitError(KafkaError):

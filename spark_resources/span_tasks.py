@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 
 from kstreams_assets.errors import (
     ClusterUnavailableError,
+    CorruptBatchError,
     OffsetOutOfRangeError,
     RawReadTimeoutError,
     StoredDataError,
@@ -115,10 +116,12 @@ def committed(
 
     Raises:
         OffsetOutOfRangeError: The log does not hold its start, or is not decided up to its end.
-        ClusterUnavailableError: Nothing came for too long.
+        ClusterUnavailableError: No answer came for too long.
+        RawReadTimeoutError: For too long answers held nothing.
         KafkaError: Others say why it cannot be read.
     """
     partition, start, end = stretch.partition, stretch.start, stretch.end
+    last = -1
     stream = reader.stream(partition, start, end, deadline_s=idle_timeout_s, by_progress=True)
     try:
         for batches in stream:
@@ -138,8 +141,11 @@ def committed(
             for records in columns_of(data, partition=str(partition)):
                 inside = _between(records, start, end)
                 if inside.num_rows:
+                    last = _require_rising(partition, inside, last)
                     yield inside
     except RawReadTimeoutError as error:
+        if error.answered:
+            raise
         raise ClusterUnavailableError(
             bootstrap_servers=reader.bootstrap_servers,
             operation=f"fetch {partition} from offset {error.reached}",
@@ -147,6 +153,17 @@ def committed(
             reason=error.reason,
         ) from None
     seen.finish()
+
+
+def _require_rising(partition: TopicPartitionId, records: pa.RecordBatch, last: int) -> int:
+    """The last offset. Raises CorruptBatchError where offsets do not rise."""
+    offsets = records.column("offset").to_numpy()
+    if offsets[0] <= last or (np.diff(offsets) <= 0).any():
+        offset = int(offsets[0])
+        raise CorruptBatchError(
+            partition=str(partition), offset=offset, reason="offsets do not rise"
+        )
+    return int(offsets[-1])
 
 
 def _between(records: pa.RecordBatch, start: int, end: int) -> pa.RecordBatch:

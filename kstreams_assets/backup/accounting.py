@@ -278,11 +278,13 @@ def first_hole(span: SpanPlan, look: Look | None) -> int | None:
     return look.log.first_absent if look else None
 
 
-def explain(span: SpanPlan, stored: int, look: Look) -> list[Gap]:
+def explain(
+    span: SpanPlan, stored: int, look: Look, *, is_compacted: bool = True
+) -> list[Gap]:
     """Name the cause of every offset of a span that no stored record has.
 
     Transaction markers and aborted records are seen in the log. Offsets that the log does not hold
-    were removed by compaction; it may have removed records between the read and the look, so the
+    were removed by compaction, where the topic `is_compacted`: nothing else makes holes. It may have removed records between the read and the look, so the
     log may hold fewer than were stored, never more. Markers and aborted records are not cut down
     to what is missing: a record stored twice would hide behind them. What is missing where nobody
     could look stays unexplained, or is told as not examined if the next run may still look.
@@ -291,7 +293,7 @@ def explain(span: SpanPlan, stored: int, look: Look) -> list[Gap]:
     missing = span.to_read - stored
     unread = max(log.visible + log.undecided - stored, 0)
     absent = max(missing - log.markers - log.aborted - unread, 0)
-    compacted = min(absent, log.holes)
+    compacted = min(absent, log.holes) if is_compacted else 0
     rest = absent - compacted
     not_examined = rest if look.because else 0
     return [

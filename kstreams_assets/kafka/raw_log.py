@@ -14,6 +14,8 @@ from kafka.protocol.consumer import FetchRequest
 from kstreams_assets.closing import Closing
 from kstreams_assets.errors import (
     ClusterUnavailableError,
+    CorruptBatchError,
+    KafkaError,
     KafkaRequestError,
     OffsetOutOfRangeError,
     RawReadLimitError,
@@ -31,6 +33,7 @@ from kstreams_assets.kafka.leaders import (
 )
 from kstreams_assets.kafka.raw_batch import RawBatch, RawRecord, decode_records, parse_with_bytes
 from kstreams_assets.kafka.throttle import Throttle
+from kstreams_assets.kafka.topics import is_compacted
 from kstreams_assets.kafka.wire import TOPIC_NOT_ALLOWED, WireClient, topics_not_allowed
 from kstreams_assets.offsets import OffsetRange, TopicPartitionId
 
@@ -54,9 +57,9 @@ class LoadedBatch(NamedTuple):
 class RawRange:
     """Every batch that holds an offset in [start, end), in offset order.
 
-    The first and last batch may reach beyond the range; offsets in no batch were removed by
-    compaction. `log_start` is that of the last Fetch answer, None where none was asked because
-    the range is empty.
+    The first and last batch may reach beyond the range; offsets in no batch are not in the log.
+    `log_start` is that of the last Fetch answer, None where none was asked because the range is
+    empty.
     """
 
     start: int
@@ -188,9 +191,72 @@ def judged(
             yield batch, data
 
 
+EMPTY_S: Final = 5.0
+"""So long a log must have nothing below an end before compaction is taken for the cause."""
+
+
+class CompactedTopics:
+    """Of which topics of a cluster compaction may have removed records, by effective configs."""
+
+    def __init__(self, wire: WireClient) -> None:
+        self._wire = wire
+        self._known: dict[str, bool] = {}
+
+    def has(self, topic: str) -> bool:
+        """Whether it is one of them; false where its configs are not known."""
+        if topic not in self._known:
+            try:
+                self._known[topic] = is_compacted(self._wire, topic)
+            except KafkaError:
+                return False
+        return self._known[topic]
+
+
+class _Emptiness:
+    """Whether compaction has left nothing of a range: seen by answers that stay empty.
+
+    One empty answer proves nothing: brokers with tiered storage give them, without an error, while
+    a remote read takes longer than `remote.fetch.max.wait.ms` (KIP-1018).
+    """
+
+    def __init__(self, compacted: "CompactedTopics", topic: str) -> None:
+        self._compacted, self._topic = compacted, topic
+        self._since: float | None = None
+
+    def end(self) -> None:
+        """There was an answer that was not empty, or no answer at all."""
+        self._since = None
+
+    def lasts(self) -> bool:
+        """Take an empty answer; whether compaction is the only cause that is left."""
+        now = time.monotonic()
+        if self._since is None:
+            self._since = now
+        return now - self._since >= EMPTY_S and self._compacted.has(self._topic)
+
+    @property
+    def pause_s(self) -> float:
+        """How long to wait before the broker is asked again."""
+        passed = 0.0 if self._since is None else time.monotonic() - self._since
+        return min(_LONGEST_RETRY_S, _BULK_RETRY_S + passed / 10)
+
+
+def _whole_batches(
+    answer: FetchAnswer, partition: TopicPartitionId, isolation: Isolation
+) -> tuple[list[LoadedBatch], CorruptBatchError | None]:
+    """The batches of an answer up to one that cannot be read, and what is wrong with that one."""
+    batches: list[LoadedBatch] = []
+    try:
+        for header, data in judged(answer, partition, isolation):
+            batches.append(LoadedBatch(header, data, partition))
+    except CorruptBatchError as error:
+        return batches, error
+    return batches, None
+
+
 _BULK_RETRY_S: Final = 0.05
+_LONGEST_RETRY_S: Final = 0.5
 _BULK_LEAST_S: Final = 0.001
-_EMPTY_ANSWERS_AT_THE_END: Final = 2
 
 
 @dataclass(slots=True)
@@ -202,11 +268,11 @@ class _Reading:
     end: int
     position: int
     isolation: Isolation
+    emptiness: _Emptiness
     log_start: int | None = None
     batches: list[LoadedBatch] = field(default_factory=list)
     held_bytes: int = 0
     max_bytes: int = FIRST_FETCH_BYTES
-    empty_answers: int = 0
     # whether the last answer held anything: who came away empty-handed goes first next time
     served: bool = False
     reason: str = "no leader"
@@ -233,7 +299,7 @@ class _Reading:
         self._keep(kept, len(answer.records or b""))
         if self.served:
             self.max_bytes = min(2 * self.max_bytes, LARGEST_FETCH_BYTES)
-            self.empty_answers = 0
+            self.emptiness.end()
         else:
             self._take_nothing(answer, was_first=was_first)
 
@@ -246,15 +312,28 @@ class _Reading:
         self.batches += batches
 
     def _take_nothing(self, answer: Any, *, was_first: bool) -> None:  # noqa: ANN401
-        self.reason = f"the log ends at {answer.high_watermark}"
-        undecided = self.position >= answer.last_stable_offset
-        if self.isolation is Isolation.READ_COMMITTED and (undecided or was_first):
+        self.reason = nothing_came(answer.high_watermark, self.end)
+        is_committed = self.isolation is Isolation.READ_COMMITTED
+        if is_committed and self.position >= answer.last_stable_offset:
             self.isolation = Isolation.READ_UNCOMMITTED  # the rest was undecided just now
-        elif was_first and answer.high_watermark >= self.end:
+        elif answer.high_watermark < self.end:
+            self.emptiness.end()
+        elif was_first and self.emptiness.lasts():
             # nothing is left below the end: compaction may empty even a log's tail
-            self.empty_answers += 1
-            if self.empty_answers == _EMPTY_ANSWERS_AT_THE_END:
+            if is_committed and answer.last_stable_offset < self.end:
+                self.isolation = Isolation.READ_UNCOMMITTED
+            else:
                 self.position = self.end
+
+
+def nothing_came(high_watermark: int, end: int) -> str:
+    """Why a range is not complete, in words."""
+    if high_watermark < end:
+        return f"the log ends at {high_watermark}"
+    return (
+        f"the broker's answers hold no records, although the log ends at {high_watermark}: remote"
+        " storage may be slow"
+    )
 
 
 class BulkReader:
@@ -269,11 +348,19 @@ class BulkReader:
         deadline_s: float,
         isolation: Isolation,
         limit_bytes: int | None = None,
+        compacted: "CompactedTopics | None" = None,
     ) -> None:
         self._wire = wire
         self._leaders = leaders
         self._readings = [
-            _Reading(partition, asked.start, asked.end, asked.start, isolation)
+            _Reading(
+                partition,
+                asked.start,
+                asked.end,
+                asked.start,
+                isolation,
+                _Emptiness(compacted or CompactedTopics(wire), partition.topic),
+            )
             for partition, asked in ranges.items()
         ]
         self._limit_bytes = limit_bytes
@@ -286,7 +373,7 @@ class BulkReader:
             if time.monotonic() >= self._deadline:
                 raise self._late(unfinished[0])
             if not self._round(unfinished):
-                time.sleep(_BULK_RETRY_S)
+                time.sleep(min(reading.emptiness.pause_s for reading in unfinished))
             if self._limit_bytes is not None and self._held() > self._limit_bytes:
                 raise RawReadLimitError(limit_bytes=self._limit_bytes)
         return {
@@ -380,6 +467,7 @@ class BulkReader:
     def _try_later(self, readings: Iterable[_Reading], reason: str) -> None:
         for reading in readings:
             reading.reason = reason
+            reading.emptiness.end()
             self._leaders.forget(reading.partition)
 
 
@@ -402,7 +490,7 @@ class _Deadline:
     def remaining_s(self) -> float:
         return self.at - time.monotonic()
 
-    def check(self, reached: int, reason: str) -> None:
+    def check(self, reached: int, reason: str, *, answered: bool = False) -> None:
         if time.monotonic() >= self.at:
             raise RawReadTimeoutError(
                 partition=str(self.partition),
@@ -410,6 +498,7 @@ class _Deadline:
                 end=self.end,
                 timeout_s=self.limit_s,
                 reason=reason.rstrip("."),
+                answered=answered,
             )
 
 
@@ -526,6 +615,7 @@ class RawLogReader(Closing):
             shared = wire, PartitionLeaders(wire)
         self._wire, self._leaders = shared
         self._channels = Channels(self._wire, timeout_s=self._wire.timeout_s)
+        self._compacted = CompactedTopics(self._wire)
 
     @property
     def bootstrap_servers(self) -> str:
@@ -549,13 +639,14 @@ class RawLogReader(Closing):
     ) -> Iterator[RawBatch]:
         """Every batch that holds an offset in [start, end), in offset order, as it is in the log.
 
-        The first and last batch may reach beyond the range. Offsets in no batch were removed by
-        compaction. Batches at or above the last stable offset have `aborted` None. Waits for an
-        `end` that is not yet replicated. Ends or fails within `deadline_s` (the time the caller
-        takes between batches counts); with `by_progress` the time begins anew, and without the
-        caller's, with every answer that holds batches. Raises RawReadTimeoutError,
-        OffsetOutOfRangeError, AuthorizationFailedError, TopicNotFoundError, CorruptBatchError,
-        AuthenticationFailedError.
+        The first and last batch may reach beyond the range. Offsets in no batch are not in the log.
+        That nothing is left up to `end` is believed only of a compacted topic without tiered
+        storage, after `EMPTY_S`; of others the deadline passes. Batches at or above the last stable
+        offset have `aborted` None. Waits for an `end` that is not yet replicated. Ends or fails
+        within `deadline_s` (the time the caller takes between batches counts); with `by_progress`
+        the time begins anew, and without the caller's, with every answer that holds batches. Raises
+        RawReadTimeoutError, OffsetOutOfRangeError, AuthorizationFailedError, TopicNotFoundError,
+        CorruptBatchError, AuthenticationFailedError.
         """
         for batches in self.stream(
             partition, start, end, deadline_s=deadline_s, by_progress=by_progress
@@ -579,27 +670,21 @@ class RawLogReader(Closing):
         largest = LARGEST_FETCH_BYTES
         if self._throttle is not None:
             largest = min(largest, self._throttle.most_at_once)
-        position, size, isolation, empty_answers = (
-            start,
-            min(FIRST_FETCH_BYTES, largest),
-            Isolation.READ_COMMITTED,
-            0,
-        )
+        position, size = start, min(FIRST_FETCH_BYTES, largest)
+        isolation = Isolation.READ_COMMITTED
+        emptiness = _Emptiness(self._compacted, partition.topic)
         fetching = _Fetching(self._wire, self._leaders, self._channels, deadline, self._throttle)
         try:
             while position < end:
                 answer = fetching.answer(position, size, isolation)
-                batches = [
-                    LoadedBatch(header, data, partition)
-                    for header, data in judged(answer, partition, isolation)
-                ]
+                batches, corrupt = _whole_batches(answer, partition, isolation)
                 if batches:
                     before, position = position, max(position, batches[-1].header.last_offset + 1)
                     # What lies behind the end is fetched for nothing.
                     wanted = len(answer.records) / (position - before) * (end - position)
                     size = min(2 * size, largest, FIRST_FETCH_BYTES + int(wanted))
-                    empty_answers = 0
-                    if position < end:
+                    emptiness.end()
+                    if position < end and corrupt is None:
                         fetching.ask(position, size, isolation)
                     yield [
                         batch
@@ -608,15 +693,28 @@ class RawLogReader(Closing):
                     ]
                     if by_progress:
                         deadline.renew()
-                elif isolation is Isolation.READ_COMMITTED:
+                if corrupt is not None and position < end:
+                    if corrupt.offset >= end:
+                        return
+                    raise corrupt
+                if batches:
+                    continue
+                is_committed = isolation is Isolation.READ_COMMITTED
+                if is_committed and position >= answer.last_stable_offset:
                     # what lies from here on was undecided just now
                     isolation = Isolation.READ_UNCOMMITTED
-                elif answer.high_watermark >= end and empty_answers:
-                    return  # nothing is left below the end: compaction may empty even a log's tail
-                else:
-                    empty_answers += answer.high_watermark >= end
-                    time.sleep(_RETRY_S)
-                    deadline.check(position, f"the log ends at {answer.high_watermark}")
+                    continue
+                if answer.high_watermark < end:
+                    emptiness.end()
+                elif emptiness.lasts():
+                    # nothing is left below the end: compaction may empty even a log's tail
+                    if not is_committed or answer.last_stable_offset >= end:
+                        return
+                    isolation = Isolation.READ_UNCOMMITTED
+                    continue
+                time.sleep(emptiness.pause_s)
+                reason = nothing_came(answer.high_watermark, end)
+                deadline.check(position, reason, answered=answer.high_watermark >= end)
         finally:
             fetching.leave()
             fetching.pay()
@@ -645,6 +743,7 @@ class RawLogReader(Closing):
             ranges,
             deadline_s=deadline_s,
             isolation=isolation,
+            compacted=self._compacted,
             limit_bytes=limit_bytes,
         )
         return bulk.read()

@@ -63,14 +63,20 @@ def columns_of(
 ) -> Iterator[pa.RecordBatch]:
     """The records of whole batches of one partition, in their order, with the columns `COLUMNS`.
 
-    The checksum of each batch is looked at. What comes holds copies: the batches may go.
+    The checksum of each batch is looked at; of one that cannot be read the error names the offset,
+    and all records before it have come by then. What comes holds copies: the batches may go.
 
     Raises:
         CorruptBatchError: A batch is not as its checksum says or cannot be read; names `partition`.
     """
     gathered = _Gathered(partition)
     for batch in batches:
-        gathered.add(batch)
+        try:
+            gathered.add(batch)
+        except CorruptBatchError:
+            if gathered.counts:
+                yield gathered.decoded()  # what lies before it is sound
+            raise
         if gathered.size >= at_once_bytes:
             yield gathered.decoded()
             gathered = _Gathered(partition)

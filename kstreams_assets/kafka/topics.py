@@ -43,6 +43,7 @@ _SET: Final = 0
 _DELETE: Final = 1
 _SET_ON_THE_TOPIC: Final = 1
 _ABSENT: Final = client_errors.UnknownTopicOrPartitionError.errno
+_COMPACTED_BY_EVERY_CLUSTER: Final = frozenset({"__consumer_offsets", "__transaction_state"})
 _NOT_CONTROLLER: Final = client_errors.NotControllerError.errno
 _NOT_ALLOWED: Final = {
     TOPIC_NOT_ALLOWED,
@@ -469,6 +470,26 @@ def _topic_configs(wire: WireClient, topics: Sequence[str]) -> dict[str, Sequenc
         if result.error_code not in (0, _ABSENT):
             raise _failed(result, "describe_configs")
     return {result.resource_name: result.configs for result in results if not result.error_code}
+
+
+def may_be_compacted(effective_configs: Mapping[str, str]) -> bool:
+    """Whether compaction may have removed records of a topic with these effective configs.
+
+    Tiered storage and compaction exclude each other.
+    """
+    policies = effective_configs.get("cleanup.policy", "delete").split(",")
+    is_tiered = effective_configs.get("remote.storage.enable", "false").lower() == "true"
+    return "compact" in [policy.strip() for policy in policies] and not is_tiered
+
+
+def is_compacted(wire: WireClient, topic: str) -> bool:
+    """The same of a topic of the cluster; every cluster compacts the topics of its coordinators.
+
+    Raises what `KafkaCluster.topic_configs` raises.
+    """
+    if topic in _COMPACTED_BY_EVERY_CLUSTER:
+        return True
+    return may_be_compacted(_values(_topic_configs(wire, [topic]).get(topic, ())))
 
 
 def _configs(

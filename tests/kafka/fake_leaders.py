@@ -4,6 +4,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 from kafka.protocol.consumer import FetchRequest, FetchResponse, ListOffsetsResponse
@@ -52,17 +53,32 @@ class FakeWire:
         self.before_fetch: Callable[[], None] = lambda: None
         self.throttled = 0
         self.dead: set[int] = set()
+        self.late = 0
+        """So many answers hold nothing although there is something: a remote read is slow."""
+        self.configs: dict[str, str] = {}
+        """The effective configs of every topic."""
+
+    def _configs(self, request: Any) -> Any:
+        entries = [SimpleNamespace(name=name, value=value) for name, value in self.configs.items()]
+        (resource,) = request.resources
+        result = SimpleNamespace(
+            resource_name=resource.resource_name, error_code=0, configs=entries
+        )
+        return SimpleNamespace(results=[result])
 
     def request(
         self,
         make: Callable[[], Any],
         *,
         operation: str,
-        node: int,
-        timeout_s: float,
-        retry: bool,
+        node: int | None = None,
+        timeout_s: float = 1.0,
+        retry: bool = True,
     ) -> Any:
         """The answer of a broker."""
+        if operation == "describe_configs":
+            return self._configs(make())
+        assert node is not None
         assert not retry
         assert 0 < timeout_s <= self.timeout_s
         if node in self.dead:
@@ -92,6 +108,8 @@ class FakeWire:
                 error, data = self._read(log, node, entry.fetch_offset, limit, request)
                 if not (found_any or throttled or error) and not data:
                     data = self._first(log, entry.fetch_offset, request)
+                if data and self._is_late():
+                    data = b""
                 found_any, left = found_any or bool(data), max(0, left - len(data))
                 self.answered_bytes += len(data)
                 answers[topic.topic].append(
@@ -126,6 +144,11 @@ class FakeWire:
         first = next(self._visible(log, position, request), b"")
         # brokers leave out a first batch that is not whole
         return 0, data if len(data) >= len(first) else b""
+
+    def _is_late(self) -> bool:
+        """Whether this answer holds nothing although there is something."""
+        self.late -= 1
+        return self.late >= 0
 
     def _first(self, log: FakeLog, position: int, request: Any) -> bytes:
         return next(self._visible(log, position, request), b"")

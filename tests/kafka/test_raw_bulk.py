@@ -30,6 +30,13 @@ from tests.streams.cluster import unique_name
 
 FIRST, SECOND, THIRD = (TopicPartitionId("t", n) for n in range(3))
 OTHER = TopicPartitionId("u", 0)
+COMPACT = {"cleanup.policy": "compact"}
+NEVER_COMPACTED: list[dict[str, str]] = [
+    {},
+    {"cleanup.policy": "delete"},
+    {"cleanup.policy": "delete", "remote.storage.enable": "true"},
+    {"cleanup.policy": "compact,delete", "remote.storage.enable": "true"},
+]
 
 
 @dataclass
@@ -131,8 +138,10 @@ class TestFake:
             fake.read(ranges, limit_bytes=10 * batch)
         assert 10 * batch < fake.wire.answered_bytes <= 12 * batch  # one more for each leader
 
-    def test_what_a_limit_just_allows_is_read_whole(self) -> None:
+    def test_what_a_limit_just_allows_is_read_whole(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(raw_bulk, "EMPTY_S", 0.1)
         fake = _fake(FIRST, SECOND, OTHER, batches=5, size=500)
+        fake.wire.configs = COMPACT
         fake.logs[OTHER].leader = 1
         fake.logs[FIRST].high_watermark = 20  # compaction emptied the tail
         size = sum(len(data) for log in fake.logs.values() for _, _, data in log.batches)
@@ -154,11 +163,45 @@ class TestFake:
         fake.wire.throttled = 3
         assert _bases(fake.read({FIRST: OffsetRange(0, 4)})[FIRST]) == [0, 2]
 
-    def test_compaction_emptied_the_tail(self) -> None:
+    @pytest.mark.parametrize("isolation", Isolation)
+    @pytest.mark.parametrize("stable", [4, 20])
+    def test_compaction_emptied_the_tail(
+        self, monkeypatch: pytest.MonkeyPatch, isolation: Isolation, stable: int
+    ) -> None:
+        monkeypatch.setattr(raw_bulk, "EMPTY_S", 0.2)
         fake = _fake(FIRST, SECOND, batches=3)
+        fake.wire.configs = COMPACT
         fake.logs[FIRST].high_watermark = 20
-        found = fake.read({FIRST: OffsetRange(0, 20), SECOND: OffsetRange(0, 6)})
+        fake.logs[FIRST].last_stable_offset = stable
+        ranges = {FIRST: OffsetRange(0, 20), SECOND: OffsetRange(0, 6)}
+        began = time.monotonic()
+        found = fake.read(ranges, isolation=isolation)
+        assert time.monotonic() - began >= 0.2
         assert _bases(found[FIRST]) == _bases(found[SECOND]) == [0, 2, 4]
+
+    @pytest.mark.parametrize("isolation", Isolation)
+    @pytest.mark.parametrize("configs", NEVER_COMPACTED)
+    def test_no_records_without_compaction_are_no_end(
+        self, monkeypatch: pytest.MonkeyPatch, isolation: Isolation, configs: dict[str, str]
+    ) -> None:
+        monkeypatch.setattr(raw_bulk, "EMPTY_S", 0.1)
+        fake = _fake(FIRST, batches=3)
+        fake.wire.configs = configs
+        fake.logs[FIRST].high_watermark = 20
+        with pytest.raises(RawReadTimeoutError, match="hold no records, although"):
+            fake.read({FIRST: OffsetRange(0, 20)}, isolation=isolation, deadline_s=0.6)
+
+    @pytest.mark.parametrize("isolation", Isolation)
+    @pytest.mark.parametrize("configs", [COMPACT, *NEVER_COMPACTED])
+    def test_late_answers_are_waited_for(
+        self, isolation: Isolation, configs: dict[str, str]
+    ) -> None:
+        fake = _fake(FIRST, batches=3)
+        fake.wire.configs = configs
+        fake.wire.late = 5
+        found = fake.read({FIRST: OffsetRange(0, 6)}, isolation=isolation)
+        assert _bases(found[FIRST]) == [0, 2, 4]
+        assert [batch.header.aborted for batch in found[FIRST].batches] == [False] * 3
 
     def test_hole_at_the_end_of_the_range(self) -> None:
         fake = _fake(FIRST, batches=2)
