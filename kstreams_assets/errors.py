@@ -277,6 +277,17 @@ class CorruptBatchError(KafkaError):
         self.offset = offset
 
 
+class RecordsNotReadError(KafkaError):
+    """Records of a partition cannot be read, while the brokers answer."""
+
+    def __init__(self, *, reason: str) -> None:
+        super().__init__(
+            reason,
+            remedy="Look at the log of the partition's leader and at its remote storage, then run"
+            " the same again.",
+        )
+
+
 class CoordinatorRecordError(KafkaError):
     """A record of an internal topic has a form this project does not know."""
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Final
 
+from kstreams_assets.errors import RecordsNotReadError
 from kstreams_assets.kafka.connection import CarriedConnection, KafkaConnection
 from kstreams_assets.kafka.throttle import Throttle
 from kstreams_assets.settings import BackupSettings
@@ -67,6 +68,8 @@ def read_topics(
         from spark_resources.partition_tasks import run_partition_tasks
 
         done = run_partition_tasks(spark(), tasks, run_on_spark)
+    for reason in (reason for one in done for reason in one.unread.values()):
+        raise RecordsNotReadError(reason=reason)
     found: dict[str, TopicFiles] = {}
     for row in chain.from_iterable(one.rows for one in done):
         file = NewFile.told(folder, row)

@@ -5,9 +5,10 @@ that what lies in the log beside them (markers, aborted records, holes) is accou
 read. Nothing goes through a JVM.
 """
 
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Any, Final
 
@@ -19,6 +20,8 @@ import pyarrow.parquet as pq
 from kstreams_assets.errors import (
     ClusterUnavailableError,
     CorruptBatchError,
+    KafkaError,
+    KafkaRequestError,
     OffsetOutOfRangeError,
     RawReadTimeoutError,
     StoredDataError,
@@ -49,11 +52,12 @@ class Written:
     """What a task has done: a row of `data_files.WRITTEN` for each file.
 
     Spans without a record have none. `tallies` account for the offsets that were read, by window,
-    topic and partition.
+    topic and partition. `unread` says why spans could not be read to their ends: they have no file.
     """
 
     rows: list[dict[str, Any]]
-    tallies: Mapping[tuple[str, str, int], RangeTally] = field(default_factory=dict)
+    tallies: dict[tuple[str, str, int], RangeTally] = field(default_factory=dict)
+    unread: dict[tuple[str, str, int], str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,20 +74,24 @@ class SpanTask:
     def run(self, check: Callable[[], None] = lambda: None) -> Written:
         """Read and write; `check` is called now and then, and may raise.
 
+        Records that nobody can read set their spans apart (`Written.unread`), not the others.
+
         Raises:
-            KafkaError: Its subclasses say why a stretch cannot be read to its end.
+            KafkaError: Its subclasses say why nothing can be read any more.
         """
         files = SpanFiles(self.folder, self.spans)
-        tallies: dict[tuple[str, str, int], RangeTally] = {}
+        done = Written([], {}, {})
         with RawLogReader(self.connection.opened(), throttle=self.throttle) as reader:
-            written = files.write(self._records(reader, check, tallies))
-            return Written([row for batch in written for row in batch.to_pylist()], tallies)
+            written = files.write(self._records(reader, check, done.tallies, done.unread))
+            rows = [row for batch in written for row in batch.to_pylist()]
+        return replace(done, rows=[row for row in rows if _span_of(row) not in done.unread])
 
     def _records(
         self,
         reader: RawLogReader,
         check: Callable[[], None],
         tallies: dict[tuple[str, str, int], RangeTally],
+        unread: dict[tuple[str, str, int], str],
     ) -> Iterator[tuple[TopicPartitionId, pa.RecordBatch]]:
         for stretch in self.stretches:
             topic, number = stretch.partition.topic, stretch.partition.partition
@@ -93,18 +101,32 @@ class SpanTask:
                 for start, end in zip(edges.starts, edges.ends, strict=True)
                 if stretch.start <= start < stretch.end
             ]
-            seen = Tallies(of_it)
-            for records in committed(
-                reader,
-                stretch,
-                seen,
-                idle_timeout_s=self.idle_timeout_s,
-            ):
-                check()
-                yield stretch.partition, _with_partition(number, records)
+            read = committed(reader, stretch, Tallies(of_it), idle_timeout_s=self.idle_timeout_s)
+            whole_below, reason = stretch.end, ""
+            try:
+                for records in read:
+                    check()
+                    yield stretch.partition, _with_partition(number, records)
+            except (CorruptBatchError, KafkaRequestError, RawReadTimeoutError) as error:
+                whole_below, reason = _read_below(error, of_it), error.problem
             for tally in of_it:
-                window = edges.windows[edges.starts.index(tally.start)]
-                tallies[window, topic, number] = tally
+                span = edges.windows[edges.starts.index(tally.start)], topic, number
+                if tally.end <= whole_below:
+                    tallies[span] = tally
+                else:
+                    unread[span] = reason
+
+
+def _read_below(error: KafkaError, tallies: Sequence[RangeTally]) -> int:
+    """Up to where all has come that lies before what cannot be read."""
+    reached = next((t.position for t in tallies if t.position < t.end), tallies[-1].end)
+    return min(reached, error.offset) if isinstance(error, CorruptBatchError) else reached
+
+
+def _span_of(row: Mapping[str, Any]) -> tuple[str, str, int]:
+    """Window, topic and partition of a row of `data_files.WRITTEN`."""
+    values = json.loads(row["values"])
+    return values["window"], values["topic"], json.loads(row["about"])["partition"]
 
 
 def committed(

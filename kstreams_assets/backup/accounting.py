@@ -1,7 +1,7 @@
 """Proves why offsets of a span hold no record: from the raw log, never from a guess."""
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from queue import SimpleQueue
@@ -101,10 +101,12 @@ class Accountant(Closing):
         topics: Sequence[TopicPlan],
         contents: Mapping[SpanId, SpanContent],
         seen: Mapping[SpanId, Look] = MappingProxyType({}),
+        compacted: Container[str] | None = None,
     ) -> dict[tuple[str, str], tuple[SpanResult, ...]]:
         """What became of each span, with every missing offset explained or told as unexplained.
 
-        Keyed by (window key, topic). `seen` is what the log held where records were read just now:
+        Keyed by (window key, topic). `compacted` are the topics in whose logs compaction makes
+        holes, None for all. `seen` is what the log held where records were read just now:
         only other spans are looked at. What could not be looked at in time is told as such. Where
         only the look is lacking, the records stay as they are stored.
         """
@@ -118,7 +120,11 @@ class Accountant(Closing):
         looks |= seen
         return {
             topic.id: tuple(
-                account.result(looks, is_changelog=topic.topic.roles.is_changelog)
+                account.result(
+                    looks,
+                    is_changelog=topic.topic.roles.is_changelog,
+                    is_compacted=compacted is None or topic.topic.name in compacted,
+                )
                 for account in accounts[topic.id]
             )
             for topic in topics
@@ -220,11 +226,14 @@ class _Account:
     def needs_look(self) -> bool:
         return self.settled is None and self.content.records != self.plan.to_read
 
-    def result(self, looks: Mapping[SpanId, Look], *, is_changelog: bool) -> SpanResult:
+    def result(
+        self, looks: Mapping[SpanId, Look], *, is_changelog: bool, is_compacted: bool
+    ) -> SpanResult:
         if self.settled is not None:
             return self.settled
         look = looks.get(_id(self.plan)) if self.needs_look else None
-        explained = explain(self.plan, self.content.records, look) if look else []
+        records = self.content.records
+        explained = explain(self.plan, records, look, is_compacted=is_compacted) if look else []
         return SpanResult(
             plan=self.plan,
             content=self.content,
@@ -278,16 +287,15 @@ def first_hole(span: SpanPlan, look: Look | None) -> int | None:
     return look.log.first_absent if look else None
 
 
-def explain(
-    span: SpanPlan, stored: int, look: Look, *, is_compacted: bool = True
-) -> list[Gap]:
+def explain(span: SpanPlan, stored: int, look: Look, *, is_compacted: bool = True) -> list[Gap]:
     """Name the cause of every offset of a span that no stored record has.
 
     Transaction markers and aborted records are seen in the log. Offsets that the log does not hold
-    were removed by compaction, where the topic `is_compacted`: nothing else makes holes. It may have removed records between the read and the look, so the
-    log may hold fewer than were stored, never more. Markers and aborted records are not cut down
-    to what is missing: a record stored twice would hide behind them. What is missing where nobody
-    could look stays unexplained, or is told as not examined if the next run may still look.
+    were removed by compaction, where the topic `is_compacted`: nothing else makes holes. It may
+    have removed records between the read and the look, so the log may hold fewer than were stored,
+    never more. Markers and aborted records are not cut down to what is missing: a record stored
+    twice would hide behind them. What is missing where nobody could look stays unexplained, or is
+    told as not examined if the next run may still look.
     """
     log = look.log
     missing = span.to_read - stored
@@ -307,6 +315,13 @@ def explain(
         )
         if offsets
     ]
+
+
+def nothing_seen(span: SpanPlan, because: str) -> Look:
+    """Nothing was seen of a span: its records could not be read."""
+    tally = RangeTally(span.read_start, span.end)
+    tally.skip(span.end)
+    return Look(tally, because)
 
 
 def _id(span: SpanPlan) -> SpanId:

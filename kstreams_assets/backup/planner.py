@@ -167,7 +167,12 @@ class TopicPlan:
     @property
     def lacks_only_the_look(self) -> bool:
         """Whether its records are stored, and only the log was not looked at in time."""
-        return any(not entry.result.is_examined for entry in self.earlier)
+        return not self.unread and any(not entry.result.is_examined for entry in self.earlier)
+
+    @property
+    def unread(self) -> set[TopicPartitionId]:
+        """Partitions that could not be read before."""
+        return {entry.result.partition for entry in self.earlier if entry.result.is_unread}
 
 
 @dataclass(frozen=True, slots=True)

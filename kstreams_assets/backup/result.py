@@ -65,12 +65,12 @@ class TopicBackup:
 
 @dataclass(frozen=True, slots=True)
 class UnreadTopic:
-    """A topic whose records of a window cannot be read yet: the window stays due for it."""
+    """A topic whose records of a window cannot be read (yet): the window stays due for it."""
 
     window: Window
     topic: str
     reason: str
-    """Which open transaction is in the way, and what to do."""
+    """What is in the way (an open transaction, a corrupt batch), and what to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +138,7 @@ class TopicRecreatedWhileReadingError(KStreamsAssetsError):
 
 
 class TopicsNotReadError(KStreamsAssetsError):
-    """Open transactions kept topics out of a backup whose other topics are done."""
+    """Topics could not be read in a backup whose other topics are done."""
 
     def __init__(self, *, unread: Sequence[UnreadTopic]) -> None:
         self.unread = tuple(unread)
@@ -146,8 +146,9 @@ class TopicsNotReadError(KStreamsAssetsError):
         super().__init__(
             f"Not backed up: {topics} in {range_of([one.window for one in unread])}; everything"
             f" else of the run is done. {unread[0].reason.rstrip('.')}.",
-            remedy="Run these windows again for these topics once the transaction has ended; the"
-            " sensor of the backups does so by itself.",
+            remedy="Run these windows again for these topics once the cause is removed (an open"
+            " transaction has ended, the log can be read); the sensor of the backups does so by"
+            " itself.",
         )
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from kstreams_assets.app.model import AppTopic, StreamsApplication
-from kstreams_assets.backup.accounting import Accountant, Look
+from kstreams_assets.backup.accounting import Accountant, Look, nothing_seen
 from kstreams_assets.backup.amounts import (
     Amounts,
     Estimate,
@@ -48,7 +48,7 @@ from kstreams_assets.errors import (
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import CarriedConnection
 from kstreams_assets.kafka.throttle import Throttle, throttle
-from kstreams_assets.kafka.topics import TopicDescription
+from kstreams_assets.kafka.topics import TopicDescription, may_be_compacted
 from kstreams_assets.layout import Warehouse
 from kstreams_assets.lease import LockHandle, WarehouseLockedError, warehouse_lock
 from kstreams_assets.offsets import TopicPartitionId
@@ -91,6 +91,8 @@ _log = logging.getLogger(__name__)
 _ATTEMPTS = 3
 _FOLDS = 2
 """Partitions that are put together at a time: each takes memory of some row groups."""
+_MOST = 5
+"""So many reasons are given."""
 _LEAST_FREE_BYTES = 64 * 1024**2
 """Below it a run cannot be expected to finish: even an empty one writes a few files."""
 
@@ -694,13 +696,16 @@ class BackupRun:
             self._throttle,
         ) as accountant:
             fresh = _richer((t, self._staying(accountant, t)) for t in plans if t not in again)
-            with self._written(fresh, windows, lock) as (files, looks):
+            with self._written(fresh, windows, lock) as (files, looks, left_out):
+                fresh = [topic for topic in fresh if topic.id not in left_out]
+                plans = [topic for topic in plans if topic.id not in left_out]
                 contents_of(self._records, files)
                 self._refuse_recreated(plan, windows, fresh, files)
                 fresh = _richer((t, poorer_partitions(self._records, t, files)) for t in fresh)
                 files = self._of_spans(fresh, files)
                 contents = contents_of(self._records, files)
-                results = accountant.results([*fresh, *again], contents, looks)
+                compacted = self._compacted(plan, windows)
+                results = accountant.results([*fresh, *again], contents, looks, compacted)
         # Outside the block: what a commit may refer to is never deleted.
         version = self._commit(files, fresh, windows, lock)
         took_s = time.monotonic() - began
@@ -737,6 +742,7 @@ class BackupRun:
         unread = [one for one in plan.unread if one.window in windows]
         staying = [topic for topic in plans if topic.increments and topic.id not in results]
         unread += map(_increments_stay, staying)
+        unread += [*left_out.values(), *_not_read(results)]
         for topic in staying:
             del backups[topic.id]
         done = window_backups(
@@ -755,6 +761,8 @@ class BackupRun:
 
     def _staying(self, accountant: Accountant, topic: TopicPlan) -> Set[TopicPartitionId]:
         """Partitions whose backup stays; where Kafka has lost some, only damaged ones are read."""
+        if topic.unread:
+            return {entry.result.partition for entry in topic.held} - topic.unread
         gone = accountant.gone_since(topic)
         if not gone:
             return gone
@@ -773,20 +781,21 @@ class BackupRun:
         spans = [span for topic in plans for span in topic.spans]
         reads = read_ranges(spans)
         if not reads:
-            yield _Read([], {})
+            yield _Read([], {}, {})
             return
         ensure_records(self._records, first=self._ledger.ensure)
         with uncommitted(self._records) as folder:
-            yield self._write(folder, spans, reads, windows, lock)
+            yield self._write(folder, plans, reads, windows, lock)
 
     def _write(
         self,
         folder: StorePath,
-        spans: Sequence[SpanPlan],
+        plans: Sequence[TopicPlan],
         reads: Sequence[ReadRange],
         windows: Sequence[Window],
         lock: LockHandle,
     ) -> "_Read":
+        spans = [span for topic in plans for span in topic.spans]
         offsets = sum(span.to_read for span in spans)
         topics = {span.partition.topic for span in spans}
         _log.info(
@@ -811,13 +820,55 @@ class BackupRun:
             reason = error.problem if isinstance(error, KafkaError) else str(error)
             raise BackupReadError(windows=windows, reason=connection.scrub(reason)) from None
         _log.info("Read in %.1f s.", time.monotonic() - began)
-        remove_unreported(folder, {row["name"] for one in done for row in one.rows})
         looks = {
             SpanId(window, TopicPartitionId(topic, number)): Look(tally)
             for one in done
             for (window, topic, number), tally in one.tallies.items()
         }
-        return _Read(_files(folder, done), looks)
+        reasons = {
+            SpanId(window, TopicPartitionId(topic, number)): reason
+            for one in done
+            for (window, topic, number), reason in one.unread.items()
+        }
+        looks |= {
+            id_: nothing_seen(span, reasons[id_])
+            for span in spans
+            if (id_ := _span_id(span)) in reasons
+        }
+        left_out = self._left_out(plans, reasons)
+        files = [
+            file
+            for file in _files(folder, done)
+            if (file.values["window"], file.values["topic"]) not in left_out
+        ]
+        remove_unreported(folder, {file.path.rpartition("/")[2] for file in files})
+        return _Read(files, looks, left_out)
+
+    def _left_out(
+        self, plans: Iterable[TopicPlan], reasons: Mapping[SpanId, str]
+    ) -> dict[tuple[str, str], UnreadTopic]:
+        """Topics of which nothing is recorded, since records of them could not be read.
+
+        The next increment reads all of the topic again. Of a closed window the partitions that
+        could be read are recorded, but where its increments stay.
+        """
+        found: dict[tuple[str, str], UnreadTopic] = {}
+        for topic in plans:
+            why = [reasons[id_] for s in topic.spans if (id_ := _span_id(s)) in reasons]
+            if why and (INCREMENT in topic.window.key or topic.increments):
+                found[topic.id] = UnreadTopic(topic.window, topic.topic.name, " ".join(why[:_MOST]))
+        return found
+
+    def _compacted(self, plan: RunPlan, windows: Sequence[Window]) -> set[str]:
+        """Topics that compaction may have made holes in: now, or when they were backed up last."""
+        table = TopicFactsTable(self.warehouse, self.application.application_id)
+        previous = table.before(min(window.start_ms for window in windows))
+        return {
+            name
+            for name, topic in plan.descriptions.items()
+            if may_be_compacted(topic.effective_configs)
+            or (name in previous and may_be_compacted(dict(previous[name].configs)))
+        }
 
     def _run(
         self, tasks: "Sequence[SpanTask]", offsets: int, lock: LockHandle
@@ -901,10 +952,23 @@ class BackupRun:
 
 
 class _Read(NamedTuple):
-    """The files that were written, and what lay in the log where they were read."""
+    """The files that were written, what lay in the log where they were read, and topics of which
+    nothing may be recorded, by window and topic."""
 
     files: list[NewFile]
     looks: Mapping[SpanId, Look]
+    left_out: Mapping[tuple[str, str], UnreadTopic]
+
+
+def _not_read(
+    results: Mapping[tuple[str, str], Sequence[SpanResult]],
+) -> Iterator[UnreadTopic]:
+    """Topics with partitions that could not be read."""
+    for (_, topic), spans in results.items():
+        unread = [span for span in spans if span.is_unread and span.not_examined_because]
+        if unread:
+            reasons = " ".join(span.not_examined_because for span in unread[:_MOST])
+            yield UnreadTopic(unread[0].plan.window, topic, reasons)
 
 
 def _files(folder: StorePath, done: "Iterable[Written]") -> list[NewFile]:

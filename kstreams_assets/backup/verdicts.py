@@ -63,6 +63,7 @@ def judge(window: WindowBackup, application: StreamsApplication) -> list[Evaluat
             window=window.window.key,
         )
         for one in window.unread
+        if one.topic not in {backup.topic for backup in window.topics}
     ]
     return unread + [
         verdict
@@ -109,6 +110,17 @@ def every_offset_accounted(backup: TopicBackup) -> Evaluation:
         if kept:
             text += "; Kafka no longer holds all of them, the earlier backup was kept"
         return _verdict(backup, "every_offset_accounted", True, text + ".", numbers)
+    if unread := [span for span in backup.spans if span.is_unread]:
+        text = _join(unread, _text_not_examined)
+        return _verdict(
+            backup,
+            "every_offset_accounted",
+            False,
+            f"Records could not be read: {text}. Look at the log of the partition's leader and at"
+            " its remote storage, then back up again: the next run reads them. Other partitions"
+            " are backed up.",
+            numbers,
+        )
     not_examined = [span for span in backup.spans if not span.is_examined]
     if not_examined:
         text = _join(not_examined, _text_not_examined)

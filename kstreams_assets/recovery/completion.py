@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 from kstreams_assets.errors import (
     CorruptBatchError,
+    KafkaRequestError,
     OffsetOutOfRangeError,
     RawReadLimitError,
     RawReadTimeoutError,
@@ -96,7 +97,7 @@ class Captured:
     """The committed records of stretches, None when they could not be read.
 
     `lacking` says why they are not whole, empty if they are. `unread`: reading was given up, for
-    the number of bytes or the time; all may still be there.
+    the number of bytes, the time, or because nobody can read them; all may still be there.
     """
 
     records: Mapping[TopicPartitionId, list[RawRecord]] | None
@@ -128,7 +129,10 @@ def capture(
         return Captured(None, f"there are more than {limit_bytes} bytes to save", unread=True)
     except RawReadTimeoutError as error:
         return Captured(None, error.problem.rstrip("."), unread=True)
-    except (CorruptBatchError, OffsetOutOfRangeError) as error:
+    except (CorruptBatchError, KafkaRequestError) as error:
+        # It may stay so for good: the point is taken without it, and is not sealed.
+        return Captured(None, error.problem.rstrip("."), unread=True)
+    except OffsetOutOfRangeError as error:
         return Captured(None, error.problem.rstrip("."))
 
 

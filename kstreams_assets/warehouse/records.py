@@ -38,7 +38,6 @@ from kstreams_assets.warehouse.spans import SpanContent
 from kstreams_assets.warehouse.table import (
     LogState,
     create_delta,
-    delta_table,
     lacks_columns,
     log_state,
     one_of,

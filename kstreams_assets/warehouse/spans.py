@@ -60,7 +60,7 @@ class GapCause(StrEnum):
     """They were in a log that an unclean leader election truncated."""
     UNEXPLAINED = "unexplained"
     NOT_EXAMINED = "not_examined"
-    """The log could not be looked at in time; the next run looks again."""
+    """The log could not be read or looked at in time; the next run does it again."""
     FOLDED = "folded"
     """Earlier values of keys, which `expire` left out when it put windows together."""
     EXPIRED = "expired"
@@ -213,6 +213,11 @@ class SpanResult:
     def is_examined(self) -> bool:
         """Whether it was seen in the log why offsets have no record."""
         return all(gap.cause is not GapCause.NOT_EXAMINED for gap in self.gaps)
+
+    @property
+    def is_unread(self) -> bool:
+        """Whether its records could not be read, and the next run has to read them."""
+        return not self.is_examined and self.content.records == 0
 
     @property
     def partition(self) -> TopicPartitionId:
