@@ -342,6 +342,48 @@ class OffsetMap:
             return self._end
         return int(self._runs.target_starts[index]) + ahead
 
+    def map_all(self, source_offsets: Offsets) -> Offsets:
+        """`map` of many offsets."""
+        if len(self._runs) == 0:
+            return np.full(len(source_offsets), self._end, np.int64)
+        index = self._source_ends.searchsorted(source_offsets, side="right")
+        known = np.minimum(index, len(self._runs) - 1)
+        ahead = np.maximum(source_offsets - self._runs.source_starts[known], 0)
+        return np.where(index < len(self._runs), self._runs.target_starts[known] + ahead, self._end)
+
+    def all_below(self, source_offsets: Offsets) -> Offsets:
+        """`records_below` of many offsets."""
+        index = self._source_ends.searchsorted(source_offsets, side="right")
+        if len(self._runs) == 0:
+            return np.zeros(len(source_offsets), np.int64)
+        known = np.minimum(index, len(self._runs) - 1)
+        ahead = np.maximum(source_offsets - self._runs.source_starts[known], 0)
+        return self._below[index] + np.where(index < len(self._runs), ahead, 0)
+
+    def runs_in(self, first: int, last: int) -> OffsetRuns:
+        """The runs that may hold source offsets from `first` to `last`, both included."""
+        low = int(self._source_ends.searchsorted(first, side="right"))
+        high = int(self._runs.source_starts.searchsorted(last, side="right"))
+        return self._runs[low:high]
+
+    def then(self, other: "OffsetMap") -> "OffsetMap":
+        """The map of the records that another restore took from this one's target."""
+        mine, theirs = self._runs, other.runs
+        starts, ends = mine.target_starts, mine.target_starts + mine.lengths
+        low = (theirs.source_starts + theirs.lengths).searchsorted(starts, side="right")
+        count = np.maximum(theirs.source_starts.searchsorted(ends, side="left") - low, 0)
+        first = np.repeat(np.arange(len(mine)), count)
+        begin = np.repeat(np.cumsum(count) - count, count)
+        second = np.repeat(low, count) + np.arange(int(count.sum())) - begin
+        start = np.maximum(starts[first], theirs.source_starts[second])
+        end = np.minimum(ends[first], theirs.source_starts[second] + theirs.lengths[second])
+        runs = OffsetRuns(
+            mine.source_starts[first] + start - starts[first],
+            theirs.target_starts[second] + start - theirs.source_starts[second],
+            end - start,
+        )
+        return OffsetMap(runs, other.end)
+
     def first_source(self, source_offset: int) -> int | None:
         """Source offset of the first restored record at or above a source offset, if any."""
         index, ahead = self._place(source_offset)

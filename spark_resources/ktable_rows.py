@@ -110,11 +110,13 @@ def read_source(spark: SparkSession, work: SnapshotWork) -> DataFrame:
         base_files, whole_files = (), (*base_files, *whole_files)
     frames = [
         _base(spark, work) if base_files else None,
-        numbered(_read(spark, whole_files), work) if whole_files else None,
-        numbered(rows_inside(_read(spark, work.cut_files), work.ranges), work)
+        numbered(_read(spark, whole_files, work), work) if whole_files else None,
+        numbered(rows_inside(_read(spark, work.cut_files, work), work.ranges), work)
         if work.cut_files
         else None,
-        numbered(_read(spark, (work.saved_file,)), work, saved=True) if work.saved_file else None,
+        numbered(_read(spark, (work.saved_file,), work), work, saved=True)
+        if work.saved_file
+        else None,
     ]
     there = [frame for frame in frames if frame is not None]
     if not there:
@@ -139,14 +141,14 @@ def by_partition(spark: SparkSession, values: Mapping[int, int], name: str) -> D
 
 
 def _base(spark: SparkSession, work: SnapshotWork) -> DataFrame:
-    rows = _read(spark, work.base_files)
+    rows = _read(spark, work.base_files, work)
     if work.base_ranges is not None:
         rows = rows_inside(rows, work.base_ranges)
     return numbered(rows, work, in_base=True)
 
 
-def _read(spark: SparkSession, files: Sequence[StorePath]) -> DataFrame:
-    return read_files(spark, files, _RECORD)
+def _read(spark: SparkSession, files: Sequence[StorePath], work: SnapshotWork) -> DataFrame:
+    return read_files(spark, files, _RECORD, renumbering=work.renumbering)
 
 
 def numbered(

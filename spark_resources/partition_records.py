@@ -15,7 +15,7 @@ from kstreams_assets.kafka.raw_batch import header_name
 from kstreams_assets.kafka.record_columns import HEADERS, header_name_column
 from kstreams_assets.offsets import OffsetRange, RangeSet, TopicPartitionId
 from kstreams_assets.store import FileIdentity, StorePath, fetched, file_digest, file_identity
-from kstreams_assets.warehouse.records import SpanFile
+from kstreams_assets.warehouse.records import SpanFile, renumbered
 from kstreams_assets.warehouse.restores import OriginalHeaders
 
 
@@ -96,6 +96,7 @@ SCHEMA = pa.schema(
 )
 """A record to restore: source offset, epoch milliseconds as stored, headers in order or null."""
 
+_ALL = (OffsetRange(0, 2**63 - 1),)
 _PARTITION = "partition"
 _BATCH_RECORDS = 8_192
 _BATCH_RECORDS_UNKNOWN = 256
@@ -183,8 +184,12 @@ def _read(
         try:
             with fetched(path) as local:
                 _require_noted(work, path, local)
-                for batch in _file_batches(local, ranges, schema, most):
-                    _require_partition(work.source, path, batch)
+                noted = work.noted.get(path)
+                runs = None if noted is None else noted.runs
+                near = ranges if runs is None else _ALL
+                for read in _file_batches(local, near, schema, most):
+                    _require_partition(work.source, path, read)
+                    batch = renumbered(read, runs)
                     inside = _inside(batch, ranges)
                     if inside.num_rows:
                         yield _as_schema(inside, schema)

@@ -205,7 +205,13 @@ class Views:
         if known is not None:
             return known
         if source.files:
-            rows = read_files(self.session, source.files, _RECORD, windows=source.windows)
+            rows = read_files(
+                self.session,
+                source.files,
+                _RECORD,
+                windows=source.windows,
+                renumbering=source.renumbering,
+            )
         else:
             rows = self.session.createDataFrame([], _RECORD)
         if not source.windows:

@@ -5,7 +5,7 @@ an object store Python tasks read them: executors then need neither Hadoop's cli
 nor its keys in the configuration of the JVM.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -13,7 +13,10 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from kstreams_assets.offsets import OffsetRuns
 from kstreams_assets.store import StorePath, fetched, readable
+from kstreams_assets.warehouse.records import renumbered
+from spark_resources.work import NOT_RENUMBERED, Renumbering
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -29,13 +32,29 @@ def read_files(
     schema: "StructType | str | None" = None,
     *,
     windows: Sequence[str] = (),
+    renumbering: Renumbering = NOT_RENUMBERED,
 ) -> "DataFrame":
     """The rows of files; columns that a file lacks are null.
 
     `schema` are the columns, None for those of the first file. `windows` are the keys of the
-    windows that the files belong to, one for each; then column `window` tells them.
+    windows that the files belong to, one for each; then column `window` tells them. Records of
+    files in `renumbering` have the offsets that a restore gave to them.
     """
-    if all(isinstance(file, Path) for file in files):
+    older = [number for number, file in enumerate(files) if file in renumbering.runs]
+    if older and len(older) < len(files):
+        others = [number for number in range(len(files)) if number not in {*older}]
+        frames = [
+            read_files(
+                spark,
+                [files[number] for number in chosen],
+                schema,
+                windows=[windows[number] for number in chosen] if windows else (),
+                renumbering=renumbering,
+            )
+            for chosen in (older, others)
+        ]
+        return frames[0].unionByName(frames[1])
+    if not older and all(isinstance(file, Path) for file in files):
         reader = spark.read if schema is None else spark.read.schema(schema)
         rows = reader.parquet(*map(str, files))
         return _with_windows(rows, files, windows) if windows else rows
@@ -50,7 +69,8 @@ def read_files(
     if windows:
         wanted = StructType([*wanted.fields, StructField("window", StringType())])
     columns = to_arrow_schema(wanted)
-    task = _Reader(tuple(files), columns, tuple(windows))
+    runs = {number: renumbering.runs[files[number]] for number in older}
+    task = _Reader(tuple(files), columns, tuple(windows), runs)
     items = spark.range(0, len(files), 1, numPartitions=min(len(files), _TASKS))
     return items.mapInArrow(task.read, wanted)
 
@@ -73,20 +93,24 @@ class _Reader:
     files: tuple[StorePath, ...]
     columns: pa.Schema
     windows: tuple[str, ...]
+    runs: Mapping[int, OffsetRuns]
 
     def read(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for number in batch.column(0).to_pylist():
                 window = self.windows[number] if self.windows else None
-                yield from self._rows(self.files[number], window)
+                yield from self._rows(self.files[number], window, self.runs.get(number))
 
-    def _rows(self, path: StorePath, window: str | None) -> Iterator[pa.RecordBatch]:
+    def _rows(
+        self, path: StorePath, window: str | None, runs: OffsetRuns | None
+    ) -> Iterator[pa.RecordBatch]:
         with (
             fetched(path) as local,
             pq.ParquetFile(local, page_checksum_verification=True) as file,
         ):
             there = [name for name in self.columns.names if name in file.schema_arrow.names]
-            for rows in file.iter_batches(_BATCH, columns=there):
+            for read in file.iter_batches(_BATCH, columns=there):
+                rows = renumbered(read, runs)
                 yield pa.RecordBatch.from_arrays(
                     [self._column(field, rows, window) for field in self.columns],
                     schema=self.columns,

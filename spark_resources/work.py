@@ -1,12 +1,13 @@
 """What Spark jobs are given. Pure: who plans a job needs no Spark."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol
 
 from kstreams_assets.app.store_format import StoreFormat
-from kstreams_assets.offsets import OffsetRange, TopicPartitionId
+from kstreams_assets.offsets import OffsetRange, OffsetRuns, TopicPartitionId
 from kstreams_assets.store import StorePath
+from kstreams_assets.warehouse.records import SpanFile
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -39,6 +40,29 @@ class ReadRange:
 
 
 @dataclass(frozen=True, slots=True)
+class Renumbering:
+    """Files of older logs, whose records count under the offsets that a restore gave to them.
+
+    See `SpanFile.runs`. Equal ones have the same `first` offsets by file.
+    """
+
+    first: frozenset[tuple[StorePath, int]] = frozenset()
+    runs: Mapping[StorePath, OffsetRuns] = field(default_factory=dict, compare=False)
+
+    @classmethod
+    def of(cls, files: Iterable[SpanFile]) -> "Renumbering":
+        """Those among some files."""
+        older = {f.path: (f.first_offset, f.runs) for f in files if f.runs is not None}
+        return cls(
+            frozenset((path, first) for path, (first, _) in older.items()),
+            {path: runs for path, (_, runs) in older.items()},
+        )
+
+
+NOT_RENUMBERED: Final = Renumbering()
+
+
+@dataclass(frozen=True, slots=True)
 class SnapshotWork:
     """The rows of one snapshot: which files hold them, which of their offsets count.
 
@@ -60,6 +84,7 @@ class SnapshotWork:
     stream_times: Mapping[int, int] = field(default_factory=dict)
     records: int = 0
     record_bytes: float = 0.0
+    renumbering: Renumbering = NOT_RENUMBERED
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +102,7 @@ class LogSource:
     records: int
     is_whole: bool = False
     windows: tuple[str, ...] = ()
+    renumbering: Renumbering = NOT_RENUMBERED
 
 
 @dataclass(frozen=True, slots=True)

@@ -248,8 +248,8 @@ def _accounts(topic: TopicPlan, contents: Mapping[SpanId, SpanContent]) -> list[
     if not topic.lacks_only_the_look:
         carried: dict[SpanId, list[Gap]] = {}
         for entry in topic.earlier:
-            endless = [gap for gap in entry.result.gaps if gap.end is None]
-            carried.setdefault(_id(entry.result.plan), []).extend(endless)
+            of_before = [gap for gap in entry.result.gaps if not gap.is_of_this_log]
+            carried.setdefault(_id(entry.result.plan), []).extend(of_before)
         return [
             _Account(
                 span,
@@ -280,10 +280,10 @@ def first_hole(span: SpanPlan, look: Look | None) -> int | None:
 
     `look` is None where every offset is a stored record: then the log held them all. What was
     deleted before the log could be looked at (retention), or could not be looked at in time,
-    counts as a hole.
+    counts as a hole. What a restore wrote is none: the backups of the older log hold it.
     """
-    if span.read_start > span.start:
-        return span.start
+    if span.read_start > span.restored_end:
+        return span.restored_end
     return look.log.first_absent if look else None
 
 

@@ -19,7 +19,7 @@ from kstreams_assets.store import StorePath
 from kstreams_assets.warehouse.committer import commit
 from kstreams_assets.warehouse.ledger import Ledger, LedgerEntry
 from kstreams_assets.warehouse.records import SpanId, ensure_records
-from kstreams_assets.warehouse.spans import Gap, SpanContent, SpanPlan, SpanResult, Window
+from kstreams_assets.warehouse.spans import UNREAD, Gap, SpanContent, SpanPlan, SpanResult, Window
 
 if TYPE_CHECKING:
     from spark_resources.data_files import NewFolder
@@ -124,7 +124,11 @@ def _is_whole(pieces: Pieces) -> bool:
 
 
 def gaps_together(gaps: Iterable[Gap]) -> tuple[Gap, ...]:
-    """One gap of each cause; those whose end or number nobody knows stay as they are."""
+    """One gap of each cause; those whose end or number nobody knows stay as they are.
+
+    So do those of offsets that were not read, unless they are adjacent: between them lies what is
+    stored.
+    """
     known: dict[str, Gap] = {}
     others: list[Gap] = []
     for gap in gaps:
@@ -132,6 +136,9 @@ def gaps_together(gaps: Iterable[Gap]) -> tuple[Gap, ...]:
             others.append(gap)
             continue
         before = known.get(gap.cause)
+        if before and gap.cause in UNREAD and before.end != gap.start:
+            others.append(before)
+            before = None
         known[gap.cause] = (
             gap
             if before is None or before.end is None or before.offsets is None

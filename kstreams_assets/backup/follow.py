@@ -30,6 +30,7 @@ from kstreams_assets.store import StorePath, put_text
 from kstreams_assets.warehouse.calendar import WindowCalendar
 from kstreams_assets.warehouse.contents import Contents
 from kstreams_assets.warehouse.ledger import Ledger
+from kstreams_assets.warehouse.lineage import OtherClusterError
 from kstreams_assets.warehouse.schemas import try_to_save_schemas
 from kstreams_assets.warehouse.spans import Window
 from kstreams_assets.warehouse.table import make_warehouse
@@ -216,6 +217,8 @@ class Follower:
     every_s: float
     told: Callable[[FollowerStatus], None] = lambda _: None
     """Called after each step."""
+    new_lineage: bool = False
+    """Accept a cluster to which neither the backups nor a restore of them lead."""
     status: FollowerStatus = field(init=False)
 
     def __post_init__(self) -> None:
@@ -231,6 +234,7 @@ class Follower:
 
         Raises:
             WarehouseLockedError: Another follower of the application runs.
+            OtherClusterError: The backups are of another cluster.
         """
         make_warehouse(self.settings.warehouse.root)
         lock = self.settings.warehouse.lock_file(f"followers/{self._name}")
@@ -246,6 +250,9 @@ class Follower:
                         while not ended.is_set():
                             closing.look()
                             ended.wait(self._paced(cluster, ended))
+                except OtherClusterError as error:
+                    self._tell(ended_at_ms=_now_ms(), problem=error.problem)
+                    raise
                 except KStreamsAssetsError as error:
                     ended.wait(self._failed(error))
                 except _Ended:
@@ -277,7 +284,8 @@ class Follower:
         """
         settings = self.settings
         held = Ledger(settings.warehouse, self._name).held_positions(settings.application)
-        point = recorder_of(settings, cluster).take(held=held)
+        recorder = recorder_of(settings, cluster, new_lineage=self.new_lineage)
+        point = recorder.take(held=held)
         run = _run_of(settings, cluster, self.spark, self.run_id, ended)
         calendar = WindowCalendar(settings.windows)
         newest_closed = calendar.newest_closed()  # before the open one: it may close in between

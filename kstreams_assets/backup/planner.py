@@ -14,9 +14,10 @@ from kstreams_assets.kafka.topics import TopicDescription
 from kstreams_assets.offsets import OffsetRange, RangeSet, TopicPartitionId
 from kstreams_assets.recovery.scene import incarnations
 from kstreams_assets.warehouse.ledger import INCREMENT, Ledger, LedgerEntry, is_folded
-from kstreams_assets.warehouse.point import topic_id_of
+from kstreams_assets.warehouse.lineage import Continuation, continuation
+from kstreams_assets.warehouse.point import PartitionLife, topic_id_of
 from kstreams_assets.warehouse.points import RecoveryPointTable, at_edges
-from kstreams_assets.warehouse.spans import Gap, GapCause, SpanPlan, Window
+from kstreams_assets.warehouse.spans import Gap, GapCause, Position, SpanPlan, Window
 from spark_resources.work import ReadRange
 
 _POLL_S = 0.25
@@ -57,30 +58,51 @@ class LogState:
     """Committed offset of the application's group, known for repartition topics only."""
 
 
-def plan_span(window: Window, edges: Edges, log: LogState, *, repartition: bool) -> SpanPlan:
+def plan_span(
+    window: Window,
+    edges: Edges,
+    log: LogState,
+    *,
+    repartition: bool,
+    since: Continuation | None = None,
+) -> SpanPlan:
     """Lay a window's edges on what the log still holds.
 
     Of a repartition topic only records from the committed offset on are read: the application may
     delete the ones below at any moment (`repartition.purge.interval.ms`) and no restore needs them.
+
+    With `since` the application continues from a restore. A log that was left behind ends where its
+    backups end, and what came after the restored point is a loss. A log that the restore wrote is
+    read from there on: what lies below is in the backups of the older log.
     """
     continues = edges.start is not None and edges.start.topic_id == edges.end.topic_id
     start = edges.start.offset if edges.start and continues else edges.first_log_start
     end = max(edges.end.offset, start)
     gaps: list[Gap] = []
     gone_by = _gone_by(edges.end.topic_id, log.topic_id)
-    if edges.start and edges.vanished:
-        gaps.append(Gap(gone_by, edges.start.offset, None, None))
-    elif edges.start and not continues:
-        cause = _gone_by(edges.start.topic_id, edges.end.topic_id)
-        gaps.append(Gap(cause, edges.start.offset, None, None))
+    if edges.start and (edges.vanished or not continues):
+        left = _life(edges, edges.start)
+        if since is not None and since.is_left(left):
+            lost = since.not_restored(left, edges.start.offset)
+            gaps += _range(GapCause.NOT_RESTORED, lost.start, lost.end)
+        else:
+            cause = _gone_by(edges.start.topic_id, edges.end.topic_id)
+            gaps.append(Gap(gone_by if edges.vanished else cause, edges.start.offset, None, None))
+    is_gone = log.topic_id != edges.end.topic_id
+    if is_gone and not edges.recorded and since and since.is_left(_life(edges, edges.end)):
+        end = start
+    origin = since.origins.get(_life(edges, edges.end)) if since is not None else None
     read_start = start
-    if log.topic_id != edges.end.topic_id:
-        gaps += _range(gone_by, start, end)
+    if origin is not None:
+        read_start = max(start, min(origin.offsets.end, end))
+        gaps += _range(GapCause.RESTORED, start, read_start)
+    if is_gone:
+        gaps += _range(gone_by, read_start, end)
         read_start = end
     else:
-        processed = min(log.committed or 0, end) if repartition else start
-        gaps += _range(GapCause.PURGED, start, processed)
-        read_start = max(start, processed)
+        processed = min(log.committed or 0, end) if repartition else read_start
+        gaps += _range(GapCause.PURGED, read_start, processed)
+        read_start = max(read_start, processed)
         gone = min(max(log.log_start, read_start), end)
         gaps += _range(GapCause.RETENTION, read_start, gone)
         read_start = max(read_start, gone)
@@ -95,6 +117,10 @@ def plan_span(window: Window, edges: Edges, log: LogState, *, repartition: bool)
         gaps=tuple(gaps),
         log_start=log.log_start,
     )
+
+
+def _life(edges: Edges, position: Position) -> PartitionLife:
+    return edges.partition.topic, edges.partition.partition, position.topic_id
 
 
 def _gone_by(before: str, now: str | None) -> GapCause:
@@ -230,6 +256,7 @@ class Planner:
         seen = {topic for point in points if point for topic in point.absent_topics}
         seen |= {edge.partition.topic for found in by_window.values() for edge in found}
         descriptions = self._describe(names, seen)
+        since = self.continuation(descriptions)
         logs, stable = self._log_states(by_window.values(), descriptions)
         unread = self._unread(by_window, stable)
         left_out = {(one.window, one.topic) for one in unread}
@@ -271,6 +298,7 @@ class Planner:
                         edge,
                         logs[edge.partition],
                         repartition=topic.roles.in_flight_only,
+                        since=since,
                     )
                     for edge in by_window[window]
                     if edge.partition.topic == topic.name
@@ -283,7 +311,20 @@ class Planner:
             if (window, topic.name) not in left_out
         ]
         return RunPlan(
-            tuple(plans), unread, descriptions, edges, self._below_first(names, descriptions)
+            tuple(plans),
+            unread,
+            descriptions,
+            edges,
+            self._below_first(names, descriptions),
+        )
+
+    def continuation(self, descriptions: Mapping[str, TopicDescription]) -> Continuation | None:
+        """The restore from which the application continues on this cluster, None without one."""
+        return continuation(
+            self.ledger.warehouse,
+            self.application.application_id,
+            cluster_id=self.cluster.cluster_id(),
+            topic_ids={name: topic.topic_id for name, topic in descriptions.items()},
         )
 
     def edges(self, windows: Sequence[Window]) -> WindowEdges:

@@ -7,6 +7,7 @@ from kstreams_assets.app.model import TopicRole
 from kstreams_assets.errors import KStreamsAssetsError
 from kstreams_assets.offsets import OffsetRange, TopicPartitionId
 from kstreams_assets.warehouse.point import RecoveryPoint
+from kstreams_assets.warehouse.restores import StoredRestore
 from kstreams_assets.warehouse.spans import SpanResult, TopicFacts, Window
 
 
@@ -85,6 +86,21 @@ class WindowBackup:
     opening: RecoveryPoint | None
     closing: RecoveryPoint | None
     unread: tuple[UnreadTopic, ...] = ()
+    restores: tuple[StoredRestore, ...] = ()
+    """Restores from which the application may have continued, the newest first."""
+
+    def continues_from(self, topic_id: str) -> StoredRestore | None:
+        """The restore after which a topic has this id; None where none explains it.
+
+        It wrote the topic, or it led to another cluster than that of the opening point.
+        """
+        for restore in self.restores:
+            if any(topic.target_topic_id == topic_id for topic in restore.topics):
+                return restore
+        for restore in self.restores[:1]:
+            if self.opening and restore.target_cluster_id != self.opening.cluster_id:
+                return restore
+        return None
 
     @property
     def recovery_point_id(self) -> str | None:

@@ -52,6 +52,7 @@ from kstreams_assets.kafka.topics import TopicDescription, may_be_compacted
 from kstreams_assets.layout import Warehouse
 from kstreams_assets.lease import LockHandle, WarehouseLockedError, warehouse_lock
 from kstreams_assets.offsets import TopicPartitionId
+from kstreams_assets.recovery.lineage import require_lineage
 from kstreams_assets.recovery.recorder import Recorder
 from kstreams_assets.settings import ApplicationSettings, BackupSettings, RecoveryPointSettings
 from kstreams_assets.store import StorePath
@@ -65,6 +66,7 @@ from kstreams_assets.warehouse.ledger import (
     TopicFactsTable,
     increment_key,
 )
+from kstreams_assets.warehouse.lineage import continued_restores
 from kstreams_assets.warehouse.point import RecoveryPoint, in_force
 from kstreams_assets.warehouse.points import RecoveryPointTable
 from kstreams_assets.warehouse.records import (
@@ -113,6 +115,8 @@ class BackupRun:
     recovery_points: RecoveryPointSettings = field(default_factory=RecoveryPointSettings)
     check: Callable[[], None] = lambda: None
     """Called now and then while this process reads or writes files; may raise."""
+    new_lineage: bool = False
+    """Accept a cluster to which neither the backups nor a restore of them lead."""
 
     def execute(
         self, windows: Sequence[Window], *, newest_closed: Window | None
@@ -594,6 +598,8 @@ class BackupRun:
         self.spark.check()
         self.warehouse.require_space(_LEAST_FREE_BYTES)
         self._planner().check_access()
+        if not self.new_lineage:
+            require_lineage(self.warehouse, self.application.application_id, self.cluster)
 
     def ensure_closing_point(self, newest_closed: Window) -> None:
         """Take the point that bounds the newest closed window, should it have none.
@@ -629,7 +635,13 @@ class BackupRun:
     def _take_point(self, closes_window_end_ms: int | None = None) -> RecoveryPoint:
         """Take a point with what the backups hold: only the rest of the changelogs is saved."""
         points = self.recovery_points
-        recorder = Recorder(self.application, self.cluster, self.warehouse, points)
+        recorder = Recorder(
+            self.application,
+            self.cluster,
+            self.warehouse,
+            points,
+            new_lineage=self.new_lineage,
+        )
         return recorder.take(
             closes_window_end_ms=closes_window_end_ms,
             held=self._ledger.held_positions(self.application),
@@ -1039,6 +1051,7 @@ def back_up(
     newest_closed: Window | None,
     spark: Spark,
     run_id: str,
+    new_lineage: bool = False,
 ) -> list[WindowBackup]:
     """Back up windows of an application as it is configured; see `BackupRun.execute`.
 
@@ -1046,7 +1059,7 @@ def back_up(
     """
     make_warehouse(settings.warehouse.root)
     with KafkaCluster(settings.connection) as cluster:
-        run = backup_run(settings, topics, cluster, spark, run_id)
+        run = backup_run(settings, topics, cluster, spark, run_id, new_lineage=new_lineage)
         backups = run.execute(windows, newest_closed=newest_closed)
     try_to_save_schemas(settings)
     return backups
@@ -1086,6 +1099,8 @@ def backup_run(
     spark: Spark,
     run_id: str,
     check: Callable[[], None] = lambda: None,
+    *,
+    new_lineage: bool = False,
 ) -> BackupRun:
     """A run over topics of an application as it is configured."""
     return BackupRun(
@@ -1099,6 +1114,7 @@ def backup_run(
         settings=settings.backup,
         recovery_points=settings.recovery_points,
         check=check,
+        new_lineage=new_lineage,
     )
 
 
@@ -1154,6 +1170,7 @@ def window_backups(
             if any(w.start_ms <= instant.effective_at_ms < w.end_ms for w in thinned)
         ]
         points = table.load(application.application_id, ids)
+    restores = tuple(continued_restores(warehouse, application.application_id))
     return [
         WindowBackup(
             window,
@@ -1165,6 +1182,7 @@ def window_backups(
             edges.point_before(window.start_ms),
             edges.closing_point(window),
             tuple(one for one in unread if one.window == window),
+            restores,
         )
         for window in windows
     ]

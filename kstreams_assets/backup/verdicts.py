@@ -169,11 +169,15 @@ def no_source_loss(backup: TopicBackup) -> Evaluation:
     if not losses:
         return _verdict(backup, "no_source_loss", True, "Nothing was lost.", numbers)
     text = _join(losses, lambda pair: f"{pair[0].partition}: {pair[1].describe()}")
+    causes = {gap.cause for _, gap in losses}
+    what = "Lost before the backup read them"
+    if causes == {GapCause.NOT_RESTORED}:
+        what = "Not restored"
     return _verdict(
         backup,
         "no_source_loss",
         False,
-        f"Lost before the backup read them: {text}. {_remedy({gap.cause for _, gap in losses})}",
+        f"{what}: {text}. {_remedy(causes)}",
         numbers,
     )
 
@@ -185,7 +189,13 @@ def _remedy(causes: Set[GapCause]) -> str:
             "An unclean leader election truncated the log: set unclean.leader.election.enable=false"
             " and min.insync.replicas=2; a restore of an earlier recovery point has what is gone."
         )
-    if causes - {GapCause.LOG_TRUNCATED}:
+    if GapCause.NOT_RESTORED in causes:
+        texts.append(
+            "The application continues from a restore of an earlier recovery point. The offsets are"
+            " those of the topic before the restore; the backups hold them as far as they reach."
+            " Let the producers send again what came after the restored point."
+        )
+    if causes - {GapCause.LOG_TRUNCATED, GapCause.NOT_RESTORED}:
         texts.append(
             "Back up more often than Kafka deletes, or raise retention.ms. Offsets of transaction"
             " markers and aborted records are counted too: nothing shows any more which they were."
@@ -209,6 +219,13 @@ def topic_unchanged(backup: TopicBackup, window: WindowBackup) -> Evaluation:
     ids = [topic_id_of(of_point[0].topic_id) for of_point in cuts if of_point] + [facts.topic_id]
     if previous is not None and (window.opening is None or not cuts[0]):
         ids.insert(0, previous.topic_id)
+    if len(set(ids)) > 1 and (restore := window.continues_from(facts.topic_id)) is not None:
+        text = (
+            f"The application continues from restore {restore.restore_id} (recovery point"
+            f" {restore.point_id}) on cluster {restore.target_cluster_id}: the topic is another"
+            " one, and its offsets start anew."
+        )
+        return _verdict(backup, name, True, text)
     if len(set(ids)) > 1:
         return _verdict(
             backup,

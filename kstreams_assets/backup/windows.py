@@ -24,7 +24,7 @@ class Edges:
     `start` is None where the partition was not known before the window, and in the first window of
     all (its records then begin at `first_log_start`); the window has no `Edges` at all where it was
     not known at its end, unless it was there when the window opened: then it has `vanished`, and
-    ends where it began.
+    ends where it began. `recorded`: the ledger has them already.
     """
 
     partition: TopicPartitionId
@@ -32,6 +32,7 @@ class Edges:
     end: Position
     first_log_start: int
     vanished: bool = False
+    recorded: bool = False
 
 
 @dataclass(slots=True)
@@ -156,7 +157,8 @@ class WindowEdges:
         span = self._ledger.get(partition, _NOTHING).by_window.get(window)
         if span is not None:
             start = Position(span.topic_id, span.start) if span.continues else None
-            return Edges(partition, start, Position(span.topic_id, span.end), span.start)
+            end = Position(span.topic_id, span.end)
+            return Edges(partition, start, end, span.start, recorded=True)
         opening = self.point_before(window.start_ms)
         cut = closing.cut(partition) if closing else None
         recorded = self._ledger.get(partition, _NOTHING)

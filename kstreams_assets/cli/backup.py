@@ -17,7 +17,7 @@ from kstreams_assets.backup.unreported import ReportMarks
 from kstreams_assets.backup.verdicts import judge
 from kstreams_assets.checks import Evaluation, Severity, problem_lines, short_text
 from kstreams_assets.cli import exit_codes
-from kstreams_assets.cli.options import app_options, limit_options
+from kstreams_assets.cli.options import app_options, limit_options, new_lineage_option
 from kstreams_assets.cli.outage import next_close, outage_now
 from kstreams_assets.cli.output import print_json, print_table, say_guesses
 from kstreams_assets.cli.spark_run import spark_run
@@ -36,12 +36,14 @@ from kstreams_assets.warehouse.spans import Window
 )
 @click.option("--window", "keys", multiple=True, help="A window to back up; repeat for more.")
 @click.option("--topic", "names", multiple=True, help="Only this topic; repeat for more.")
+@new_lineage_option
 def backup(
     settings: ApplicationSettings,
     as_json: bool,
     dry_run: bool,
     keys: tuple[str, ...],
     names: tuple[str, ...],
+    new_lineage: bool,
 ) -> None:
     """Back up all due windows, or the given ones. Exits 0 only if every check passed.
 
@@ -56,7 +58,11 @@ def backup(
         _estimate(settings, topics, windows, calendar, as_json=as_json)
         return
     with contextlib.ExitStack() as reported:
-        backups = _run(settings, topics, windows, calendar, reported) if windows else []
+        backups = (
+            _run(settings, topics, windows, calendar, reported, new_lineage=new_lineage)
+            if windows
+            else []
+        )
         late = _left_behind(settings, reported)
         everything = [*(window for of_run in late.values() for window in of_run), *backups]
         verdicts = [v for window in everything for v in judge(window, settings.application)]
@@ -132,6 +138,8 @@ def _run(
     windows: Sequence[Window],
     calendar: WindowCalendar,
     reported: contextlib.ExitStack,
+    *,
+    new_lineage: bool,
 ) -> list[WindowBackup]:
     """Back up; the run counts as reported once `reported` is closed without an error."""
     with spark_run() as run:
@@ -144,6 +152,7 @@ def _run(
             newest_closed=calendar.newest_closed(),
             spark=run.spark,
             run_id=run.id,
+            new_lineage=new_lineage,
         )
 
 

@@ -15,7 +15,12 @@ import click
 from kstreams_assets.backup.follow import Follower, FollowerStatus, status_of, trouble_of
 from kstreams_assets.backup.follow import follow as follow_all
 from kstreams_assets.cli import exit_codes
-from kstreams_assets.cli.options import app_options, apps_options, limit_options
+from kstreams_assets.cli.options import (
+    app_options,
+    apps_options,
+    limit_options,
+    new_lineage_option,
+)
 from kstreams_assets.cli.output import print_json, print_table, say_guesses
 from kstreams_assets.cli.spark_run import spark_run
 from kstreams_assets.metrics.collect import Scrape
@@ -41,10 +46,12 @@ _SCRAPE_S = 8.0
     "--listen",
     help="Serve /health and Prometheus' /metrics on this host:port; port 0: a free one.",
 )
+@new_lineage_option
 def follow(
     all_settings: Sequence[ApplicationSettings],
     every_s: float,
     listen: str | None,
+    new_lineage: bool,
 ) -> None:
     """Take recovery points and back up what came before them, every few seconds.
 
@@ -69,7 +76,10 @@ def follow(
             )
             opened.enter_context(server)
             click.echo(f"Serving metrics on {server.url}, health on {server.health_url}")
-        followers = [Follower(one, run.spark, run.id, every_s, _Told()) for one in all_settings]
+        followers = [
+            Follower(one, run.spark, run.id, every_s, _Told(), new_lineage=new_lineage)
+            for one in all_settings
+        ]
         for one in all_settings:
             click.echo(f"Following {one.application_id} into {one.warehouse.root}.")
             say_guesses(one)

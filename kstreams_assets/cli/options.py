@@ -70,6 +70,14 @@ def app_options(command: Callable[..., None]) -> Callable[..., None]:
     return decorated
 
 
+new_lineage_option = click.option(
+    "--new-lineage",
+    is_flag=True,
+    help="Accept another cluster than that of the newest recovery point, though no restore of this"
+    " warehouse leads to it.",
+)
+
+
 def limit_options(job: Literal["backup", "restore"]) -> Callable[..., Callable[..., None]]:
     """--bytes-per-second, --broker-bytes-per-second and --tasks: they replace the YAML's.
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from kstreams_assets.cli.options import app_options
+from kstreams_assets.cli.options import app_options, new_lineage_option
 from kstreams_assets.cli.outage import next_close, outage_now
 from kstreams_assets.cli.output import print_json, print_table
 from kstreams_assets.errors import RecoveryPointNotFoundError
@@ -28,10 +28,11 @@ def recovery_points() -> None:
 
 @recovery_points.command()
 @app_options
-def take(settings: ApplicationSettings, as_json: bool) -> None:
+@new_lineage_option
+def take(settings: ApplicationSettings, as_json: bool, new_lineage: bool) -> None:
     """Take a recovery point now and store it."""
     with KafkaCluster(settings.connection) as cluster:
-        point = recorder_of(settings, cluster).take()
+        point = recorder_of(settings, cluster, new_lineage=new_lineage).take()
     _show(settings, point, as_json=as_json)
     if not as_json:
         click.echo(outage_now(settings))

@@ -33,7 +33,7 @@ from kstreams_assets.warehouse.ledger import Ledger, PartitionLife, rows_with_ga
 from kstreams_assets.warehouse.point import PartitionCut, RecoveryPoint, WantedPartition
 from kstreams_assets.warehouse.points import RecoveryPointTable, at_edges
 from kstreams_assets.warehouse.spans import GapCause, Window
-from spark_resources.work import Content, LoggedRows, LogSource, SnapshotRows
+from spark_resources.work import Content, LoggedRows, LogSource, Renumbering, SnapshotRows
 
 
 class Moments:
@@ -256,6 +256,7 @@ class ContentPlanner:
             files=tuple(one.file.path for one in found),
             records=sum(one.file.records for one in found),
             windows=tuple(one.window for one in found),
+            renumbering=Renumbering.of(one.file for one in found),
         )
         return source, sum(one.bytes for one in found)
 

@@ -27,6 +27,7 @@ from kstreams_assets.kafka.coordinator_log import TRANSACTION_STATE
 from kstreams_assets.kafka.topics import Replicas
 from kstreams_assets.ktables.snapshots_table import SnapshotsTable
 from kstreams_assets.offsets import TopicPartitionId
+from kstreams_assets.recovery.lineage import require_lineage
 from kstreams_assets.settings import ApplicationSettings
 from kstreams_assets.warehouse.calendar import WindowCalendar
 from kstreams_assets.warehouse.ledger import Ledger
@@ -161,9 +162,11 @@ def check_governance(
     Raises:
         ClusterUnavailableError: No broker answered in time; nothing was written down.
         AuthorizationFailedError: A right is missing; it names what on.
+        OtherClusterError: The backups are of another cluster; nothing was written down.
         KStreamsAssetsError: As `gather`.
     """
     with KafkaCluster(settings.connection) as cluster:
+        require_lineage(settings.warehouse, settings.application_id, cluster)
         facts = gather(settings, cluster)
     report = GovernanceReport(
         application_id=settings.application_id,

@@ -15,7 +15,7 @@ from kstreams_assets.store import StorePath
 from kstreams_assets.warehouse.point import PartitionCut, RecoveryPoint
 from kstreams_assets.warehouse.records import SpanFile
 from kstreams_assets.warehouse.spans import Window
-from spark_resources.work import SnapshotWork
+from spark_resources.work import Renumbering, SnapshotWork
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,6 +216,7 @@ def work_of(
         stream_times={number: at for number, at in times.items() if at is not None},
         records=records,
         record_bytes=(plan.bytes + (base.bytes if base else 0)) / max(records, 1),
+        renumbering=Renumbering.of(file for part in plan.partitions for file in part.files),
     )
 
 

@@ -309,7 +309,7 @@ class SnapshotPlanner:
         return {
             topic: ProofFacts(
                 topic=topic,
-                chains=chains_of(of_topic),
+                chains=self._contents.prefixes.join(chains_of(of_topic)),
                 windows=sorted(self._closing.get(topic, ())),
                 delete_retention_ms=kept.get(topic, DELETE_RETENTION_MS),
             )

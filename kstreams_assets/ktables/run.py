@@ -7,6 +7,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
+import pyarrow as pa
+
 from kstreams_assets.app.model import StreamsApplication, TopicRole
 from kstreams_assets.app.store_format import format_of
 from kstreams_assets.errors import KTableError, StoredDataError, UnknownStoreError
@@ -23,6 +25,7 @@ from kstreams_assets.ktables.state import why_unconfirmed
 from kstreams_assets.ktables.table import open_table, prepare_table, window_files
 from kstreams_assets.layout import Warehouse, changed_files
 from kstreams_assets.lease import LockHandle, warehouse_lock
+from kstreams_assets.offsets import RangeSet
 from kstreams_assets.settings import ApplicationSettings, BackupSettings
 from kstreams_assets.store import StorePath, remove_tree, write_parquet
 from kstreams_assets.warehouse.committer import (
@@ -33,7 +36,8 @@ from kstreams_assets.warehouse.committer import (
     sweep,
     uncommitted,
 )
-from kstreams_assets.warehouse.points import SavedRecordsTable
+from kstreams_assets.warehouse.points import NONE_SAVED
+from kstreams_assets.warehouse.prefixes import Prefixes
 from kstreams_assets.warehouse.records import open_records
 from kstreams_assets.warehouse.schemas import RegisteredSchema, schemas_of, try_to_save_schemas
 from kstreams_assets.warehouse.spans import Window
@@ -54,21 +58,29 @@ def staged_saved_records(
     """
     folder = warehouse.staging(f"ktables-{application_id}")
     remove_tree(folder)
-    cuts = saved_cuts(plan.partitions)
-    if not cuts:
+    saved = Prefixes(warehouse, application_id)
+    if not saved and not saved_cuts(plan.partitions):
         yield None, 0
         return
     folder.mkdir(parents=True)
     try:
-        yield _write(warehouse, plan, folder / "saved.parquet")
+        yield _write(saved, plan, folder / "saved.parquet")
     finally:
         remove_tree(folder)
 
 
-def _write(
-    warehouse: Warehouse, plan: SnapshotPlan, path: StorePath
-) -> tuple[StorePath | None, int]:
-    rows = SavedRecordsTable(warehouse).of_cuts(plan.point, saved_cuts(plan.partitions))
+def _write(saved: Prefixes, plan: SnapshotPlan, path: StorePath) -> tuple[StorePath | None, int]:
+    ranges = {part.cut.id: RangeSet(part.ranges) for part in plan.partitions}
+    cuts = {part.cut.id: replace(part.cut, saved_from=None) for part in plan.partitions}
+    found = saved.saved(plan.point, {**cuts, **saved_cuts(plan.partitions)})
+    rows = (
+        pa.concat_tables(
+            of_it.filter(pa.array(ranges[id_].mask(of_it["offset"].to_numpy())))
+            for id_, of_it in [*sorted(found.items())]
+        )
+        if found
+        else NONE_SAVED
+    )
     if rows.num_rows == 0:
         return None, 0
     write_parquet(rows.select(_COLUMNS), path, use_dictionary=False)

@@ -21,6 +21,7 @@ from kstreams_assets.settings import ApplicationSettings
 from kstreams_assets.upkeep.policy import NOT_BACKED_UP, kept_points
 from kstreams_assets.warehouse.judge import PointStatus, Restores
 from kstreams_assets.warehouse.ledger import FOLDED, INCREMENT, Ledger, TopicFactsTable
+from kstreams_assets.warehouse.lineage import points_of_restores
 from kstreams_assets.warehouse.point import Guarantee, Method, in_order
 from kstreams_assets.warehouse.points import PinsTable, PointInstant, RecoveryPointTable
 from kstreams_assets.warehouse.restores import RestoresTable
@@ -238,7 +239,7 @@ def _expires(
         timezone=settings.windows.timezone,
         backed_up_to_ms=info.backed_up_to_ms or 0,
         pinned={pin.recovery_point_id for pin in pins},
-        restored=RestoresTable(settings.warehouse).pinned(info.application_id),
+        restored=points_of_restores(settings.warehouse, info.application_id),
     )
     return len(instants) - len(kept)
 

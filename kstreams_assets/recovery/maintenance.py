@@ -22,6 +22,7 @@ from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.settings import ApplicationSettings
 from kstreams_assets.warehouse.calendar import WindowCalendar
 from kstreams_assets.warehouse.ledger import Ledger
+from kstreams_assets.warehouse.lineage import points_of_restores
 from kstreams_assets.warehouse.point import in_force, in_order
 from kstreams_assets.warehouse.points import (
     PinsTable,
@@ -31,7 +32,6 @@ from kstreams_assets.warehouse.points import (
     at_edges,
     points_locked,
 )
-from kstreams_assets.warehouse.restores import RestoresTable
 from kstreams_assets.warehouse.table import FileRange, ranges_to_rewrite
 
 _ROUND_S = 600.0
@@ -299,11 +299,7 @@ def retention_of(settings: ApplicationSettings) -> Retention:
     """
     calendar = WindowCalendar(settings.windows)
     ledger = Ledger(settings.warehouse, settings.application_id)
-    restores, pins, keep = (
-        RestoresTable(settings.warehouse),
-        PinsTable(settings.warehouse),
-        settings.keep,
-    )
+    pins, keep = PinsTable(settings.warehouse), settings.keep
     hourly = keep is not None and any(line.name == "hourly" for line in keep.lines)
 
     def edges_ms(low_ms: int, high_ms: int) -> set[int]:
@@ -318,7 +314,7 @@ def retention_of(settings: ApplicationSettings) -> Retention:
         edges_ms=edges_ms,
         named=lambda: {
             *ledger.closing_point_ids(),
-            *restores.pinned(settings.application_id),
+            *points_of_restores(settings.warehouse, settings.application_id),
             *(pin.recovery_point_id for pin in pins.of(settings.application_id)),
         },
         proven=lambda: ledger.proven_ranges(settings.application),

@@ -21,6 +21,7 @@ from kstreams_assets.layout import Warehouse
 from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.recovery.completion import Completed, Safe, complete
 from kstreams_assets.recovery.evidence import Evidence
+from kstreams_assets.recovery.lineage import require_lineage
 from kstreams_assets.recovery.maintenance import Retention, maintain_if_due, retention_of
 from kstreams_assets.recovery.methods import offsets_first, quiesced, sandwich
 from kstreams_assets.recovery.scene import NotTaken, Positions, Scene, incarnations
@@ -28,6 +29,7 @@ from kstreams_assets.recovery.transactions import TransactionsMethod
 from kstreams_assets.settings import ApplicationSettings, RecoveryPointSettings
 from kstreams_assets.texts import iso_time
 from kstreams_assets.warehouse.ledger import ledger_version
+from kstreams_assets.warehouse.lineage import Origins
 from kstreams_assets.warehouse.point import (
     CLOCK_STEP_MS,
     Guarantee,
@@ -130,6 +132,8 @@ class Recorder:
     between: Callable[[str], None] = lambda _step: None
     retention: Retention | None = None
     """How points are pruned, at most every ten minutes after a take; None: not here."""
+    new_lineage: bool = False
+    """Accept a cluster to which neither the backups nor a restore of them lead."""
 
     def take(
         self,
@@ -157,6 +161,7 @@ class Recorder:
             TopicChangedWhileReadingError: Topics came and went each time it was tried.
             RecoveryPointNotTakenError: No method succeeded, or records of the point were gone.
             WarehouseLockedError: Another recorder of the application does not come to an end.
+            OtherClusterError: Neither the points before nor a restore of them lead to this cluster.
             LeaseLostError: Another recorder took the lock over while this one was stopped; no point
                 was stored.
         """
@@ -165,11 +170,13 @@ class Recorder:
             self.warehouse, application_id, purpose="recovery point", wait_s=_LOCK_WAIT_S
         ) as lock:
             table = RecoveryPointTable(self.warehouse)
+            if not self.new_lineage:
+                require_lineage(self.warehouse, application_id, self.cluster)
             newest = next(iter(table.newest(application_id)), None)
             sealed = newest
             if newest is not None and not newest.sealed:
                 sealed = table.newest_sealed(application_id)
-            safe = Safe(newest, sealed, held or {})
+            safe = Safe(newest, sealed, self._held(held or {}))
             limit = self.settings.seal_bytes if seal_bytes is None else seal_bytes
             with self.cluster.raw_log() as reader:
                 point, tails = self._settled(reader, safe, limit)
@@ -200,6 +207,27 @@ class Recorder:
             point.took_ms,
         )
         return point
+
+    def _held(
+        self, held: Mapping[TopicPartitionId, Position]
+    ) -> Mapping[TopicPartitionId, Position]:
+        """The same with what a restore of this warehouse wrote: that need not be saved again."""
+        application_id = self.application.application_id
+        origins = Origins.of(self.warehouse, application_id, clusters=[self.cluster.cluster_id()])
+        if not origins:
+            return held
+        topics = self.cluster.metadata().topics
+        written = origins.written({name: topic.topic_id for name, topic in topics.items()})
+        restored = {
+            partition: Position(one.target_topic_id, one.offsets.end)
+            for partition, one in written.items()
+        }
+        of_these_logs = {
+            partition: position
+            for partition, position in held.items()
+            if partition not in restored or restored[partition].topic_id == position.topic_id
+        }
+        return {**restored, **of_these_logs}
 
     def _settled(
         self, reader: RawLogReader, safe: Safe, seal_bytes: int
@@ -459,7 +487,9 @@ def _joined(reasons: Mapping[Method, str]) -> str:
     return "; ".join(f"{method}: {reason}" for method, reason in reasons.items())
 
 
-def recorder_of(settings: ApplicationSettings, cluster: KafkaCluster) -> Recorder:
+def recorder_of(
+    settings: ApplicationSettings, cluster: KafkaCluster, *, new_lineage: bool = False
+) -> Recorder:
     """The recorder of a configured application, which also prunes its points."""
     return Recorder(
         application=settings.application,
@@ -467,4 +497,5 @@ def recorder_of(settings: ApplicationSettings, cluster: KafkaCluster) -> Recorde
         warehouse=settings.warehouse,
         settings=settings.recovery_points,
         retention=retention_of(settings),
+        new_lineage=new_lineage,
     )

@@ -57,6 +57,7 @@ from kstreams_assets.warehouse.ledger import (
     chains_of,
     is_folded,
 )
+from kstreams_assets.warehouse.lineage import points_of_restores
 from kstreams_assets.warehouse.point import (
     PartitionLife,
     RecoveryPoint,
@@ -313,7 +314,7 @@ class _Planner:
             timezone=settings.windows.timezone,
             backed_up_to_ms=self._ledger.last_end_ms({topic.name for topic in settings.topics}),
             pinned={pin.recovery_point_id for pin in PinsTable(warehouse).of(self._id)},
-            restored=RestoresTable(warehouse).pinned(self._id),
+            restored=points_of_restores(warehouse, self._id),
             due_edges_ms={edge for window in due for edge in (window.start_ms, window.end_ms)},
         )
 

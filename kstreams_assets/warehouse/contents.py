@@ -25,7 +25,7 @@ import pyarrow.parquet as pq
 from kstreams_assets.app.model import StreamsApplication, TopicRole, TopicRoles
 from kstreams_assets.errors import StoredDataError
 from kstreams_assets.layout import Warehouse, WrittenFile, changed_files, file_problem
-from kstreams_assets.offsets import OffsetRange, RangeSet, TopicPartitionId
+from kstreams_assets.offsets import OffsetMap, OffsetRange, RangeSet, TopicPartitionId
 from kstreams_assets.settings import ApplicationSettings
 from kstreams_assets.store import ObjectPath, StorePath, readable
 from kstreams_assets.warehouse.judge import PointJudge, PointStatus
@@ -49,9 +49,8 @@ from kstreams_assets.warehouse.point import (
 from kstreams_assets.warehouse.points import (
     NONE_SAVED,
     RecoveryPointTable,
-    SavedRecordsTable,
-    by_partition,
 )
+from kstreams_assets.warehouse.prefixes import Prefix, Prefixes
 from kstreams_assets.warehouse.records import (
     NOTHING_DAMAGED,
     DamagedSpans,
@@ -61,6 +60,7 @@ from kstreams_assets.warehouse.records import (
     file_actions,
     noted_files,
     payload_bytes,
+    renumbered,
 )
 from kstreams_assets.warehouse.spans import TopicFacts, Window
 from kstreams_assets.warehouse.table import storage_failures
@@ -151,7 +151,9 @@ class Contents:
             # In a thread of its own it would not know as of when a copy is read.
             pool.submit(copy_context().run, file_actions, records)
             pool.shutdown(wait=False)
+        self.prefixes = Prefixes(warehouse, application.application_id)
         self._chains = self._read_chains()
+        self._joined: dict[PartitionLife, PartitionFiles | None] = {}
         self._unchanged: set[StorePath] = set()
 
     @classmethod
@@ -320,7 +322,7 @@ class Contents:
         """See whether each file that may hold wanted records is there and has its size."""
         if isinstance(self._warehouse.root, ObjectPath):
             # A store lists a thousand objects sooner than it tells of a few by themselves.
-            all_ = self._ledger.damaged(self._topics)
+            all_ = self.prefixes.join_damage(self._ledger.damaged(self._topics))
             found = (all_.inside(wanted.cut.life, r.start, r.end) for r in wanted.ranges)
             yield from filter(None, found)
             return
@@ -345,7 +347,17 @@ class Contents:
 
     def log(self, wanted: WantedPartition) -> "PartitionFiles | None":
         """All files of a partition in the life of its topic that a cut saw; None without any."""
-        return self._files.get(wanted.cut.life)
+        return self._log_of(wanted.cut.life)
+
+    def _log_of(self, life: PartitionLife) -> "PartitionFiles | None":
+        """Its files, behind those of the older log that hold what a restore wrote to it."""
+        prefix = self.prefixes.get(life)
+        if prefix is None:
+            return self._files.get(life)
+        if life not in self._joined:
+            older = self._log_of(prefix.cut.life)
+            self._joined[life] = joined_files(older, prefix, self._files.get(life))
+        return self._joined[life]
 
     def saved(
         self, point: RecoveryPoint, wanted: Iterable[WantedPartition]
@@ -358,12 +370,7 @@ class Contents:
             StoredDataError: One was changed since it was saved, or the table is older than the
                 point.
         """
-        cuts = {
-            w.cut.id: w.cut
-            for w in wanted
-            if w.ranges and w.cut.saved_from is not None and w.cut.saved_from < w.cut.end
-        }
-        return by_partition(SavedRecordsTable(self._warehouse).of_cuts(point, cuts))
+        return self.prefixes.saved(point, {w.cut.id: w.cut for w in wanted if w.ranges})
 
     def facts(self, point: RecoveryPoint, lives: Mapping[str, str]) -> dict[str, NotedFacts]:
         """What was noted of each topic last before the point, else first after it.
@@ -396,13 +403,13 @@ class Contents:
             topic, others = self._instead
             spans = [span for span in spans if span.partition.topic != topic]
             spans += folded(others, holes_matter=self._changelogs)
-        return chains_of(spans)
+        return self.prefixes.join(chains_of(spans))
 
     @cached_property
     def _damaged(self) -> DamagedSpans:
         if self._look_s is None:
             return NOTHING_DAMAGED
-        return self._ledger.damaged(self._topics, look_s=self._look_s)
+        return self.prefixes.join_damage(self._ledger.damaged(self._topics, look_s=self._look_s))
 
     @cached_property
     def _delete_retention_ms(self) -> Mapping[str, int]:
@@ -566,6 +573,35 @@ class PartitionFiles:
         self.first, self.last, self.records = log.first[at], log.last[at], log.records[at]
         self.bytes_per_record = log.bytes_per_record[log.row[at]]
         self.may_be_odd = log.may_be_odd[at]
+        self.uncertain = np.zeros(len(at), np.bool_)
+        """Which may hold fewer records that count than `records`: it takes a look inside."""
+        self._maps: tuple[OffsetMap, ...] = ()
+        self._map_of = np.full(len(at), -1, np.int64)
+        """Of files of an older log, which map gives their records the offsets of this one."""
+
+    def restored(self, prefix: Prefix) -> "PartitionFiles":
+        """Those of them that hold records of a restore, under the offsets that it gave to them."""
+        first, behind = prefix.map.map_all(self.first), prefix.map.map_all(self.last + 1)
+        counted = prefix.map.all_below(self.last + 1) - prefix.map.all_below(self.first)
+        whole = prefix.source - prefix.cut.saved
+        is_whole = (counted == self.records) & whole.cover(self.first, self.last + 1)
+        some = np.flatnonzero(counted > 0)
+        made = PartitionFiles(self._log, self._at[some])
+        made.first, made.last = first[some], behind[some] - 1
+        made.records = counted[some]
+        made.uncertain = self.uncertain[some] | ~is_whole[some]
+        made._maps = (prefix.map, *(one.then(prefix.map) for one in self._maps))
+        made._map_of = self._map_of[some] + 1
+        return made
+
+    def followed_by(self, others: "PartitionFiles") -> "PartitionFiles":
+        """These files of an older log, then those of the log itself."""
+        made = PartitionFiles(self._log, np.concatenate((self._at, others._at)))  # noqa: SLF001
+        for name in ("first", "last", "records", "uncertain", "_map_of"):
+            both = getattr(self, name), getattr(others, name)
+            setattr(made, name, np.concatenate(both))
+        made._maps = self._maps
+        return made
 
     def near(self, ranges: Sequence[OffsetRange]) -> _Offsets:
         """Numbers of the files that may hold offsets of these ranges, which are in order."""
@@ -575,7 +611,18 @@ class PartitionFiles:
 
     def span_files(self, numbers: _Offsets) -> Iterator[SpanFile]:
         """Files by their numbers."""
-        return self._log.span_files(self._at[numbers])
+        files = self._log.span_files(self._at[numbers])
+        if not self._maps:
+            yield from files
+            return
+        for number, file in zip(numbers.tolist(), files, strict=True):
+            at = int(self._map_of[number])
+            if at < 0:
+                yield file
+                continue
+            first, last = int(self.first[number]), int(self.last[number])
+            runs = self._maps[at].runs_in(file.first_offset, file.last_offset)
+            yield replace(file, first_offset=first, last_offset=last, runs=runs)
 
     def stored(self, numbers: _Offsets) -> Iterator[StoredFile]:
         """The same, with what the ledger notes of them."""
@@ -704,7 +751,9 @@ def _in_files(
     low, high = (np.searchsorted(saved_offsets, edges) for edges in (first, last + 1))
     whole = RangeSet(ranges).cover(first, last + 1)
     records = files.records[numbers].copy()
-    opened = np.flatnonzero(~whole | (low < high) | files.may_be_odd[numbers])
+    opened = np.flatnonzero(
+        ~whole | (low < high) | files.may_be_odd[numbers] | files.uncertain[numbers]
+    )
     odd, twice = 0, [_NONE]
     for index, stored in zip(opened.tolist(), files.stored(numbers[opened]), strict=True):
         count = _Count(stored, ranges, saved_offsets)
@@ -734,10 +783,20 @@ class _Count:
         columns = ["offset", "timestamp_ms"] if stored.may_be_odd else ["offset"]
         with storage_failures(file.path):
             parquet = pq.ParquetFile(readable(file.path), page_checksum_verification=True)
-            rows = _inside(parquet.read(columns=columns), ranges)
+            rows = _inside(renumbered(parquet.read(columns=columns), file.runs), ranges)
         self.records = rows.num_rows
         self.saved_too = near[np.isin(near, rows["offset"].to_numpy())]
         self.odd_timestamps = _odd(rows) if stored.may_be_odd else 0
+
+
+def joined_files(
+    older: PartitionFiles | None, prefix: Prefix, own: PartitionFiles | None
+) -> PartitionFiles | None:
+    """The files of a log that a restore began: those of the older log first."""
+    restored = None if older is None else older.restored(prefix)
+    if restored is None or own is None:
+        return restored or own
+    return restored.followed_by(own)
 
 
 def _inside(rows: pa.Table, ranges: Sequence[OffsetRange]) -> pa.Table:

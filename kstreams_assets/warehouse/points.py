@@ -202,6 +202,7 @@ class PointInstant:
     exact: bool = False
     took_ms: int = 0
     sequence: int | None = None
+    cluster_id: str = ""
 
     @property
     def ended_at_ms(self) -> int:
@@ -231,6 +232,7 @@ _INSTANT = [
     "guarantee",
     "took_ms",
     "sequence",
+    "cluster_id",
 ]
 _STATISTICS = ("taken_at_ms", "id", "sequence")
 
@@ -278,13 +280,26 @@ class RecoveryPointTable:
                 exact=guarantee == exact,
                 took_ms=took_ms,
                 sequence=sequence,
+                cluster_id=cluster_id,
             )
-            for point_id, taken_at_ms, closes_ms, sealed, guarantee, took_ms, sequence in zip(
-                *(rows[name] for name in _INSTANT), strict=True
-            )
+            for (
+                point_id,
+                taken_at_ms,
+                closes_ms,
+                sealed,
+                guarantee,
+                took_ms,
+                sequence,
+                cluster_id,
+            ) in zip(*(rows[name] for name in _INSTANT), strict=True)
         ]
         # The id decides between equals, so that their order in the files never does.
         return sorted(instants, key=lambda i: (i.effective_at_ms, i.taken_at_ms, i.id))
+
+    def clusters(self, application_id: str) -> frozenset[str]:
+        """Ids of the clusters on which points were taken."""
+        found = self._table.fold(application_id, ["cluster_id"], _cluster_ids)
+        return frozenset(cluster for of_file in found for cluster in of_file)
 
     def load(
         self, application_id: str, ids: Iterable[str], *, damaged_too: bool = False
@@ -498,6 +513,10 @@ class PinsTable:
     def table(self) -> Table[Pin]:
         """The table itself."""
         return self._table
+
+
+def _cluster_ids(rows: pa.Table) -> frozenset[str]:
+    return frozenset(rows["cluster_id"].unique().to_pylist())
 
 
 def at_edges(instants: Sequence[PointInstant], edges_ms: Iterable[int]) -> set[str]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby, pairwise
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from urllib.parse import unquote
 
 import numpy as np
@@ -24,7 +24,7 @@ from deltalake import DeltaTable, write_deltalake
 from kstreams_assets.copy_mark import CopyState, state_for
 from kstreams_assets.kafka.record_columns import HEADERS, header_name_column
 from kstreams_assets.layout import LAYOUT_PROPERTY, LAYOUT_VERSION, WrittenFile, file_problem
-from kstreams_assets.offsets import OffsetRange, RangeSet, TopicPartitionId
+from kstreams_assets.offsets import OffsetRange, OffsetRuns, RangeSet, TopicPartitionId
 from kstreams_assets.store import StorePath, readable, sizes_in
 from kstreams_assets.warehouse.committer import NewFile, require_written
 from kstreams_assets.warehouse.delta_log import (
@@ -92,6 +92,10 @@ class SpanFile:
 
     `written` is the file as its backup noted it, None where it did not (earlier releases). `window`
     is the key of the window that it belongs to, empty where nobody needs it.
+
+    With `runs` the file is of an older log, and a restore wrote its records to another one: only
+    records in the runs count, under the offsets that they got there (`renumbered`).
+    `[first_offset, last_offset]` are such offsets.
     """
 
     path: StorePath
@@ -100,6 +104,26 @@ class SpanFile:
     last_offset: int
     written: WrittenFile | None = None
     window: str = ""
+    runs: OffsetRuns | None = None
+
+
+Rows = TypeVar("Rows", pa.Table, pa.RecordBatch)
+
+
+def renumbered(rows: Rows, runs: OffsetRuns | None) -> Rows:
+    """Rows of a file with the offsets that count for a reader (see `SpanFile.runs`)."""
+    if runs is None or rows.num_rows == 0:
+        return rows
+    offsets = rows.column("offset").to_numpy()
+    index = np.maximum(runs.source_starts.searchsorted(offsets, side="right") - 1, 0)
+    if len(runs) == 0:
+        return rows.slice(0, 0)
+    ahead = offsets - runs.source_starts[index]
+    inside = (ahead >= 0) & (ahead < runs.lengths[index])
+    kept = rows.filter(pa.array(inside))
+    new = pa.array((runs.target_starts[index] + ahead)[inside], pa.int64())
+    number = kept.schema.get_field_index("offset")
+    return kept.set_column(number, kept.schema.field(number), new)
 
 
 def span_of(file: NewFile) -> SpanId:
@@ -759,9 +783,10 @@ def largest_batch(
                 for index in range(parquet.num_row_groups)
                 if _group_bytes(parquet, index) + _BATCH_HEADER > largest
             ]
-            for batch in parquet.iter_batches(
+            for read in parquet.iter_batches(
                 batch_size=4096, row_groups=groups, columns=["offset", *_PAYLOAD]
             ):
+                batch = renumbered(read, file.runs)
                 inside = RangeSet(ranges).mask(batch["offset"].to_numpy())
                 sizes = batch_bytes(batch)[inside]
                 largest = max(largest, int(sizes.max(initial=0)))

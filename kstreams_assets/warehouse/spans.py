@@ -65,6 +65,11 @@ class GapCause(StrEnum):
     """Earlier values of keys, which `expire` left out when it put windows together."""
     EXPIRED = "expired"
     """No recovery point that is kept needs them; `expire` dropped them."""
+    RESTORED = "restored"
+    """A restore of this warehouse wrote them: the records are those that it read from here."""
+    NOT_RESTORED = "not_restored"
+    """They came after the recovery point from which the application was restored. The offsets are
+    those of the log before the restore."""
 
 
 LOSSES = frozenset(
@@ -73,9 +78,23 @@ LOSSES = frozenset(
         GapCause.TOPIC_RECREATED,
         GapCause.TOPIC_DELETED,
         GapCause.LOG_TRUNCATED,
+        GapCause.NOT_RESTORED,
     }
 )
 """Causes by which records that were committed are gone for good."""
+
+UNREAD = frozenset(
+    {
+        GapCause.PURGED,
+        GapCause.RETENTION,
+        GapCause.TOPIC_RECREATED,
+        GapCause.TOPIC_DELETED,
+        GapCause.LOG_TRUNCATED,
+        GapCause.EXPIRED,
+        GapCause.RESTORED,
+    }
+)
+"""Causes by which offsets of a span were never read, or are not held any more."""
 
 
 UNKNOWN = frozenset({GapCause.UNEXPLAINED, GapCause.NOT_EXAMINED})
@@ -99,6 +118,11 @@ class Gap:
     def is_loss(self) -> bool:
         """Whether committed records are gone for good."""
         return self.cause in LOSSES
+
+    @property
+    def is_of_this_log(self) -> bool:
+        """Whether the offsets are those of the span's own log, not of one before it."""
+        return self.end is not None and self.cause is not GapCause.NOT_RESTORED
 
     def describe(self) -> str:
         """Offsets and cause in words."""
@@ -141,6 +165,12 @@ class SpanPlan:
     def to_read(self) -> int:
         """Number of offsets to read."""
         return self.end - self.read_start
+
+    @property
+    def restored_end(self) -> int:
+        """Where that ends which a restore wrote, the start where none did."""
+        ends = [gap.end or 0 for gap in self.gaps if gap.cause is GapCause.RESTORED]
+        return max(ends, default=self.start)
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,7 +271,7 @@ class SpanResult:
 
 
 def _inside(gap: Gap, plan: SpanPlan) -> bool:
-    return gap.end is not None and gap.start >= plan.start and gap.end <= plan.end
+    return gap.is_of_this_log and gap.start >= plan.start and (gap.end or 0) <= plan.end
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,7 +39,8 @@ class _Recorder:
     error: Exception | None = None
     asked: list[dict[str, Any]] = field(default_factory=list)
 
-    def __call__(self, *arguments: object) -> "_Recorder":
+    def __call__(self, *arguments: object, new_lineage: bool) -> "_Recorder":
+        assert not new_lineage
         assert arguments[-1] is SETTINGS
         return self
 

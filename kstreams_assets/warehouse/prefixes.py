@@ -1,0 +1,186 @@
+"""What restores wrote at the start of logs, as the backups of the older logs hold it.
+
+The older log's files, its saved records, what it lacks and what is damaged of it stand for the
+offsets that the restore gave to the same records.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+
+import numpy as np
+import pyarrow as pa
+
+from kstreams_assets.layout import Warehouse
+from kstreams_assets.offsets import OffsetMap, OffsetRange, RangeSet, TopicPartitionId
+from kstreams_assets.warehouse.ledger import Chain
+from kstreams_assets.warehouse.lineage import Origins
+from kstreams_assets.warehouse.point import PartitionCut, PartitionLife, RecoveryPoint
+from kstreams_assets.warehouse.points import RecoveryPointTable, SavedRecordsTable, by_partition
+from kstreams_assets.warehouse.records import DamagedSpans, SpanDamage, renumbered
+from kstreams_assets.warehouse.restored_ranges import RestoredRange
+from kstreams_assets.warehouse.restores import OffsetMapsTable
+
+
+@dataclass(frozen=True, slots=True)
+class Prefix:
+    """The first records of a log: a restore wrote them from `point`, of which `cut` is the part."""
+
+    warehouse: Warehouse
+    written: RestoredRange
+    point: RecoveryPoint
+    cut: PartitionCut
+
+    @property
+    def offsets(self) -> OffsetRange:
+        """Where they lie in the log."""
+        return self.written.offsets
+
+    @property
+    def source(self) -> RangeSet:
+        """Offsets of the older log among which they were."""
+        committed = [o.offset for o in self.point.group_offsets if o.id == self.cut.id]
+        in_flight = self.cut.roles.in_flight_only
+        start = max([self.cut.log_start, *(committed if in_flight else ())])
+        return self.cut.records_from(start)
+
+    @property
+    def map(self) -> OffsetMap:
+        """Their offsets in the older log to those in this one.
+
+        Raises:
+            StoredDataError: It is not the map that the restore stored.
+        """
+        one = self.written
+        found = _maps(self.warehouse, one.application_id, one.restore_id, one.source.topic)
+        return found[one.source]
+
+    def without(self, missing: RangeSet) -> RangeSet:
+        """The prefix without these offsets of the older log."""
+        whole = RangeSet([self.offsets])
+        if not missing:
+            return whole
+        return whole - [
+            OffsetRange(self.map.map(one.start), self.map.map(one.end)) for one in missing
+        ]
+
+
+@lru_cache(maxsize=64)
+def _maps(
+    warehouse: Warehouse, application_id: str, restore_id: str, topic: str
+) -> Mapping[TopicPartitionId, OffsetMap]:
+    """Those of a restore whose group offsets are committed: they do not change any more."""
+    found = OffsetMapsTable(warehouse).load(application_id, restore_id, topics=[topic])
+    return {source: stored.map for source, stored in found.items()}
+
+
+class Prefixes:
+    """Those of all logs of an application of which there are recovery points."""
+
+    def __init__(self, warehouse: Warehouse, application_id: str) -> None:
+        self._warehouse, self._application_id = warehouse, application_id
+
+    @cached_property
+    def _by_life(self) -> Mapping[PartitionLife, Prefix]:
+        """In the order in which they were restored: one may continue another."""
+        origins = Origins.of(self._warehouse, self._application_id)
+        ids = {one.point_id for _, one in origins.items()}
+        loaded = RecoveryPointTable(self._warehouse).load(
+            self._application_id, ids, damaged_too=True
+        )
+        points = {point.id: point for point in loaded if not point.damaged}
+        found: dict[PartitionLife, Prefix] = {}
+        for life, written in origins.items():
+            point = points.get(written.point_id)
+            cut = point.cut(written.source) if point else None
+            if point is not None and cut is not None and cut.life != life:
+                found[life] = Prefix(self._warehouse, written, point, cut)
+        order = {point.id: number for number, point in enumerate(loaded)}
+        return dict(sorted(found.items(), key=lambda item: order[item[1].point.id]))
+
+    def __bool__(self) -> bool:
+        return bool(self._by_life)
+
+    def get(self, life: PartitionLife) -> Prefix | None:
+        """The prefix of a log; None where no restore wrote it."""
+        return self._by_life.get(life)
+
+    def join(self, chains: Mapping[PartitionLife, Chain]) -> Mapping[PartitionLife, Chain]:
+        """Let chains answer for their prefixes as those of the older logs do."""
+        for life, prefix in self._by_life.items():
+            chain = chains.get(life)
+            if chain is None:
+                continue
+            older = chains.get(prefix.cut.life)
+            missing = prefix.source - prefix.cut.saved - (older.stored if older else ())
+            expired = missing & (older.expired if older else ())
+            chain.stored |= prefix.without(missing)
+            chain.expired |= RangeSet([prefix.offsets]) - prefix.without(expired)
+            chain.restored_at_ms = prefix.point.taken_at_ms
+        return chains
+
+    def join_damage(self, damaged: DamagedSpans) -> DamagedSpans:
+        """The same with the prefixes whose older log is damaged where they come from."""
+        for life, prefix in self._by_life.items():
+            found = next(
+                filter(
+                    None,
+                    (damaged.inside(prefix.cut.life, one.start, one.end) for one in prefix.source),
+                ),
+                None,
+            )
+            if found is not None:
+                of_prefix = _of_prefix(found, life, prefix.offsets)
+                damaged = DamagedSpans([*damaged, of_prefix])
+        return damaged
+
+    def saved(
+        self, point: RecoveryPoint, cuts: Mapping[TopicPartitionId, PartitionCut]
+    ) -> dict[TopicPartitionId, pa.Table]:
+        """Records of cuts of a point that were saved with points, in order of offsets.
+
+        Those of `[saved_from, end)` of each cut outside its excluded ranges, and what was saved of
+        the records that a restore wrote to its log.
+
+        Raises:
+            StoredDataError: One was changed since it was saved, or the table is older than the
+                point.
+        """
+        own = {
+            id_: cut
+            for id_, cut in cuts.items()
+            if cut.saved_from is not None and cut.saved_from < cut.end
+        }
+        found = by_partition(SavedRecordsTable(self._warehouse).of_cuts(point, own))
+        older: dict[str, dict[TopicPartitionId, Prefix]] = {}
+        for id_, cut in cuts.items():
+            prefix = self.get(cut.life)
+            if prefix is not None and cut.log_start < prefix.offsets.end:
+                older.setdefault(prefix.point.id, {})[id_] = prefix
+        for prefixes in older.values():
+            restored = next(iter(prefixes.values())).point
+            saved = self.saved(restored, {id_: one.cut for id_, one in prefixes.items()})
+            for id_, rows in saved.items():
+                of_prefix = renumbered(rows, prefixes[id_].map.runs)
+                found[id_] = _in_order([of_prefix, found[id_]] if id_ in found else [of_prefix])
+        return found
+
+
+def _in_order(parts: Sequence[pa.Table]) -> pa.Table:
+    """Rows in order of offsets, each offset once."""
+    rows = pa.concat_tables(parts)
+    _, first = np.unique(rows["offset"].to_numpy(), return_index=True)
+    return rows.take(pa.array(first))
+
+
+def _of_prefix(found: SpanDamage, life: PartitionLife, offsets: OffsetRange) -> SpanDamage:
+    topic, partition, topic_id = life
+    return replace(
+        found,
+        topic=topic,
+        partition=partition,
+        topic_id=topic_id,
+        start=offsets.start,
+        end=offsets.end,
+        problem=f"a restore wrote them from the backup of {found}",
+    )
