@@ -32,6 +32,10 @@ _GAPS = {
     GapCause.FOLDED: "Earlier values of keys in a changelog, which `kstreams-assets expire` left"
     " out when it put windows together that lie before a kept recovery point.",
     GapCause.EXPIRED: "No kept recovery point needs them: `kstreams-assets expire` dropped them.",
+    GapCause.RESTORED: "A restore of this warehouse wrote them: the backups of the topic before it"
+    " hold these records.",
+    GapCause.NOT_RESTORED: "They came after the recovery point from which the application was"
+    " restored; the offsets are those of the topic before the restore.",
 }
 
 _RESTORES = {

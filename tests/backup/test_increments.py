@@ -273,3 +273,23 @@ def test_increments_begin_where_a_window_without_a_point_is_ended_late(
     assert all(_status(workbench, one).covered for one in (late, point))
     workbench.back_up(window)
     assert offsets(stored(workbench, topic)) == [*range(30)]
+
+
+def test_points_stay_when_a_topic_vanishes_later_in_their_window(
+    workbench: Workbench, window: Window
+) -> None:
+    """What increments held before a topic was recreated is stored when the window closes."""
+    topic = workbench.topic("orders")
+    write(workbench, topic, 10)
+    early = _increment(workbench, window)
+    write(workbench, topic, 5)
+    lost = workbench.take_point()
+    workbench.delete(topic)
+    backups = workbench.back_up(window)
+    assert _status(workbench, early).covered
+    assert not _status(workbench, lost).covered
+    (entry,) = workbench.ledger.entries()
+    assert (entry.result.plan.start, entry.result.plan.end) == (0, 15)
+    assert entry.result.content.records == 10
+    assert [gap.cause for gap in entry.result.losses] == [GapCause.TOPIC_DELETED]
+    assert not workbench.verdicts(backups)[window.key, topic, "no_source_loss"].passed

@@ -1,5 +1,8 @@
 """What a run reads of a window, what Kafka can no longer give, and what adds up to what."""
 
+from dataclasses import replace
+from typing import cast
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -7,7 +10,10 @@ from hypothesis import strategies as st
 from kstreams_assets.backup.planner import LogState, plan_span, read_ranges
 from kstreams_assets.backup.run import commit_groups
 from kstreams_assets.backup.windows import Edges
-from kstreams_assets.offsets import TopicPartitionId
+from kstreams_assets.offsets import OffsetRange, TopicPartitionId
+from kstreams_assets.warehouse.lineage import Continuation, Origins
+from kstreams_assets.warehouse.restored_ranges import RestoredRange
+from kstreams_assets.warehouse.restores import RestoreMode, RestoreState, StoredRestore
 from kstreams_assets.warehouse.spans import (
     LOSSES,
     Gap,
@@ -18,7 +24,7 @@ from kstreams_assets.warehouse.spans import (
     SpanResult,
 )
 from spark_resources.work import ReadRange
-from tests.backup.samples import backup, result, span, window, window_backup
+from tests.backup.samples import backup, cut, point, result, span, window, window_backup
 
 T0 = TopicPartitionId("t", 0)
 T1 = TopicPartitionId("t", 1)
@@ -72,6 +78,65 @@ def test_plan_span(case: str) -> None:
     assert all(g.offsets == (None if g.end is None else g.end - g.start) for g in plan.gaps)
     assert plan.log_start == log.log_start
     assert plan.continues == (edges.start is not None and edges.start.topic_id == plan.topic_id)
+
+
+SINCE = Continuation(
+    cast("StoredRestore", None),
+    point(5, cut(0, 120)),
+    point(7, cut(0, 170)),
+    Origins(
+        {
+            ("t", 0, "life-2"): RestoredRange(
+                "app", "r1", "point-5", RestoreState.COMMITTED, RestoreMode.STATE,
+                T0, T0, "life-2", OffsetRange(0, 40),
+            )
+        }
+    ),
+)  # fmt: skip
+"""The point at offset 120 was restored, another one at 170 was the last before the loss."""
+LEFT = _edges(150, 60, life="life-2")
+CONTINUED = {
+    "the first window there": (
+        *(LEFT, _log(0, life="life-2"), False),
+        "0 40 60; not_restored 120-170; restored 0-40",
+    ),
+    "records in flight": (
+        *(LEFT, _log(0, 50, life="life-2"), True),
+        "0 50 60; not_restored 120-170; restored 0-40; purged 40-50",
+    ),
+    "nothing was written since": (
+        *(_edges(150, 40, life="life-2"), _log(0, life="life-2"), False),
+        "0 40 40; not_restored 120-170; restored 0-40",
+    ),
+    "a window that had closed before": (_edges(150, 170), NEW_LIFE, False, "150 150 150"),
+    "the same, backed up already": (
+        *(replace(_edges(150, 170), recorded=True), NEW_LIFE, False),
+        "150 170 170; topic_recreated 150-170",
+    ),
+    "not on the new cluster": (VANISHED, GONE, False, "100 100 100; not_restored 120-170"),
+    "gone there since": (
+        *(_edges(None, 60, life="life-2"), GONE, False),
+        "0 60 60; restored 0-40; topic_deleted 40-60",
+    ),
+    "another topic since": (
+        *(_edges(900, 50, life="life-3"), _log(0, life="life-3"), False),
+        "0 0 50; not_restored 120-900",
+    ),
+    "later windows": (
+        *(Edges(T0, Position("life-2", 60), Position("life-2", 80), 0), _log(0, life="life-2")),
+        *(False, "60 60 80"),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CONTINUED)
+def test_plan_span_of_an_application_that_continues_from_a_restore(case: str) -> None:
+    edges, log, repartition, expected = CONTINUED[case]
+    plan = plan_span(window(3), edges, log, repartition=repartition, since=SINCE)
+    gaps = "".join(f"; {gap.cause} {gap.start}-{gap.end}" for gap in plan.gaps)
+    assert f"{plan.start} {plan.read_start} {plan.end}{gaps}" == expected
+    held = result(plan, *plan.gaps, records=plan.to_read)
+    assert held.unaccounted == 0
 
 
 @given(

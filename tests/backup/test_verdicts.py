@@ -10,6 +10,12 @@ from kstreams_assets.backup.verdicts import CHANGELOG_CHECKS, CHECKS, checks_of,
 from kstreams_assets.checks import Evaluation, Severity
 from kstreams_assets.offsets import OffsetRange, TopicPartitionId
 from kstreams_assets.warehouse.point import RecoveryPoint
+from kstreams_assets.warehouse.restores import (
+    RestoreMode,
+    RestoreState,
+    StoredRestore,
+    StoredTopic,
+)
 from kstreams_assets.warehouse.spans import Gap, GapCause, TopicFacts
 from tests.backup.samples import FACTS, application, backup, cut, point, result, span, window_backup
 
@@ -82,7 +88,10 @@ def test_red_while_kafka_holds_what_the_first_window_passed_over() -> None:
 LOSSES = (GapCause.RETENTION, GapCause.TOPIC_RECREATED, GapCause.TOPIC_DELETED)
 
 
-@pytest.mark.parametrize("cause", [c for c in GapCause if c is not GapCause.LOG_TRUNCATED])
+OTHERS = (GapCause.LOG_TRUNCATED, GapCause.NOT_RESTORED)
+
+
+@pytest.mark.parametrize("cause", [c for c in GapCause if c not in OTHERS])
 def test_no_source_loss(cause: GapCause) -> None:
     whole = result(span(0, 9, topic="in"))
     lost = result(span(10, 20, topic="in", partition=3), Gap(cause, 10, 14, 4))
@@ -96,6 +105,47 @@ def test_no_source_loss(cause: GapCause) -> None:
         "lost_offsets": 4 * (cause in LOSSES),
         "losses": int(cause in LOSSES),
     }
+
+
+def test_what_came_after_the_restored_point_is_named() -> None:
+    lost = Gap(GapCause.NOT_RESTORED, 120, 170, 50)
+    made = backup(result(span(0, 60, topic_id="life-2", read_start=40), lost, records=20))
+    verdict = _judged("no_source_loss", made)
+    _assert_told(verdict, RED, "Not restored: t-0: offsets 120 to 169 (not_restored)", "send again")
+    assert verdict.numbers == {"lost_offsets": 50, "losses": 1}
+
+
+def _restore(topic_id: str, cluster_id: str) -> StoredRestore:
+    return StoredRestore(
+        application_id="app",
+        restore_id="r1",
+        state=RestoreState.COMMITTED,
+        changed_at_ms=2,
+        created_at_ms=1,
+        run_id="run-1",
+        point_id="point-1",
+        group="app",
+        target_cluster_id=cluster_id,
+        target_bootstrap_servers="b:1",
+        mode=RestoreMode.STATE,
+        request="{}",
+        topics=(StoredTopic("t", "t", topic_id, (0,), 5),),
+    )
+
+
+@pytest.mark.parametrize(
+    ("topic_id", "cluster_id", "outcome"),
+    [("life-2", "cluster-2", GREEN), ("life-9", "cluster-2", GREEN), ("life-9", "cluster", RED)],
+    ids=["the restore wrote it", "left out of the restore", "recreated since"],
+)
+def test_a_topic_of_the_cluster_that_a_restore_leads_to_is_unchanged(
+    topic_id: str, cluster_id: str, outcome: str
+) -> None:
+    made = backup(result(span(0, 60, topic_id="life-2")), facts=replace(FACTS, topic_id="life-2"))
+    window = replace(window_backup(made), opening=point(1, cut(0, 5)))
+    window = replace(window, restores=(_restore(topic_id, cluster_id),))
+    (found,) = (one for one in judge(window, APPLICATION) if one.check == "topic_unchanged")
+    _assert_told(found, outcome, "continues from restore r1" if outcome is GREEN else "created")
 
 
 def test_losses_of_unknown_size_and_of_a_truncated_log() -> None:

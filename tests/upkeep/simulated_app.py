@@ -20,7 +20,13 @@ from kstreams_assets.backup.result import TopicBackup
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.layout import Warehouse
 from kstreams_assets.lease import warehouse_lock
-from kstreams_assets.offsets import OffsetRange, RangeSet, TopicPartitionId
+from kstreams_assets.offsets import (
+    OffsetMap,
+    OffsetRange,
+    RangeSet,
+    TopicPartitionId,
+    runs_of,
+)
 from kstreams_assets.settings import ApplicationSettings, KeepSettings, WindowSchedule
 from kstreams_assets.store import readable
 from kstreams_assets.warehouse.calendar import WindowCalendar
@@ -38,7 +44,16 @@ from kstreams_assets.warehouse.point import (
     new_point_id,
 )
 from kstreams_assets.warehouse.points import RecoveryPointTable
-from kstreams_assets.warehouse.records import SpanId, contents_of, ensure_records
+from kstreams_assets.warehouse.records import SpanId, contents_of, ensure_records, renumbered
+from kstreams_assets.warehouse.restores import (
+    OffsetMapsTable,
+    PartitionProduced,
+    RestoreMode,
+    RestoresTable,
+    RestoreState,
+    StoredRestore,
+    StoredTopic,
+)
 from kstreams_assets.warehouse.spans import (
     Gap,
     GapCause,
@@ -108,6 +123,11 @@ class SimulatedApp:
     topic_ids: dict[str, str] = field(default_factory=dict)
     gone: dict[PartitionLife, list[Row]] = field(default_factory=dict)
     """The logs of topics that were recreated since."""
+    cluster_id: str = "source"
+    restored: dict[TopicPartitionId, int] = field(default_factory=dict)
+    """Where what the last restore wrote ends."""
+    produced: int = 0
+    """Records that the application and its producers have written, restores apart."""
     configs: dict[str, Configs] = field(default_factory=dict)
     read_slowly: set[str] = field(default_factory=set)
     """Topics of which the group reads two records of each partition in a window, and no more."""
@@ -172,6 +192,53 @@ class SimulatedApp:
             if id_ in self.committed:
                 self.committed[id_] = 0
         self.topic_ids[topic] += "+"
+
+    def fail_over(self, point: RecoveryPoint, cluster_id: str) -> None:
+        """Restore a point onto another cluster, and continue there."""
+        warehouse, id_of = self.settings.warehouse, f"{cluster_id}-{len(self.points)}"
+        committed = {(o.topic, o.partition): o.offset for o in point.group_offsets}
+        produced: list[PartitionProduced] = []
+        topics: list[StoredTopic] = []
+        for topic, roles in self.roles.items():
+            records = 0
+            for number in range(PARTITIONS):
+                cut = point.cut(TopicPartitionId(topic, number))
+                assert cut is not None
+                low = committed[topic, number] if roles.in_flight_only else cut.log_start
+                rows = [r for r in self.log_of(cut) if r.offset >= low and cut.holds(r.offset)]
+                self.gone[topic, number, self.topic_ids[topic]] = self.logs[cut.id]
+                self.logs[cut.id] = [replace(r, offset=n) for n, r in enumerate(rows)]
+                self.ends[cut.id] = self.restored[cut.id] = len(rows)
+                self.backed_up[cut.id] = 0
+                runs = runs_of([r.offset for r in rows], [*range(len(rows))])
+                done = PartitionProduced(cut.id, cut.id, runs, len(rows), 0, len(rows))
+                produced.append(done)
+                records += len(rows)
+                if cut.id in self.committed:
+                    self.committed[cut.id] = OffsetMap(runs, len(rows)).map(
+                        committed[topic, number]
+                    )
+            self.topic_ids[topic] = f"{topic}-{id_of}"
+            topics.append(StoredTopic(topic, topic, f"{topic}-{id_of}", (0,) * PARTITIONS, records))
+        self.cluster_id = cluster_id
+        OffsetMapsTable(warehouse).record(APPLICATION_ID, id_of, produced)
+        RestoresTable(warehouse).append(
+            StoredRestore(
+                application_id=APPLICATION_ID,
+                restore_id=id_of,
+                state=RestoreState.COMMITTED,
+                changed_at_ms=point.taken_at_ms + 1,
+                created_at_ms=point.taken_at_ms + len(self.points),
+                run_id="simulated",
+                point_id=point.id,
+                group=APPLICATION_ID,
+                target_cluster_id=cluster_id,
+                target_bootstrap_servers="127.0.0.1:1",
+                mode=RestoreMode.STATE,
+                request="{}",
+                topics=tuple(topics),
+            )
+        )
 
     def log_of(self, cut: PartitionCut) -> list[Row]:
         """The log of a partition in the incarnation that a cut saw."""
@@ -241,6 +308,7 @@ class SimulatedApp:
         id_ = TopicPartitionId(topic, number)
         self.logs[id_].append(Row(self.ends[id_], key, value, window.start_ms + self.ends[id_]))
         self.ends[id_] += 1
+        self.produced += 1
 
     def take(self, at_ms: int) -> RecoveryPoint:
         """A point of what there is; of changelogs transactions that go on may be left out."""
@@ -260,7 +328,7 @@ class SimulatedApp:
         point = RecoveryPoint(
             application_id=APPLICATION_ID,
             id=new_point_id(at_ms),
-            cluster_id="source",
+            cluster_id=self.cluster_id,
             taken_at_ms=at_ms,
             method=Method.TRANSACTIONS,
             guarantee=Guarantee.EXACT,
@@ -295,8 +363,10 @@ class SimulatedApp:
         spans: list[SpanPlan] = []
         for cut in point.partitions:
             start = self.backed_up[cut.id]
+            read = max(start, self.restored.get(cut.id, 0))
+            gaps = (Gap(GapCause.RESTORED, start, read, read - start),) if read > start else ()
             spans.append(
-                SpanPlan(window, cut.id, cut.topic_id, start, cut.end, start, continues=start > 0)
+                SpanPlan(window, cut.id, cut.topic_id, start, cut.end, read, start > 0, gaps)
             )
             self.backed_up[cut.id] = cut.end
         with warehouse_lock(
@@ -321,7 +391,7 @@ class SimulatedApp:
     def _files(self, folder: NewFolder, spans: Sequence[SpanPlan]) -> list[NewFile]:
         files: list[NewFile] = []
         for span in spans:
-            rows = [r for r in self.logs[span.partition] if span.start <= r.offset < span.end]
+            rows = [r for r in self.logs[span.partition] if span.read_start <= r.offset < span.end]
             if not rows:
                 continue
             edges = SpanEdges((span.window.key,), (span.start,), (span.end,))
@@ -344,11 +414,16 @@ class SimulatedApp:
             if span.partition.topic != topic:
                 continue
             content = contents.get(SpanId(window.key, span.partition), SpanContent())
-            markers = span.end - span.start - content.records
-            gap = Gap(GapCause.TRANSACTION_MARKER, span.start, span.end, markers)
+            markers = span.end - span.read_start - content.records
+            gap = Gap(GapCause.TRANSACTION_MARKER, span.read_start, span.end, markers)
             is_state = self.roles[topic].is_changelog
             results.append(
-                SpanResult(span, content, (gap,) if markers else (), contiguity_known=is_state)
+                SpanResult(
+                    span,
+                    content,
+                    (*span.gaps, *((gap,) if markers else ())),
+                    contiguity_known=is_state,
+                )
             )
         return TopicBackup(
             window=window,
@@ -420,7 +495,8 @@ def read_back(
         ranges = cut.records_from(low)
         rows: list[Row] = []
         for one in contents.files(WantedPartition(cut, ranges)):
-            table = pq.read_table(readable(one.file.path)).to_pylist()
+            read = pq.read_table(readable(one.file.path))
+            table = renumbered(read, one.file.runs).to_pylist()
             rows += [
                 Row(r["offset"], r["key"], r["value"], r["timestamp_ms"])
                 for r in table

@@ -1,0 +1,150 @@
+"""An application that continues from a restore: its points there and before, and what they need."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from kstreams_assets.layout import Warehouse
+from kstreams_assets.offsets import OffsetRange, OffsetRun, TopicPartitionId
+from kstreams_assets.settings import KeepLine, KeepSettings
+from kstreams_assets.upkeep.expire import expire
+from kstreams_assets.warehouse import lineage
+from kstreams_assets.warehouse.contents import Contents
+from kstreams_assets.warehouse.judge import Restores
+from kstreams_assets.warehouse.lineage import OtherClusterError, require_lineage
+from kstreams_assets.warehouse.point import RecoveryPoint
+from kstreams_assets.warehouse.points import RecoveryPointTable
+from kstreams_assets.warehouse.restores import RestoresTable, RestoreState
+from kstreams_assets.warehouse.spans import GapCause
+from tests.upkeep.simulated_app import (
+    APPLICATION_ID,
+    FLIGHT,
+    INPUT,
+    OUTPUT,
+    STATE,
+    Row,
+    SimulatedApp,
+    read_back,
+    restored_state,
+)
+
+ALL = KeepSettings(all_s=10**9)
+
+
+@pytest.fixture
+def app(tmp_path: Path) -> SimulatedApp:
+    """Four windows on one cluster, three on the next, two on a third one."""
+    made = SimulatedApp.at(Warehouse(tmp_path / "w"), seed=3, windows=9, keep=ALL)
+    windows = made.windows
+    made.run(windows[:4], points_in_window=2)
+    made.fail_over(made.points[-3], "second")
+    made.run(windows[4:7], points_in_window=2)
+    made.fail_over(made.points[-1], "third")
+    made.run(windows[7:9], points_in_window=2)
+    return made
+
+
+def _gives(app: SimulatedApp) -> dict[str, Restores]:
+    contents = Contents.of(app.settings)
+    return {status.id: status.gives for status in contents.statuses(app.points)}
+
+
+def _same(rows: list[Row]) -> list[tuple[bytes, bytes | None, int]]:
+    return [(row.key, row.value, row.timestamp_ms) for row in rows]
+
+
+def test_every_point_restores_exactly_wherever_it_was_taken(app: SimulatedApp) -> None:
+    assert set(_gives(app).values()) == {Restores.EXACT}
+    for point in app.points:
+        assert restored_state(app.settings, point) == app.state(point)
+        for topic in (INPUT, FLIGHT):
+            found = read_back(app.settings, point, topic, from_committed=True)
+            assert [row for of_it in found.values() for row in of_it] == app.needed(point, topic)
+        for topic in (STATE, OUTPUT):
+            for number, rows in read_back(app.settings, point, topic, from_committed=False).items():
+                cut = point.cut(TopicPartitionId(topic, number))
+                assert cut is not None
+                assert rows == [row for row in app.log_of(cut) if cut.holds(row.offset)]
+
+
+def test_what_a_restore_wrote_is_in_no_other_file(app: SimulatedApp) -> None:
+    rows = app.ledger.every_row(["topic", "records", "gaps", "read_start", "start"]).to_pylist()
+    held = sum(row["records"] for row in rows)
+    written = {
+        (r["topic"], g["start"], g["end"])
+        for r in rows
+        for g in r["gaps"] or ()
+        if g["cause"] == GapCause.RESTORED
+    }
+    assert written
+    assert held == app.produced
+
+
+@pytest.mark.parametrize("hours", [1, 4])
+def test_expire_keeps_what_continued_logs_need(app: SimulatedApp, hours: int) -> None:
+    keep = KeepSettings(all_s=3_600, lines=(KeepLine("hourly", hours * 3_600),), minimum=2)
+    settings = replace(app.settings, keep=keep)
+    before = {point.id: app.state(point) for point in app.points}
+    expire(settings, run_id="expire")
+    points = RecoveryPointTable(settings.warehouse).newest(APPLICATION_ID, 1_000)
+    assert len(points) < len(app.points)
+    app.points = sorted(points, key=lambda point: point.taken_at_ms)
+    assert set(_gives(app).values()) == {Restores.EXACT}
+    assert {p.id: restored_state(settings, p) for p in points} == {
+        point.id: before[point.id] for point in points
+    }
+    assert lineage.points_of_restores(settings.warehouse, APPLICATION_ID) <= {p.id for p in points}
+
+
+def test_without_the_older_log_a_point_is_not_restored(app: SimulatedApp) -> None:
+    newest = app.points[-1]
+    table = RestoresTable(app.settings.warehouse)
+    for restore in table.all(APPLICATION_ID):
+        table.change(restore, state=RestoreState.ROLLED_BACK)
+    assert _gives(app)[newest.id] is Restores.NOTHING
+
+
+def _here(app: SimulatedApp, point: RecoveryPoint, cluster: str, ids: dict[str, str]) -> None:
+    require_lineage(
+        app.settings.warehouse, APPLICATION_ID, newest=point, cluster_id=cluster, topic_ids=ids
+    )
+
+
+def test_only_a_cluster_that_a_restore_leads_to(app: SimulatedApp) -> None:
+    newest = app.points[-1]
+    there = dict(app.topic_ids)
+    _here(app, newest, "third", there)
+    with pytest.raises(OtherClusterError, match=f"cluster source.*{newest.id}.*third"):
+        _here(app, newest, "source", {name: f"{name}-id" for name in there})
+    second = {
+        cut.topic: cut.topic_id
+        for p in app.points
+        if p.cluster_id == "second"
+        for cut in p.partitions
+    }
+    with pytest.raises(OtherClusterError, match="--new-lineage"):
+        _here(app, newest, "second", second)  # a restore led there, and was continued already
+    app.fail_over(newest, "second")
+    _here(app, newest, "second", dict(app.topic_ids))
+    with pytest.raises(OtherClusterError):
+        _here(app, newest, "second", {name: f"{name}-strange" for name in there})
+
+
+def test_a_map_after_a_map() -> None:
+    from kstreams_assets.offsets import OffsetMap
+
+    first = OffsetMap([OffsetRun(10, 0, 5), OffsetRun(20, 5, 5)], 10)
+    second = OffsetMap([OffsetRun(2, 100, 5), OffsetRun(9, 105, 4)], 109)
+    both = first.then(second)
+    expected = {
+        source: second.map(first.map(source))
+        for source in [*range(10, 15), *range(20, 25)]
+        if second.source_of(second.map(first.map(source))) == first.map(source)
+    }
+    found = {
+        run.source_start + n: run.target_start + n for run in both.runs for n in range(run.length)
+    }
+    assert found == expected
+    assert OffsetRange(0, 1)  # the maps of an empty partition
+    assert len(OffsetMap([], 0).then(second).runs) == 0
