@@ -62,6 +62,7 @@ from kstreams_assets.warehouse.delta_log import entry_versions
 from kstreams_assets.warehouse.ledger import Ledger
 from kstreams_assets.warehouse.point import RecoveryPoint
 from kstreams_assets.warehouse.points import RecoveryPointTable
+from kstreams_assets.warehouse.prefixes import Prefixes
 from kstreams_assets.warehouse.table import (
     MARKER,
     LogState,
@@ -241,6 +242,15 @@ def _loaded(source: Warehouse, ids: Collection[str]) -> list[RecoveryPoint]:
             point_id=sorted(missing)[0], application_id=", ".join(applications)
         )
     return found
+
+
+def _with_restored(source: Warehouse, points: Sequence[RecoveryPoint]) -> list[RecoveryPoint]:
+    """The points, and those from which their logs were restored: they hold the first records."""
+    found: dict[str, RecoveryPoint] = {}
+    for point in points:
+        prefixes = Prefixes(source, point.application_id)
+        found |= {one.id: one for one in (point, *prefixes.restored_points(point))}
+    return list(found.values())
 
 
 def _begun(
@@ -650,7 +660,7 @@ class _Run:
         if self._mark.points is None:
             return {}
         needed: dict[str, set[str]] = {}
-        for point in _loaded(self._source, self._mark.points):
+        for point in _with_restored(self._source, _loaded(self._source, self._mark.points)):
             ends: dict[tuple[str | None, int | None, str | None], int] = {
                 (cut.topic, cut.partition, cut.topic_id): cut.end for cut in point.partitions
             }

@@ -38,7 +38,8 @@ class OtherClusterError(KStreamsAssetsError):
 class Origins:
     """The logs of an application that restores of this warehouse wrote under the same names.
 
-    Counted are restores whose target was read back and matched the backup.
+    Counted are restores whose group offsets are committed and that added no header to a record:
+    then the records are those of the backups.
     """
 
     def __init__(self, by_life: Mapping[PartitionLife, RestoredRange]) -> None:
@@ -50,14 +51,20 @@ class Origins:
     ) -> "Origins":
         """Those on clusters of which there are recovery points, and on these `clusters`."""
         wanted = RecoveryPointTable(warehouse).clusters(application_id) | {*clusters}
-        return cls(
-            {
-                (one.target.topic, one.target.partition, one.target_topic_id): one
-                for cluster_id in wanted
-                for one in restored_onto(warehouse, cluster_id).of_committed_restores.ranges
-                if one.application_id == application_id and one.source == one.target
-            }
-        )
+        found = {
+            (one.target.topic, one.target.partition, one.target_topic_id): one
+            for cluster_id in wanted
+            for one in restored_onto(warehouse, cluster_id).of_committed_restores.ranges
+            if one.application_id == application_id and one.source == one.target
+        }
+        if not found:
+            return cls({})
+        same = {
+            restore.restore_id
+            for restore in RestoresTable(warehouse).all(application_id)
+            if not any((restore.asked.get("original_headers") or {}).values())
+        }
+        return cls({life: one for life, one in found.items() if one.restore_id in same})
 
     def get(self, life: PartitionLife) -> RestoredRange | None:
         """What a restore wrote of a log; None where no restore did."""

@@ -105,6 +105,18 @@ class Prefixes:
         """The prefix of a log; None where no restore wrote it."""
         return self._by_life.get(life)
 
+    def restored_points(self, point: RecoveryPoint) -> list[RecoveryPoint]:
+        """The points from which the logs of a point were restored, and so on."""
+        direct = {
+            prefix.point.id: prefix.point
+            for cut in point.partitions
+            if (prefix := self.get(cut.life)) is not None
+        }
+        return [
+            *direct.values(),
+            *(o for one in direct.values() for o in self.restored_points(one)),
+        ]
+
     def join(self, chains: Mapping[PartitionLife, Chain]) -> Mapping[PartitionLife, Chain]:
         """Let chains answer for their prefixes as those of the older logs do."""
         for life, prefix in self._by_life.items():

@@ -8,11 +8,12 @@ import pytest
 from kstreams_assets.layout import Warehouse
 from kstreams_assets.offsets import OffsetRange, OffsetRun, TopicPartitionId
 from kstreams_assets.settings import KeepLine, KeepSettings
+from kstreams_assets.upkeep.copy import copy_warehouse
 from kstreams_assets.upkeep.expire import expire
 from kstreams_assets.warehouse import lineage
 from kstreams_assets.warehouse.contents import Contents
 from kstreams_assets.warehouse.judge import Restores
-from kstreams_assets.warehouse.lineage import OtherClusterError, require_lineage
+from kstreams_assets.warehouse.lineage import Origins, OtherClusterError, require_lineage
 from kstreams_assets.warehouse.point import RecoveryPoint
 from kstreams_assets.warehouse.points import RecoveryPointTable
 from kstreams_assets.warehouse.restores import RestoresTable, RestoreState
@@ -95,6 +96,29 @@ def test_expire_keeps_what_continued_logs_need(app: SimulatedApp, hours: int) ->
         point.id: before[point.id] for point in points
     }
     assert lineage.points_of_restores(settings.warehouse, APPLICATION_ID) <= {p.id for p in points}
+
+
+def test_a_copy_of_one_point_has_what_its_logs_were_restored_from(
+    app: SimulatedApp, tmp_path: Path
+) -> None:
+    newest = app.points[-1]
+    copy_warehouse(app.settings.warehouse, Warehouse(tmp_path / "copy").root, points=[newest.id])
+    settings = replace(app.settings, warehouse=Warehouse(tmp_path / "copy"))
+    (status,) = Contents.of(settings).statuses([newest])
+    assert status.gives is Restores.EXACT
+    assert restored_state(settings, newest) == app.state(newest)
+
+
+def test_a_restore_that_added_headers_is_no_prefix(app: SimulatedApp) -> None:
+    table = RestoresTable(app.settings.warehouse)
+    newest = table.all(APPLICATION_ID)[0]
+    table.change(newest, request='{"original_headers": {"offset": true, "timestamp": false}}')
+    assert (
+        Origins.of(app.settings.warehouse, APPLICATION_ID).get(
+            next(cut.life for cut in app.points[-1].partitions)
+        )
+        is None
+    )
 
 
 def test_without_the_older_log_a_point_is_not_restored(app: SimulatedApp) -> None:
