@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from kstreams_assets.errors import RestoreRecordsError
 from kstreams_assets.kafka.raw_batch import header_name
 from kstreams_assets.kafka.record_columns import HEADERS, header_name_column
-from kstreams_assets.offsets import OffsetRange, RangeSet, TopicPartitionId
+from kstreams_assets.offsets import OffsetRange, OffsetRuns, RangeSet, TopicPartitionId
 from kstreams_assets.store import FileIdentity, StorePath, fetched, file_digest, file_identity
 from kstreams_assets.warehouse.records import SpanFile, renumbered
 from kstreams_assets.warehouse.restores import OriginalHeaders
@@ -68,7 +68,7 @@ class PartitionWork:
     disjoint), each once, in order of offsets: `records` of them. The first gets the target offset
     `base_offset` if nothing was restored before. `noted` are the files, by path, as their backups
     noted them: one that does not match is not used. `sound` are those among them that matched just
-    now, as they were then.
+    now, as they were then. `runs` are those of files of an older log (see `SpanFile.runs`).
     """
 
     source: TopicPartitionId
@@ -81,6 +81,7 @@ class PartitionWork:
     original_headers: OriginalHeaders = field(default_factory=OriginalHeaders)
     noted: Mapping[StorePath, SpanFile] = field(default_factory=dict)
     sound: Mapping[StorePath, FileIdentity] = field(default_factory=dict)
+    runs: Mapping[StorePath, OffsetRuns] = field(default_factory=dict)
 
 
 Offsets = npt.NDArray[np.int64]
@@ -184,8 +185,7 @@ def _read(
         try:
             with fetched(path) as local:
                 _require_noted(work, path, local)
-                noted = work.noted.get(path)
-                runs = None if noted is None else noted.runs
+                runs = work.runs.get(path)
                 near = ranges if runs is None else _ALL
                 for read in _file_batches(local, near, schema, most):
                     _require_partition(work.source, path, read)

@@ -295,6 +295,7 @@ class _Run:
                     records=partition.records,
                     original_headers=self._plan.request.original_headers,
                     noted={file.path: file for file in partition.files},
+                    runs={f.path: f.runs for f in partition.files if f.runs is not None},
                     sound={
                         file.path: self._sound[file.path]
                         for file in partition.files

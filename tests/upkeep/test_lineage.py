@@ -14,10 +14,11 @@ from kstreams_assets.warehouse import lineage
 from kstreams_assets.warehouse.contents import Contents
 from kstreams_assets.warehouse.judge import Restores
 from kstreams_assets.warehouse.lineage import Origins, OtherClusterError, require_lineage
-from kstreams_assets.warehouse.point import RecoveryPoint
+from kstreams_assets.warehouse.point import RecoveryPoint, WantedPartition
 from kstreams_assets.warehouse.points import RecoveryPointTable
 from kstreams_assets.warehouse.restores import RestoresTable, RestoreState
 from kstreams_assets.warehouse.spans import GapCause
+from spark_resources.partition_records import PartitionWork, work_records
 from tests.upkeep.simulated_app import (
     APPLICATION_ID,
     FLIGHT,
@@ -172,3 +173,28 @@ def test_a_map_after_a_map() -> None:
     assert found == expected
     assert OffsetRange(0, 1)  # the maps of an empty partition
     assert len(OffsetMap([], 0).then(second).runs) == 0
+
+
+def test_a_restore_reads_what_was_planned(app: SimulatedApp) -> None:
+    """Counted exactly, and read by the tasks of a restore, from the first or a later record on."""
+    for point in app.points[-4:]:
+        contents = Contents.of(app.settings)
+        wanted = [WantedPartition(cut, cut.records_from(cut.log_start)) for cut in point.partitions]
+        held = contents.at(point, wanted)
+        for one in wanted:
+            rows = [row for row in app.log_of(one.cut) if one.cut.holds(row.offset)]
+            holding = held[one.cut.id]
+            assert holding.records == len(rows), (point.id, one.cut.id)
+            work = PartitionWork(
+                source=one.cut.id,
+                target=one.cut.id,
+                files=tuple(file.path for file in holding.files),
+                saved_file=None,
+                ranges=one.ranges,
+                base_offset=0,
+                records=holding.records,
+                runs={f.path: f.runs for f in holding.files if f.runs is not None},
+            )
+            for skip in (0, min(3, len(rows))):
+                found = [o for batch in work_records(work, skip=skip) for o in batch["offset"]]
+                assert [o.as_py() for o in found] == [row.offset for row in rows[skip:]]
