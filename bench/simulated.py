@@ -253,6 +253,9 @@ class Simulation:
             "partitions": pa.array(np.full(count * size, self.shape.partitions), pa.int32()),
             "replication_factor": pa.array(np.full(count * size, 3), pa.int32()),
             "configs": pa.array([configs] * (count * size), schema.field("configs").type),
+            "effective_configs": pa.array(
+                [configs] * (count * size), schema.field("effective_configs").type
+            ),
         }
         rows = pa.table(
             [columns[name].cast(schema.field(name).type) for name in schema.names], schema

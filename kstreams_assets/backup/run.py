@@ -77,7 +77,7 @@ from kstreams_assets.warehouse.records import (
     span_of,
     tidy_records,
 )
-from kstreams_assets.warehouse.restores import RestoresTable
+from kstreams_assets.warehouse.restores import RestoresTable, StoredRestore
 from kstreams_assets.warehouse.schemas import try_to_save_schemas
 from kstreams_assets.warehouse.spans import SpanContent, SpanPlan, SpanResult, TopicFacts, Window
 from kstreams_assets.warehouse.table import STORAGE_FAILURES, make_warehouse, storage_failures
@@ -513,7 +513,7 @@ class BackupRun:
             planner = self._planner()
             edges = planner.edges([window])
             closing = edges.closing_point(window)
-            facts = facts_of(planner.described())
+            facts = self._facts(planner.described())
             facts_table = TopicFactsTable(self.warehouse, self.application.application_id)
             previous = facts_table.before(window.start_ms)
             roles = {topic.name: topic.roles for topic in self.topics}
@@ -571,6 +571,11 @@ class BackupRun:
             restores = RestoresTable(self.warehouse)
             writing = restores.writing(self.application.application_id)
             tidy_records(self._records, keep_files=bool(writing))
+
+    def _facts(self, described: Mapping[str, TopicDescription]) -> Mapping[str, TopicFacts]:
+        """The facts of topics, with the configs that a restore has relaxed as they were."""
+        restores = continued_restores(self.warehouse, self.application.application_id)
+        return with_own_configs(facts_of(described), restores)
 
     @property
     def _throttle(self) -> Throttle | None:
@@ -722,7 +727,7 @@ class BackupRun:
         version = self._commit(files, fresh, windows, lock)
         took_s = time.monotonic() - began
         facts_table = TopicFactsTable(self.warehouse, self.application.application_id)
-        facts = facts_of(plan.descriptions)
+        facts = self._facts(plan.descriptions)
         previous = facts_table.before(min(window.start_ms for window in windows))
         kept = {topic.id: _kept(topic, results.get(topic.id, ())) for topic in plans}
         backups: dict[tuple[str, str], TopicBackup] = {}
@@ -1134,6 +1139,43 @@ def commit_groups(
         groups[-1].append(window)
         filled += size
     return [tuple(group) for group in groups]
+
+
+def with_own_configs(
+    facts: Mapping[str, TopicFacts], restores: Iterable[StoredRestore]
+) -> Mapping[str, TopicFacts]:
+    """Facts with the configs that `restore finish` will set, where a restore has relaxed them."""
+    own = {
+        topic.target_topic_id: topic.put_back
+        for restore in restores
+        if not restore.is_finished
+        for topic in restore.topics
+    }
+    return {
+        name: replace(
+            one,
+            configs=_changed(one.configs, own[one.topic_id]),
+            effective_configs=_changed(
+                one.effective_configs,
+                {
+                    config: value
+                    for config, value in own[one.topic_id].items()
+                    if config in dict(one.effective_configs)
+                },
+            ),
+        )
+        if one.topic_id in own
+        else one
+        for name, one in facts.items()
+    }
+
+
+def _changed(
+    configs: Sequence[tuple[str, str]], own: Mapping[str, str | None]
+) -> tuple[tuple[str, str], ...]:
+    """None removes a value."""
+    changed = {**dict(configs), **own}
+    return tuple(sorted((name, value) for name, value in changed.items() if value is not None))
 
 
 def facts_of(descriptions: Mapping[str, TopicDescription]) -> Mapping[str, TopicFacts]:

@@ -87,7 +87,7 @@ _HISTORY_MARGIN_S = 10.0
 _ROUNDS = 5
 _DATA_AND_MARKER = 2
 _PASSING = (OffsetOutOfRangeError, RawReadTimeoutError)
-_OUTPUTS_READ_S = 5.0
+_OUTPUTS_READ_S = 8.0
 _MOST = 5
 _FETCHED = (Wanted.PRODUCERS, Wanted.HISTORY, Wanted.ONGOING)
 

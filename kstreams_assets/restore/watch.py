@@ -529,7 +529,7 @@ def _has_passed(seen: PartitionSeen, goal: int) -> bool:
 
 # What is counted of the raw log in one observation: lag matters exactly only when it is small.
 _COUNTED_OFFSETS: Final = 50_000
-_COUNTING_S: Final = 5.0
+_COUNTING_S: Final = 8.0
 
 
 def watch(

@@ -5,10 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from kstreams_assets.backup.run import facts_of
+from kstreams_assets.backup.run import facts_of, with_own_configs
 from kstreams_assets.kafka.topics import TopicDescription
 from kstreams_assets.layout import Warehouse
 from kstreams_assets.warehouse.ledger import TopicFactsTable
+from kstreams_assets.warehouse.restores import (
+    RestoreMode,
+    RestoreState,
+    StoredRestore,
+    StoredTopic,
+)
 from kstreams_assets.warehouse.spans import TopicFacts
 from tests.backup.samples import FACTS, backup, window
 
@@ -95,3 +101,38 @@ def test_a_default_of_the_brokers_counts_as_the_time_for_which_deletions_were_ke
     effective = (("delete.retention.ms", "300"),)
     table.record([backup(index=0, facts=replace(FACTS, effective_configs=effective))])
     assert table.delete_retention_ms(["t"]) == {"t": 300}
+
+
+def test_configs_that_a_restore_has_relaxed_are_recorded_as_finish_will_set_them() -> None:
+    relaxed = TopicFacts(
+        "life-2",
+        1,
+        1,
+        (("cleanup.policy", "compact"), ("retention.ms", "-1"), ("segment.ms", "9")),
+        (("cleanup.policy", "compact"), ("retention.ms", "-1")),
+    )
+    restore = StoredRestore(
+        application_id="shop",
+        restore_id="r1",
+        state=RestoreState.COMMITTED,
+        changed_at_ms=2,
+        created_at_ms=1,
+        run_id="run-1",
+        point_id="point-1",
+        group="shop",
+        target_cluster_id="cluster-2",
+        target_bootstrap_servers="b:1",
+        mode=RestoreMode.STATE,
+        request="{}",
+        topics=(
+            StoredTopic(
+                "t", "t", "life-2", (0,), 5, put_back={"retention.ms": "1000", "segment.ms": None}
+            ),
+        ),
+    )
+    facts = with_own_configs({"t": relaxed, "u": FACTS}, [restore])
+    assert facts["u"] == FACTS
+    assert facts["t"].configs == (("cleanup.policy", "compact"), ("retention.ms", "1000"))
+    assert facts["t"].effective_configs == (("cleanup.policy", "compact"), ("retention.ms", "1000"))
+    finished = replace(restore, state=RestoreState.FINISHED)
+    assert with_own_configs({"t": relaxed}, [finished])["t"] == relaxed
