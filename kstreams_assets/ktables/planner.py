@@ -162,8 +162,8 @@ class SnapshotPlanner:
         topics = sorted({store.topic for store in stores})
         self._topics = topics
         self._closing = Ledger(warehouse, self._application_id).closing_points(topics)
-        self._facts = self._proof_facts(topics)
         self._contents = Contents(warehouse, application, backed_up=topics)
+        self._facts = self._proof_facts(topics)
         self._points: dict[str, RecoveryPoint] = {}
 
     def plan(self, windows: Sequence[Window]) -> list[SnapshotPlan]:

@@ -27,7 +27,7 @@ def app_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     reason = "An open transaction keeps committed records from being read."
     unread = [UnreadTopic(window(0), "shared", reason)]
     made = window_backup(backup(result(span(0, 9))), unread=unread)
-    monkeypatch.setattr(backup_module, "_run", lambda *_: [made])
+    monkeypatch.setattr(backup_module, "_run", lambda *_, **__: [made])
     warehouse = Warehouse(tmp_path / "warehouse")
     return write(tmp_path / "defs.yaml", document(warehouse=str(warehouse.root)))
 

@@ -85,7 +85,7 @@ def app_file(tmp_path: Path) -> Path:
 
 def _backed_up(monkeypatch: pytest.MonkeyPatch, windows: Sequence[WindowBackup]) -> None:
     monkeypatch.setattr(backup_module, "_due", lambda *_: [w.window for w in windows])
-    monkeypatch.setattr(backup_module, "_run", lambda *_: list(windows))
+    monkeypatch.setattr(backup_module, "_run", lambda *_, **__: list(windows))
 
 
 def test_a_warning_is_a_warning_and_one_line_for_its_cause(

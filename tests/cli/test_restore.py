@@ -563,7 +563,7 @@ class TestWhichRestore:
     def test_the_only_unfinished_one(
         self, program: Program, app_file: Path, restores: RestoresTable
     ) -> None:
-        restores.append(_stored("first", RestoreState.FINISHED))
+        restores.append(_stored("first", RestoreState.FINISHED, committed=()))
         assert "The restore first has no" in self._map(program, app_file)
         restores.append(_stored("second", RestoreState.COMMITTED, created_at_ms=1))
         assert "The restore second has no" in self._map(program, app_file)

@@ -38,7 +38,15 @@ class FakeWire:
         self._ids = {n: ids for n, ids in self._ids.items() if n not in self.dead}
         return known
 
-    def request(self, make: Callable[[], Any], *, operation: str, node: int, retry: bool) -> Any:
+    def request(
+        self,
+        make: Callable[[], Any],
+        *,
+        operation: str,
+        node: int,
+        retry: bool,
+        timeout_s: float | None = None,
+    ) -> Any:
         """The answer of one broker."""
         if node in self.dead:
             raise self.unavailable(operation, 1.0, "the broker is dead")

@@ -188,7 +188,7 @@ def test_losses(settings: ApplicationSettings) -> None:
         for topic in ("in", "log")
         for cause in (
             *("retention", "topic_recreated", "topic_deleted", "log_truncated"),
-            *("unexplained", "not_examined"),
+            *("not_restored", "unexplained", "not_examined"),
         )
     }
     assert len(found.all("kstreams_backup_losses")) == len(told)

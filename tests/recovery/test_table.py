@@ -87,9 +87,9 @@ def test_instants_are_in_the_order_in_which_points_count(table: RecoveryPointTab
     for taken in (point(25), point(5), point(14, closes_window_end_ms=10)):
         table.append(taken)
     assert table.instants(APPLICATION_ID) == [
-        PointInstant("point-5", 5, 5, took_ms=7),
-        PointInstant("point-14", 14, 9, took_ms=7),
-        PointInstant("point-25", 25, 25, took_ms=7),
+        PointInstant("point-5", 5, 5, took_ms=7, cluster_id="cluster"),
+        PointInstant("point-14", 14, 9, took_ms=7, cluster_id="cluster"),
+        PointInstant("point-25", 25, 25, took_ms=7, cluster_id="cluster"),
     ]
 
 
