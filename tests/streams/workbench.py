@@ -192,4 +192,4 @@ def closed_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
     They write outside of transactions, so nothing in their logs shows that they could not run
     ahead of their offsets; but the test knows that they stand still and do not.
     """
-    monkeypatch.setattr(methods, "_why_not_exact", lambda *_: "")
+    monkeypatch.setattr(methods, "why_not_exact", lambda *_: "")

@@ -58,7 +58,7 @@ def app(
         LocalCluster(folder / "target") as target,
         pytest.MonkeyPatch.context() as patch,
     ):
-        patch.setattr(methods, "_why_not_exact", lambda *_: "")
+        patch.setattr(methods, "why_not_exact", lambda *_: "")
         bench = Workbench(
             cluster,
             Warehouse(folder / "warehouse"),
