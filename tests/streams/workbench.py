@@ -20,7 +20,7 @@ from kstreams_assets.kafka.topics import TopicSpec
 from kstreams_assets.layout import Warehouse
 from kstreams_assets.local.cluster import LocalCluster
 from kstreams_assets.offsets import TopicPartitionId
-from kstreams_assets.recovery import methods
+from kstreams_assets.recovery import evidence, methods
 from kstreams_assets.recovery.recorder import Recorder
 from kstreams_assets.settings import ApplicationSettings, BackupSettings, WindowSchedule
 from kstreams_assets.store import StorePath
@@ -193,3 +193,4 @@ def closed_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
     ahead of their offsets; but the test knows that they stand still and do not.
     """
     monkeypatch.setattr(methods, "why_not_exact", lambda *_: "")
+    monkeypatch.setattr(evidence.Evidence, "objections", ())
