@@ -122,6 +122,10 @@ class RestoreSettings:
     tasks: int | None = None
 
 
+def _never() -> None:
+    """Not a lambda: settings go to other processes."""
+
+
 @dataclass(frozen=True, slots=True)
 class WindowSchedule:
     """How wall-clock time is cut into windows.
@@ -135,7 +139,7 @@ class WindowSchedule:
     cron: str
     start: str | None = None
     timezone: str = "UTC"
-    first_seen_ms: Callable[[], int | None] = field(default=lambda: None, compare=False, repr=False)
+    first_seen_ms: Callable[[], int | None] = field(default=_never, compare=False, repr=False)
 
     @classmethod
     def every(

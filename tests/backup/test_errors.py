@@ -75,14 +75,14 @@ def refused(
 
 
 def _files(warehouse: Warehouse) -> dict[StorePath, int]:
-    """Every file of the warehouse's tables with its size, but for a records table without rows."""
+    """Every file of the warehouse's tables with its size, but for empty records and ledger."""
     creation = f"{0:020}"
     return {
         path: path.stat().st_size
         for path in warehouse.root.rglob("*")
         if path.is_file()
         and ".locks" not in path.parts
-        and not (path.parts[-4] == "records" and creation in path.name)
+        and not (creation in path.name and {"records", "windows"} & {*path.parts[-4:-2]})
     }
 
 

@@ -216,7 +216,7 @@ def test_what_could_not_be_looked_at_is_red_and_looked_at_again_without_a_second
     with monkeypatch.context() as patched:
         # As earlier releases looked: at the log, once the records were read.
         patched.setattr(
-            Accountant, "results", lambda one, topics, held, _: results(one, topics, held)
+            Accountant, "results", lambda one, topics, held, *_: results(one, topics, held)
         )
         patched.setattr(RawLogReader, "scan", stalls)
         first = workbench.back_up(window)

@@ -67,4 +67,4 @@ def write_snapshot(table: Path, rows: Iterable[Row]) -> None:
 
 
 def _header(key: str, value: bytes | None) -> dict[str, object]:
-    return {"key": key, "value": value}
+    return {"key": key, "value": value, "key_bytes": None}

@@ -108,7 +108,10 @@ def test_rows_statistics_and_problems(spark: SparkSessionResource, tmp_path: Pat
         "decoded_key": 7,
         "decoded_value": "new",
         "decode_error": None,
-        "headers": [{"key": "h", "value": b"1"}, {"key": "h", "value": None}],
+        "headers": [
+            {"key": "h", "value": b"1", "key_bytes": None},
+            {"key": "h", "value": None, "key_bytes": None},
+        ],
         "key": _key(7),
         "value": b"new",
     }

@@ -32,7 +32,7 @@ def main() -> None:
     url, lease_s, read_s = sys.argv[1:]
     warehouse = Warehouse.at(url, ObjectStoreSettings(lease_s=float(lease_s)))
     _Recorder.read_s = float(read_s)
-    cluster: Any = SimpleNamespace(raw_log=nullcontext)
+    cluster: Any = SimpleNamespace(raw_log=nullcontext, cluster_id=lambda: "cluster")
     try:
         told = f"stored {_Recorder(application(), cluster, warehouse).take().sequence}"
     except LeaseLostError:
