@@ -87,7 +87,7 @@ class TestRuns:
         class Killed(BaseException):
             """As a signal would."""
 
-        def kill(*_: object) -> None:
+        def kill(*_: object, **__: object) -> None:
             raise Killed
 
         with monkeypatch.context() as patch:
