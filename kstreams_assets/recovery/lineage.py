@@ -3,6 +3,7 @@
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.layout import Warehouse
 from kstreams_assets.warehouse import lineage
+from kstreams_assets.warehouse.point import RecoveryPoint
 from kstreams_assets.warehouse.points import RecoveryPointTable
 
 
@@ -13,13 +14,18 @@ def require_lineage(warehouse: Warehouse, application_id: str, cluster: KafkaClu
         OtherClusterError: See `warehouse.lineage.require_lineage`.
         ClusterUnavailableError: No broker answered in time.
     """
-    newest = next(iter(RecoveryPointTable(warehouse).newest(application_id)), None)
-    if newest is None or newest.cluster_id == cluster.cluster_id():
+    for newest in RecoveryPointTable(warehouse).newest(application_id):
+        require_continues(warehouse, newest, cluster)
+
+
+def require_continues(warehouse: Warehouse, newest: RecoveryPoint, cluster: KafkaCluster) -> None:
+    """The same, of an application whose newest recovery point is at hand."""
+    if newest.cluster_id == cluster.cluster_id():
         return
     found = cluster.metadata()
     lineage.require_lineage(
         warehouse,
-        application_id,
+        newest.application_id,
         newest=newest,
         cluster_id=found.cluster_id,
         topic_ids={name: topic.topic_id for name, topic in found.topics.items()},

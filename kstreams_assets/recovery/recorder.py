@@ -21,7 +21,7 @@ from kstreams_assets.layout import Warehouse
 from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.recovery.completion import Completed, Safe, complete
 from kstreams_assets.recovery.evidence import Evidence
-from kstreams_assets.recovery.lineage import require_lineage
+from kstreams_assets.recovery.lineage import require_continues
 from kstreams_assets.recovery.maintenance import Retention, maintain_if_due, retention_of
 from kstreams_assets.recovery.methods import offsets_first, quiesced, sandwich
 from kstreams_assets.recovery.scene import NotTaken, Positions, Scene, incarnations
@@ -170,9 +170,9 @@ class Recorder:
             self.warehouse, application_id, purpose="recovery point", wait_s=_LOCK_WAIT_S
         ) as lock:
             table = RecoveryPointTable(self.warehouse)
-            if not self.new_lineage:
-                require_lineage(self.warehouse, application_id, self.cluster)
             newest = next(iter(table.newest(application_id)), None)
+            if newest is not None and not self.new_lineage:
+                require_continues(self.warehouse, newest, self.cluster)
             sealed = newest
             if newest is not None and not newest.sealed:
                 sealed = table.newest_sealed(application_id)
