@@ -16,7 +16,7 @@ from confluent_kafka.admin import (
 from confluent_kafka.cimpl import NewPartitions
 from pydantic import SecretStr
 
-from examples.orders_count.application import EXAMPLE_V2, STORE, STORE_V2
+from examples.orders_count.application import COUNTS_V2, EXAMPLE_V2, HIGH_VALUE_V2, STORE, STORE_V2
 from examples.orders_created.orders import TOPIC
 from kstreams_assets.errors import AuthorizationFailedError, ClusterUnavailableError
 from kstreams_assets.governance.findings import FindingsTable
@@ -146,12 +146,14 @@ def test_a_deviation_turns_its_check_red(live: Live, name: str) -> None:
 
 
 def test_a_renamed_store(live: Live, tmp_path: Path) -> None:
-    """The same application, started with a store of another name."""
+    """The same application, started with a store and outputs of other names."""
     renamed = f"{APP}-{STORE_V2}-changelog"
     run_application(live, tmp_path / "state", EXAMPLE_V2.config, renamed)
-    only = of_check(become(live.counts, {"stores_as_declared"}), "stores_as_declared")
-    live.cluster.delete_topics([renamed])
-    (finding,) = only.findings
+    report = become(live.counts, {"stores_as_declared", "topology_as_declared"})
+    live.cluster.delete_topics([renamed, COUNTS_V2, HIGH_VALUE_V2])
+    outputs = {found.subject for found in of_check(report, "topology_as_declared").findings}
+    assert outputs == {COUNTS_V2}  # no order of a high value came
+    (finding,) = of_check(report, "stores_as_declared").findings
     assert finding.subject == STORE_V2
     assert f"store {STORE} was likely renamed to {STORE_V2}" in finding.found
     assert f'Materialized.as("{STORE}")' in finding.action
