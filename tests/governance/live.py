@@ -10,7 +10,7 @@ import yaml
 from kafka.protocol.admin import AlterPartitionReassignmentsRequest
 
 import examples
-from examples.orders_count.application import EXAMPLE, EXAMPLE_V2, STORE
+from examples.orders_count.application import COUNTS, EXAMPLE, EXAMPLE_V2, STORE
 from examples.orders_created.orders import TOPIC, events
 from examples.streams.application import ExampleApplication
 from examples.streams.load import send
@@ -63,8 +63,10 @@ def settings_of(example: str, folder: Path, servers: str) -> ApplicationSettings
     return load_settings(folder / "defs.yaml", bootstrap_servers=servers, warehouse=warehouse)
 
 
-def run_application(live: Live, folder: Path, config: Mapping[str, str], topic: str) -> None:
-    """Run a version of the application until `topic`, which it makes, is there, and stop it."""
+def run_application(
+    live: Live, folder: Path, config: Mapping[str, str], topic: str, output: str
+) -> None:
+    """Run a version until `topic`, which it makes, is there and it has written `output`; stop."""
     application = ExampleApplication(
         EXAMPLE,
         live.servers,
@@ -74,7 +76,12 @@ def run_application(live: Live, folder: Path, config: Mapping[str, str], topic: 
     )
     with application:
         deadline = time.monotonic() + 2 * WAIT_S
-        while topic not in live.cluster.topics() or not _all_read(live):
+        written = [TopicPartitionId(output, number) for number in range(PARTITIONS)]
+        while not (
+            topic in live.cluster.topics()
+            and _all_read(live)
+            and any(live.cluster.last_stable_offsets(written).values())
+        ):
             assert time.monotonic() < deadline, application.log_file.read_text()[-3000:]
             time.sleep(0.2)
 
@@ -111,7 +118,7 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
             for example in (EXAMPLE, EXAMPLE_V2):
                 example.create_topics(servers, partitions=PARTITIONS, replication_factor=3)
             send(servers, events(1), count=ORDERS)
-            run_application(live, folder / "state", {}, CHANGELOG)
+            run_application(live, folder / "state", {}, CHANGELOG, COUNTS)
             cluster.create_topics(fraud_topics())
             yield live
         brokers.stop(timeout_s=0)  # nobody needs what they have
