@@ -125,6 +125,11 @@ def _static_tables(servers: str) -> None:
     assert sender.flush(60) == 0
 
 
+def _has_no_member(kafka: KafkaCluster) -> bool:
+    state = kafka.group_state(APPLICATION_ID)
+    return state is None or state.member_count == 0
+
+
 def _until(what: Callable[[], object], limit_s: float = 90) -> None:
     deadline = time.monotonic() + limit_s
     while not what():
@@ -297,6 +302,8 @@ def test_there_and_back_under_load(failover: _Failover, tmp_path: Path) -> None:
         a.start_node(0)
         with KafkaCluster(_connection(a)) as kafka:
             kafka.delete_topics([*ROLES])
+            # The application that was killed with its cluster is a member until its session ends.
+            _until(lambda: _has_no_member(kafka))
         failover.refused(a)
         failover.restore(a)
         failover.connect(a)
