@@ -112,6 +112,10 @@ class WindowBackup:
         """Whether a recovery point was taken in the window; without one, nothing is backed up."""
         return self.closing is not None and self.closing.effective_at_ms >= self.window.start_ms
 
+    def holds(self, topic: TopicBackup) -> bool:
+        """Whether something of a topic was backed up with the window, be it that nothing came."""
+        return self.has_point or topic.records > 0
+
     @property
     def note(self) -> str:
         """What a reader must know who wonders why the window is empty."""

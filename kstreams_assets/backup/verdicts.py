@@ -80,7 +80,7 @@ def judge(window: WindowBackup, application: StreamsApplication) -> list[Evaluat
 
 def _of_point(evaluation: Evaluation, backup: TopicBackup, window: WindowBackup) -> Evaluation:
     """What passes because nothing was read is a warning."""
-    if window.has_point or backup.records or not evaluation.passed:
+    if window.holds(backup) or not evaluation.passed:
         return evaluation
     text = (
         "Nothing was backed up: no recovery point was taken in this window. Its records are in the"

@@ -324,6 +324,7 @@ def _spec(
             f"Delta table `{table}`, `WHERE topic = '{topic.name}'`.\n\n**Checks**\n\n{checks}"
         ),
         group_name=group(application_id, "backups"),
+        skippable=True,  # nothing is backed up with a window in which no point was taken
         kinds={"deltalake", "backup"},
         owners=list(settings.owners),
         tags={
@@ -348,27 +349,43 @@ def _events(
     verdicts: dict[tuple[str, str], list[Evaluation]] = {}
     for verdict in (v for window in windows for v in judge(window, settings.application)):
         verdicts.setdefault((verdict.subject, verdict.check), []).append(verdict)
-    notes = {window.window: window.note for window in windows}
+    of_window = {window.window: window for window in windows}
     unread = {one.topic for window in windows for one in window.unread}
     by_topic: dict[str, list[TopicBackup]] = {topic: [] for topic in sorted(unread)}
     for backup in (topic for window in windows for topic in window.topics):
         by_topic.setdefault(backup.topic, []).append(backup)
     for topic, backups in by_topic.items():
         key = backup_key(settings.application_id, topic)
+        # One result would stand for all windows of the run.
+        whole = topic not in unread and all(of_window[one.window].holds(one) for one in backups)
         for backup in backups:
-            metadata = backup_metadata(backup, notes[backup.window])
-            if topic in unread:  # a result would stand for all windows of the run
-                done = dg.AssetMaterialization(
-                    key, partition=backup.window.key, metadata={**metadata}
+            window = of_window[backup.window]
+            if whole:
+                context.add_asset_metadata(
+                    backup_metadata(backup, window.note), key, backup.window.key
                 )
-                context.log_event(done)
             else:
-                context.add_asset_metadata(metadata, key, backup.window.key)
-        if topic not in unread:
+                context.log_event(backup_event(key, window, backup))
+        if whole:
             yield dg.MaterializeResult(asset_key=key)
         for check in topic_checks(settings.application.topic(topic)):
             if of_check := verdicts.get((topic, check)):
                 yield from window_check_events(context, key, check, of_check)
+
+
+def backup_event(
+    key: dg.AssetKey,
+    window: WindowBackup,
+    backup: TopicBackup,
+    more: Mapping[str, dg.MetadataValue] | None = None,
+) -> dg.AssetMaterialization | dg.AssetObservation:
+    """The event of one topic in one window.
+
+    An observation where nothing was backed up, so that the partition does not turn green.
+    """
+    event = dg.AssetMaterialization if window.holds(backup) else dg.AssetObservation
+    metadata = {**backup_metadata(backup, window.note), **(more or {})}
+    return event(key, partition=backup.window.key, metadata=metadata)
 
 
 def backup_metadata(backup: TopicBackup, note: str) -> dict[str, dg.MetadataValue]:

@@ -1,8 +1,8 @@
 """The sensor that requests KTables and completeness rules of windows that are backed up."""
 
 import json
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
 import dagster as dg
@@ -66,7 +66,10 @@ def build_follow_up_sensors(settings: ApplicationSettings) -> list[dg.SensorDefi
         ledger_version = Ledger(settings.warehouse, application_id).version()
         if not waiting.windows or ledger_version == waiting.ledger_version:
             return _wait(f"{len(waiting.windows)} windows are not backed up yet.", waiting)
-        done = {status.window for status in window_statuses(settings) if not status.is_due}
+        statuses = window_statuses(settings)
+        # Nothing was backed up with a window without a point: nothing follows from it.
+        waiting = waiting.less(status.window for status in statuses if status.without_point)
+        done = {status.window for status in statuses if status.is_backed_up}
         ready = next(_ranges([window for window in waiting.windows if window in done]), ())
         if not ready:
             looked = Waiting(waiting.windows, waiting.closed_ms, ledger_version)
@@ -120,6 +123,11 @@ class Waiting:
                 "ledger_version": self.ledger_version,
             }
         )
+
+    def less(self, windows: Iterable[Window]) -> "Waiting":
+        """Without some windows."""
+        gone = {*windows}
+        return replace(self, windows=tuple(one for one in self.windows if one not in gone))
 
     def with_closed(self, calendar: WindowCalendar) -> "Waiting":
         """With the windows that have closed since; of more than `MOST_WINDOWS` the newest.

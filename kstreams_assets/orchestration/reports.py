@@ -22,7 +22,7 @@ from kstreams_assets.backup.result import TopicBackup, WindowBackup
 from kstreams_assets.backup.verdicts import judge
 from kstreams_assets.checks import Evaluation
 from kstreams_assets.lease import warehouse_lock
-from kstreams_assets.orchestration.backup import backup_metadata, topic_checks
+from kstreams_assets.orchestration.backup import backup_event, topic_checks
 from kstreams_assets.orchestration.check_events import window_evaluation
 from kstreams_assets.orchestration.keys import backup_key, reports_sensor
 from kstreams_assets.settings import ApplicationSettings
@@ -186,7 +186,7 @@ class Reporter:
                     if got_on and time.monotonic() >= deadline:
                         return left | {window for window in windows if window >= backup.window}
                     of_topic = [v for v in verdicts if v.subject == topic.topic]
-                    self._report_topic(topic, backup.note, wanted[topic.topic], of_topic)
+                    self._report_topic(backup, topic, wanted[topic.topic], of_topic)
                     got_on = True
                 reported.append(backup.window.key)
         return left
@@ -240,13 +240,14 @@ class Reporter:
 
     def _records(self, key: dg.AssetKey, windows: Sequence[str]) -> Iterator[dg.EventLogRecord]:
         wanted = dg.AssetRecordsFilter(asset_key=key, asset_partitions=windows)
-        cursor: str | None = None
-        while True:
-            found = self.instance.fetch_materializations(wanted, _EVENTS_AT_ONCE, cursor)
-            yield from found.records
-            if not found.has_more:
-                return
-            cursor = found.cursor
+        for fetch in (self.instance.fetch_materializations, self.instance.fetch_observations):
+            cursor: str | None = None
+            while True:
+                found = fetch(wanted, _EVENTS_AT_ONCE, cursor)
+                yield from found.records
+                if not found.has_more:
+                    break
+                cursor = found.cursor
 
     def _recorded(
         self, missing: Sequence[Recording]
@@ -263,18 +264,19 @@ class Reporter:
         ]
 
     def _report_topic(
-        self, topic: TopicBackup, note: str, recording: Recording, verdicts: Sequence[Evaluation]
+        self,
+        window: WindowBackup,
+        topic: TopicBackup,
+        recording: Recording,
+        verdicts: Sequence[Evaluation],
     ) -> None:
         """The event of one topic in one window, then its checks."""
         key = backup_key(self.settings.application_id, topic.topic)
-        metadata = {
-            **backup_metadata(topic, note),
+        source = {
             _RUN: self._run(recording.run_id),
             _RECORDED_AT: dg.MetadataValue.timestamp(recording.recorded_at_ms / 1000),
         }
-        self.instance.report_runless_asset_event(
-            dg.AssetMaterialization(key, partition=topic.window.key, metadata=metadata)
-        )
+        self.instance.report_runless_asset_event(backup_event(key, window, topic, source))
         for verdict in verdicts:
             self._evaluate(window_evaluation(key, verdict.check, verdict), recording.run_id)
 
@@ -309,8 +311,8 @@ def _identity(record: dg.EventLogRecord) -> tuple[str | None, str, int | None]:
     """Which recording an event is about: window, run, and when, where its run did not write it."""
     if record.run_id:
         return record.partition_key, record.run_id, None
-    materialization = record.asset_materialization
-    metadata = materialization.metadata if materialization else {}
+    event = record.asset_materialization or record.asset_observation
+    metadata = event.metadata if event else {}
     run, at = metadata.get(_RUN), metadata.get(_RECORDED_AT)
     at_s = at.value if isinstance(at, dg.TimestampMetadataValue) else 0.0
     return record.partition_key, str(run.value if run else ""), round(at_s * 1000)

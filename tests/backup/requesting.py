@@ -82,17 +82,18 @@ def record(
     topics: Iterable[str] = ("t", "u"),
     run_id: str = "run-1",
     lost: Iterable[int] = (),
+    empty: Iterable[int] = (),
 ) -> None:
-    """Write windows into the ledger; of some, topic `t` has lost four records."""
+    """Write windows into the ledger; of some, topic `t` has lost four records, or all are empty."""
     calendar = WindowCalendar(SCHEDULE)
     found = calendar.windows(key(index) for index in windows)
-    without = {key(index) for index in lost}
+    without, nothing = {key(index) for index in lost}, {key(index) for index in empty}
     gap = Gap(GapCause.RETENTION, 0, 4, 4)
     backups = [
         replace(
             backup(
                 result(
-                    replace(span(0, 5, topic=topic), window=window),
+                    replace(span(5 if window.key in nothing else 0, 5, topic=topic), window=window),
                     *([gap] if topic == "t" and window.key in without else []),
                 ),
                 topic=topic,

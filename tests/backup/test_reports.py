@@ -149,6 +149,21 @@ class TestWhatIsReported:
         assert metadata["records"].value == 1
         assert event.run_id == ""
 
+    def test_a_window_without_a_point_is_observed_once_and_is_not_green(
+        self, reported: Reported
+    ) -> None:
+        reported.record([0, 5], run_id="cli-1", empty=[5])
+        asset = backup_key(APPLICATION_ID, "t")
+        for _ in range(2):
+            reported.tick()
+            assert reported.instance.get_materialized_partitions(asset) == {key(0)}
+            (told,) = reported.instance.fetch_observations(asset, 9).records
+            assert told.partition_key == key(5)
+            assert told.asset_observation is not None
+            assert "No recovery point" in str(told.asset_observation.metadata["note"].value)
+            checks = _evaluations(reported.instance, asset, "every_offset_accounted")
+            assert sorted(checks) == [(key(0), True), (key(5), False)]
+
     def test_windows_that_come_later(self, reported: Reported) -> None:
         reported.record([3], run_id="cli-1")
         reported.tick()

@@ -169,8 +169,11 @@ def test_windows_without_records_do_not_start_spark(
     result = run(settings, instance, NoSpark(), keys=[key], first=WINDOWS[0], last=WINDOWS[2])
 
     assert result.success
-    assert records_of(instance, key) == dict.fromkeys(WINDOWS, 0)
-    # Of the windows after the point nothing was backed up, and nothing is wrong with them.
+    # Nothing was backed up with the windows after the point: they are told of, and are not green.
+    assert records_of(instance, key) == {WINDOWS[0]: 0}
+    assert instance.get_materialized_partitions(key) == {WINDOWS[0]}
+    told = instance.fetch_observations(key, limit=10).records
+    assert {one.partition_key for one in told} == {*WINDOWS[1:]}
     failed = [one for one in result.get_asset_check_evaluations() if not one.passed]
     assert all(one.severity is dg.AssetCheckSeverity.WARN for one in failed)
     assert {one.check_name for one in failed} <= {"every_offset_accounted", "no_source_loss"}
