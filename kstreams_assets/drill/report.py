@@ -745,9 +745,16 @@ class DrillsTable:
     def without_drills(
         self, application_id: str, restores: Iterable[StoredRestore]
     ) -> list[StoredRestore]:
-        """The restores that no drill made, in the order given."""
+        """The restores that no drill made, in the order given.
+
+        Restores of earlier releases are told apart by the reports of the drills.
+        """
         runs = {drill.run_id for drill in self.of(application_id)}
-        return [restore for restore in restores if restore.run_id not in runs]
+        return [
+            restore
+            for restore in restores
+            if not restore.is_of_drill and restore.run_id not in runs
+        ]
 
     def newest(self, application_id: str) -> StoredDrill | None:
         """The drill that was begun last, None without any."""

@@ -562,7 +562,13 @@ class _Attempt:
         self.restore_id = plan.restore_id
         run.log(f"Restoring {plan.records:,} records: {plan.restore_id}.")
         result = run_restore(
-            run.settings, plan, target, spark=run.spark, run_id=run.run_id, log=run.log
+            run.settings,
+            plan,
+            target,
+            spark=run.spark,
+            run_id=run.run_id,
+            log=run.log,
+            of_drill=True,
         )
         restored = restored_of(run.settings, plan, result.restore, target)
         self.report = replace(self.report, restored=restored)

@@ -29,6 +29,7 @@ from kstreams_assets.warehouse.point import GroupOffset, RecoveryPoint
 from kstreams_assets.warehouse.points import RecoveryPointTable, points_locked
 from kstreams_assets.warehouse.records import file_actions
 from kstreams_assets.warehouse.restores import (
+    DRILL,
     OffsetMapsTable,
     PartitionProduced,
     RestoresTable,
@@ -73,12 +74,13 @@ def run_restore(
     run_id: str,
     log: Callable[[str], None] = _log.info,
     again: Again = plan_again,
+    of_drill: bool = False,
 ) -> RestoreResult:
     """Create topics, produce, verify; the state is in table `restores` after each step.
 
     Whoever waits for the lock waits for another restore or for a killed one's last writes: so it is
     planned again under the lock. That plan is the one that is run. A later run with the same plan
-    goes on where this one stopped.
+    goes on where this one stopped. `of_drill` records that nobody continues from it.
 
     Raises:
         RestoreRefusedError: Something stands against it, or the target is not as it was when it was
@@ -106,12 +108,13 @@ def run_restore(
             raise RestoreRefusedError(
                 application_id=plan.application_id, refusals=[str(found) for found in changed]
             )
-        run = _Run(settings, now, point, before, cluster, spark, run_id, log)
+        planned = _planned(now, point, before, run_id, of_drill=of_drill)
+        run = _Run(settings, now, point, before, planned, cluster, spark, log)
         return run.execute(lock)
 
 
 class _Run:
-    """What one run knows while it lasts; `before` is how the restore stood."""
+    """What one run knows; `before` is how the restore stood, `restore` how it begins."""
 
     def __init__(
         self,
@@ -119,9 +122,9 @@ class _Run:
         plan: RestorePlan,
         point: RecoveryPoint,
         before: StoredRestore | None,
+        restore: StoredRestore,
         cluster: KafkaCluster,
         spark: Spark,
-        run_id: str,
         log: Callable[[str], None],
     ) -> None:
         self._settings, self._plan, self._point = settings, plan, point
@@ -129,7 +132,7 @@ class _Run:
         self._warehouse = settings.warehouse
         self._took_s: dict[str, float] = {}
         self._sound: Mapping[StorePath, FileIdentity] = {}
-        self._restore = _planned(plan, point, before, run_id)
+        self._restore = restore
         self._lock: LockHandle | None = None
 
     def prepare_topics(self) -> None:
@@ -317,10 +320,18 @@ class _Run:
 
 
 def _planned(
-    plan: RestorePlan, point: RecoveryPoint, before: StoredRestore | None, run_id: str
+    plan: RestorePlan,
+    point: RecoveryPoint,
+    before: StoredRestore | None,
+    run_id: str,
+    *,
+    of_drill: bool,
 ) -> StoredRestore:
     """The restore as it begins; what an earlier run has noted of it stays."""
     now_ms = time.time_ns() // 1_000_000
+    asked = plan.request.model_dump(mode="json", exclude={"target"})
+    if of_drill:
+        asked[DRILL] = True
     return StoredRestore(
         application_id=plan.application_id,
         restore_id=plan.restore_id,
@@ -333,9 +344,7 @@ def _planned(
         target_cluster_id=plan.target_cluster_id,
         target_bootstrap_servers=plan.target_bootstrap_servers,
         mode=plan.request.mode,
-        request=json.dumps(
-            plan.request.model_dump(mode="json", exclude={"target"}), sort_keys=True
-        ),
+        request=json.dumps(asked, sort_keys=True),
         topics=before.topics if before else (),
         former_offsets=before.former_offsets if before else None,
         placed=plan.placed,

@@ -140,7 +140,7 @@ def _load(
     for one in RestoresTable(warehouse).changes_onto(cluster_id):
         changes.setdefault((one.application_id, one.restore_id), []).append(one)
     restores = sorted(
-        (states[-1] for states in changes.values() if states[-1].state.matches_backup),
+        (states[-1] for states in changes.values() if states[-1].matches_backup),
         key=lambda one: (one.created_at_ms, one.application_id, one.restore_id),
     )
     if not restores:
@@ -217,7 +217,7 @@ def _group_offsets(
         for one in changes
         if one.state is RestoreState.ROLLED_BACK and one.former_offsets
     }
-    written |= {one.to_commit: guarantee for one in changes if one.state.matches_backup}
+    written |= {one.to_commit: guarantee for one in changes if one.matches_backup}
     return [
         RestoredOffsets(
             application_id=restore.application_id,

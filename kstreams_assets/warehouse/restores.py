@@ -62,6 +62,9 @@ class OriginalHeaders:
     """`x-source-partition`"""
 
 
+DRILL: Final = "drill"
+"""Key of `StoredRestore.asked`: a drill made the restore."""
+
 _ABANDONED_MS: Final = 14 * 86_400_000
 """A restore that nobody has gone on with for so long does not keep files any more."""
 
@@ -195,6 +198,14 @@ class StoredRestore:
         return json.loads(self.request)
 
     @property
+    def is_of_drill(self) -> bool:
+        """Whether a drill made it, onto a cluster of its own from which nobody continues.
+
+        False for drills of earlier releases.
+        """
+        return bool(self.asked.get(DRILL, False))
+
+    @property
     def skips_completeness(self) -> bool:
         """Whether group offsets may be committed whatever completeness rules say."""
         return bool(self.asked.get("skip_completeness", False))
@@ -312,8 +323,18 @@ class RestoresTable:
         ]
 
     def pinned(self, application_id: str) -> frozenset[str]:
-        """Ids of the recovery points that unfinished restores are made from."""
-        points = {restore.point_id for restore in self.unfinished(application_id)}
+        """Ids of the recovery points that unfinished restores are made from.
+
+        Those of drills, and of restores whose records were never verified, while somebody goes on
+        with them: what was killed is never finished.
+        """
+        since_ms = time.time_ns() // 1_000_000 - _ABANDONED_MS
+        points = {
+            restore.point_id
+            for restore in self.unfinished(application_id)
+            if restore.changed_at_ms >= since_ms
+            or (restore.state.matches_backup and not restore.is_of_drill)
+        }
         return frozenset(points - {""})
 
     def _of(self, application_id: str, restore_id: str) -> list[StoredRestore]:

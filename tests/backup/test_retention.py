@@ -77,7 +77,7 @@ def _restore(state: RestoreState, point_id: str) -> StoredRestore:
         application_id=APPLICATION_ID,
         restore_id=f"{point_id}-1f2e3d4c",
         state=state,
-        changed_at_ms=1,
+        changed_at_ms=time.time_ns() // 1_000_000,
         created_at_ms=1,
         run_id="run-1",
         point_id=point_id,

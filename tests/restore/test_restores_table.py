@@ -1,11 +1,13 @@
 """Stored restores: each state, the newest one, and the points they hold on to."""
 
+import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from kstreams_assets.layout import CONTROL_TABLES, Warehouse
+from kstreams_assets.warehouse.lineage import is_continued_by
 from kstreams_assets.warehouse.point import GroupOffset
 from kstreams_assets.warehouse.restores import (
     RestoreMode,
@@ -17,6 +19,8 @@ from kstreams_assets.warehouse.restores import (
 from tests.warehouse.forging import forge
 
 APPLICATION_ID = "shop"
+DAY_MS = 86_400_000
+NOW_MS = time.time_ns() // 1_000_000
 METADATA = "AgAAAZM\x00é\u2028"
 """Kafka Streams keeps partition time there: every character counts."""
 TOPIC = StoredTopic(
@@ -156,26 +160,56 @@ def test_restores_of_a_run(table: RestoresTable) -> None:
 
 def test_only_a_finished_restore_lets_its_point_go(table: RestoresTable) -> None:
     for number, state in enumerate(RestoreState):
-        table.append(restore(f"r{number}", state, point_id=f"point-{state}"))
-    table.append(restore("without a point", point_id=""))
+        table.append(restore(f"r{number}", state, at_ms=NOW_MS, point_id=f"point-{state}"))
+    table.append(restore("without a point", at_ms=NOW_MS, point_id=""))
     unfinished = [state for state in RestoreState if state is not RestoreState.FINISHED]
     assert table.pinned(APPLICATION_ID) == {f"point-{state}" for state in unfinished}
     assert {stored.state for stored in table.unfinished(APPLICATION_ID)} == set(unfinished)
 
 
+@pytest.mark.parametrize("state", [one for one in RestoreState if not one.matches_backup])
+def test_a_restore_that_was_given_up_lets_its_point_go(
+    table: RestoresTable, state: RestoreState
+) -> None:
+    """Nobody has gone on with it for weeks, and its records were never verified."""
+    table.append(restore("r1", state, at_ms=NOW_MS - 13 * DAY_MS))
+    assert table.pinned(APPLICATION_ID) == {"point-1"}
+    table.append(restore("r1", state, at_ms=NOW_MS - 15 * DAY_MS, created_at_ms=2000))
+    assert table.pinned(APPLICATION_ID) == frozenset()
+    table.append(restore("r2", RestoreState.VERIFIED, at_ms=NOW_MS - 15 * DAY_MS))
+    assert table.pinned(APPLICATION_ID) == {"point-1"}
+
+
+def test_a_drill_that_was_killed(table: RestoresTable) -> None:
+    """It is never finished, and nobody continues from it."""
+    drilled = replace(
+        restore("r1", RestoreState.COMMITTED, at_ms=NOW_MS - 15 * DAY_MS),
+        request='{"drill": true, "mode": "state"}',
+    )
+    table.append(drilled)
+    (stored,) = table.unfinished(APPLICATION_ID)
+    assert stored.is_of_drill
+    assert table.pinned(APPLICATION_ID) == frozenset()
+    assert not is_continued_by(stored, stored.group)
+    assert is_continued_by(replace(stored, request="{}"), stored.group)
+    table.append(replace(drilled, changed_at_ms=NOW_MS, created_at_ms=2000))
+    assert table.pinned(APPLICATION_ID) == {"point-1"}
+
+
 def test_a_point_of_two_restores(table: RestoresTable) -> None:
-    table.append(restore("r1"))
-    table.append(restore("r2"))
+    table.append(restore("r1", at_ms=NOW_MS))
+    table.append(restore("r2", at_ms=NOW_MS))
     table.append(restore("r1", RestoreState.FINISHED))
     assert table.pinned(APPLICATION_ID) == {"point-1"}
     table.append(restore("r2", RestoreState.FINISHED))
     assert table.pinned(APPLICATION_ID) == frozenset()
-    table.append(restore("r2", RestoreState.PLANNED))  # somebody runs it once more
+    # somebody runs it once more
+    table.append(restore("r2", RestoreState.PLANNED, at_ms=NOW_MS))
     assert table.pinned(APPLICATION_ID) == {"point-1"}
 
 
 def test_applications_are_apart(table: RestoresTable) -> None:
-    table.append(replace(restore(), application_id="shop-eu"))
+    table.append(replace(restore(at_ms=NOW_MS), application_id="shop-eu"))
     assert table.newest(APPLICATION_ID, "r1") is None
     assert table.all(APPLICATION_ID) == table.of_run(APPLICATION_ID, "run-1") == []
     assert table.pinned(APPLICATION_ID) == frozenset()
