@@ -1,6 +1,7 @@
 """A backup holds every byte of every record, however odd, as a plain consumer sees it."""
 
 import time
+from uuid import uuid4
 
 import pyarrow.dataset as ds
 import pytest
@@ -8,11 +9,15 @@ from confluent_kafka import Producer
 
 from kstreams_assets.kafka.raw_batch import RawRecord as RawLogRecord
 from kstreams_assets.kafka.raw_batch import header_name
-from kstreams_assets.offsets import TopicPartitionId
+from kstreams_assets.offsets import OffsetRange, TopicPartitionId
+from kstreams_assets.restore.request import RestoreRequest
+from kstreams_assets.warehouse.judge import Restores
+from kstreams_assets.warehouse.restores import RestoreState
 from kstreams_assets.warehouse.table import delta_table
 from tests.backup.reading import Record, consume, stored
 from tests.backup.writing import RawRecord, producer, write_batch, write_raw
 from tests.kafka.batch_bytes import batch_bytes
+from tests.restore.killing import restore
 from tests.streams.workbench import Workbench
 
 pytestmark = [
@@ -134,6 +139,22 @@ def test_header_names_that_are_no_text(workbench: Workbench) -> None:
     (row,) = dataset.to_table(filter=ds.field("topic") == odd).to_pylist()
     found = [(header["key"], header["key_bytes"]) for header in row["headers"]]
     assert found == [("trace", None), ("\ufffdtrac", names[1]), ("\ufffd", names[2]), ("", None)]
+
+    request = RestoreRequest(
+        prefix=f"again-{uuid4().hex[:8]}.",
+        application_id=f"again-{uuid4().hex[:8]}",
+        accept=Restores.AT_LEAST_ONCE,
+    )
+    restored = restore(
+        workbench.application_settings, request, workbench.cluster.connection, workbench.spark
+    )
+
+    assert restored.state is RestoreState.COMMITTED
+    there = TopicPartitionId(f"{request.prefix}{odd}", 0)
+    with workbench.cluster.raw_log() as reader:
+        raw = reader.read({there: OffsetRange(0, 1)}, deadline_s=20)[there]
+    (batch,) = raw.batches
+    assert [record.headers for record in batch.records()] == [headers]
 
 
 def test_timestamps_that_no_calendar_has(workbench: Workbench) -> None:
