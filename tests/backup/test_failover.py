@@ -1,5 +1,6 @@
 """An application that loses its cluster continues elsewhere, and so do its backups."""
 
+import json
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 import pytest
+import yaml
 from confluent_kafka import Consumer, TopicPartition
 
 from kstreams_assets.app_file.read import load_settings
@@ -244,10 +246,34 @@ class _Failover:
         ]
 
 
+_RULES: Final = {
+    "no_order_twice": "SELECT _value FROM orders GROUP BY _value HAVING count(*) > 1",
+    # A record may be on its way, or between two commits.
+    "every_order_in_a_total": """
+        SELECT counted, orders FROM
+          (SELECT sum(of_region) AS counted FROM
+            (SELECT max_by(CAST(split(_value, ',')[0] AS BIGINT), _offset) AS of_region
+             FROM totals GROUP BY _key)),
+          (SELECT count(*) AS orders FROM orders)
+        WHERE counted > orders OR counted < orders - 1000""",
+}
+"""They hold only if records are seen once, also those that have new offsets since the failover."""
+
+
 @pytest.fixture
 def failover(tmp_path: Path) -> Iterator[_Failover]:
     following = new_following(tmp_path, "127.0.0.1:1", APPLICATION_ID, ROLES, "minute")
     following.every_s = 1.0
+    document = yaml.safe_load(following.app_file.read_text("utf-8"))
+    text = {"key": "string", "value": "string"}
+    for topic in ("orders", "totals"):
+        document["attributes"]["topics"][topic] |= text
+    document["attributes"]["stores"] = {"names": text}
+    document["attributes"]["completeness"] = [
+        {"name": name, "sql": sql} for name, sql in _RULES.items()
+    ]
+    following.app_file.write_text(yaml.safe_dump(document), "utf-8")
+    following.settings = load_settings(following.app_file)
     yield _Failover(tmp_path, following)
     following.end_if_it_runs()
 
@@ -292,6 +318,7 @@ def test_there_and_back_under_load(failover: _Failover, tmp_path: Path) -> None:
         reds = failover.reds()
         assert reds
         assert [one for one in reds if "Not restored" not in one] == []
+        _readable(failover)
         done = following.run("verify", "--full")
         assert done.returncode == 0, done.stdout + done.stderr
         exact |= {id_ for id_, gives in statuses.items() if gives is Restores.EXACT}
@@ -318,6 +345,19 @@ def test_there_and_back_under_load(failover: _Failover, tmp_path: Path) -> None:
         assert [one for one in failover.reds() if "Not restored" not in one] == []
         app.kill()
         assert following.end() == 0
+
+
+def _readable(failover: _Failover) -> None:
+    """Rules hold at the newest point, and the window of the failover has its tables."""
+    following = failover.following
+    done = following.run("completeness", "check", "--point", failover.points()[0].id)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("passed") >= len(_RULES), done.stdout
+    done = following.run("ktables", "make", "--last", "2", "--store", "names", "--json")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert {made["rows"] for made in json.loads(done.stdout)["snapshots"]} == {_CUSTOMERS}, (
+        done.stdout
+    )
 
 
 def _held_once(failover: _Failover, point: RecoveryPoint) -> None:
