@@ -13,7 +13,7 @@ from kstreams_assets.cli import exit_codes
 from kstreams_assets.cli.completeness_output import result_document, tell_results
 from kstreams_assets.cli.options import app_options, limit_options
 from kstreams_assets.cli.output import print_json, print_markdown, print_table
-from kstreams_assets.cli.restore_after import finish, rollback, watch
+from kstreams_assets.cli.restore_after import abandon, finish, rollback, watch
 from kstreams_assets.cli.restore_groups import group_offsets
 from kstreams_assets.cli.restore_local import serve
 from kstreams_assets.cli.restore_map import map_offsets
@@ -270,6 +270,7 @@ def _document(found: StoredRestore) -> dict[str, Any]:
     }
 
 
+restore.add_command(abandon)
 restore.add_command(finish)
 restore.add_command(group_offsets)
 restore.add_command(map_offsets)

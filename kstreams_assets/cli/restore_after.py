@@ -13,6 +13,7 @@ from kstreams_assets.cli.output import print_json, print_table
 from kstreams_assets.cli.restore_options import chosen_restore, restore_option, target_option
 from kstreams_assets.errors import RestoreStateError
 from kstreams_assets.kafka.cluster import KafkaCluster
+from kstreams_assets.restore.abandon import abandon as abandon_restore
 from kstreams_assets.restore.finish import FINISH_LIMITS, Finished, RetentionEffect
 from kstreams_assets.restore.finish import finish as finish_restore
 from kstreams_assets.restore.group_offsets import RolledBack
@@ -224,6 +225,39 @@ def rollback(
     if done.absent:
         absent = ", ".join(f"{o.topic}-{o.partition}" for o in done.absent)
         click.echo(f"NOTE Not on the target any more, no offset put back: {absent}.", err=True)
+
+
+@click.command()
+@app_options
+@restore_option
+def abandon(settings: ApplicationSettings, as_json: bool, restore_id: str | None) -> None:
+    """Give a restore up that nobody goes on with.
+
+    Its recovery point may expire again, and expire no longer waits for it. Needs no broker: topics
+    of the restore stay on the target, where you delete them.
+
+    \f
+    Raises RestoreStateError.
+    """
+    restore = chosen_restore(settings, restore_id)
+    done = abandon_restore(settings, restore)
+    topics = sorted(topic.target for topic in done.topics if topic.created)
+    if as_json:
+        print_json(
+            {
+                "restore_id": done.restore_id,
+                "state": done.state.value,
+                "problem": done.problem,
+                "topics": topics,
+            }
+        )
+        return
+    click.echo(f"Restore {done.restore_id} is given up; recovery point {done.point_id} may expire.")
+    if topics:
+        click.echo(
+            f"Its topics on {done.target_bootstrap_servers} stay until you delete them:"
+            f" {', '.join(topics)}."
+        )
 
 
 def _rolled_back(done: RolledBack) -> dict[str, Any]:

@@ -99,8 +99,7 @@ def target_option(command: Callable[..., None]) -> Callable[..., None]:
 
 def drilled(settings: ApplicationSettings) -> Callable[[StoredRestore], bool]:
     """Which restores are those of drills."""
-    runs = {drill.run_id for drill in DrillsTable(settings.warehouse).of(settings.application_id)}
-    return lambda restore: restore.run_id in runs
+    return DrillsTable(settings.warehouse).are_drills(settings.application_id)
 
 
 def live_restores(

@@ -1,7 +1,7 @@
 """What a drill found, the verdict on it, and how it is stored: as YAML, as a table row."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Annotated, Any, Final
@@ -749,12 +749,13 @@ class DrillsTable:
 
         Restores of earlier releases are told apart by the reports of the drills.
         """
+        is_drill = self.are_drills(application_id)
+        return [restore for restore in restores if not is_drill(restore)]
+
+    def are_drills(self, application_id: str) -> Callable[[StoredRestore], bool]:
+        """Which restores drills made."""
         runs = {drill.run_id for drill in self.of(application_id)}
-        return [
-            restore
-            for restore in restores
-            if not restore.is_of_drill and restore.run_id not in runs
-        ]
+        return lambda restore: restore.is_of_drill or restore.run_id in runs
 
     def newest(self, application_id: str) -> StoredDrill | None:
         """The drill that was begun last, None without any."""

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
 
 from kstreams_assets.errors import AuthorizationFailedError, KafkaRequestError, RestoreRefusedError
@@ -40,6 +40,9 @@ from kstreams_assets.warehouse.restores import (
 from kstreams_assets.warehouse.table import refuse_newer_tables
 from spark_resources.partition_records import Difference, PartitionVerified, PartitionWork
 from spark_resources.work import Spark
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 _log = logging.getLogger(__name__)
 
@@ -185,10 +188,13 @@ class _Run:
         # A snapshot holds what was saved with points already.
         sources = [p.source for t in plan.topics if t.snapshot is None for p in t.partitions]
         self._require_unchanged()
+        # Before the restore is noted, and its point and files are kept for it: without Java or an
+        # engine it never begins.
+        session = self._spark.spark_session
         with staged_saved_records(self._warehouse, plan.restore_id, self._point, sources) as saved:
-            staged = self._stage_snapshots()
+            staged = self._stage_snapshots(session)
             self.prepare_topics()
-            return self._produce_and_verify(lock, saved, staged)
+            return self._produce_and_verify(session, lock, saved, staged)
 
     def _require_unchanged(self) -> None:
         """Before a topic is made: the files are those that their backups wrote, byte for byte."""
@@ -202,12 +208,13 @@ class _Run:
 
     def _produce_and_verify(
         self,
+        session: "SparkSession",
         lock: LockHandle,
         saved: Mapping[TopicPartitionId, StorePath],
         staged: Mapping[TopicPartitionId, StorePath],
     ) -> RestoreResult:
         """Write the records, note where they went, read them back."""
-        plan, session, warehouse = self._plan, self._spark.spark_session, self._warehouse
+        plan, warehouse = self._plan, self._warehouse
         works = self._works(saved, staged)
         self._announce()
         with self._timed("produce"):
@@ -266,12 +273,12 @@ class _Run:
                 f" throttle): {at_least}, and reading them back takes as long."
             )
 
-    def _stage_snapshots(self) -> Mapping[TopicPartitionId, StorePath]:
+    def _stage_snapshots(self, session: "SparkSession") -> Mapping[TopicPartitionId, StorePath]:
         snapshots = self._plan.from_snapshots
         if not snapshots:
             return {}
         with self._timed("stage"):
-            staged = stage_snapshots(self._spark.spark_session, self._warehouse, self._plan)
+            staged = stage_snapshots(session, self._warehouse, self._plan)
         rows = sum(topic.records for topic, _ in snapshots)
         self._log(f"{rows:,} rows of {len(snapshots)} KTable snapshots are staged.")
         return staged

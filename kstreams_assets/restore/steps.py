@@ -23,6 +23,7 @@ class Step(StrEnum):
     MAP = "restore map"
     GROUP_OFFSETS = "restore group-offsets"
     START = "start of the application"
+    ABANDON = "restore abandon"
 
 
 _UNPROVED: Final = (
@@ -49,6 +50,8 @@ ACCEPTED: Final[Mapping[Step, frozenset[RestoreState]]] = {
     Step.MAP: frozenset({RestoreState.PRODUCED, RestoreState.FAILED_VERIFICATION, *_MATCHING}),
     Step.GROUP_OFFSETS: frozenset(_MATCHING),
     Step.START: frozenset(_STARTED),
+    # Nobody goes on with it: what an application goes on from is finished instead.
+    Step.ABANDON: frozenset({*_UNPROVED, RestoreState.VERIFIED, RestoreState.ROLLED_BACK}),
 }
 """By step the states of a restore in which it is taken. A run takes every state: its plan decides
 by what is on the target."""
@@ -81,7 +84,11 @@ _MEANING: Final[Mapping[RestoreState, tuple[str, str]]] = {
         " the beginning, or skips records.",
         f"Keep the application stopped and run {_RUN_AGAIN}: it commits the offsets.",
     ),
-    RestoreState.COMMITTED: ("The group has its offsets.", "Start the application."),
+    RestoreState.COMMITTED: (
+        "The group has its offsets.",
+        "Start the application, and run kstreams-assets restore finish once it has caught up. To"
+        " undo the restore, run kstreams-assets restore rollback.",
+    ),
     RestoreState.ROLLED_BACK: (
         "The group has the offsets again that it had before this restore.",
         f"To continue from this restore after all, run {_RUN_AGAIN}: it commits the offsets again.",
@@ -104,9 +111,19 @@ def blocker(restore: StoredRestore, step: Step) -> RestoreStateError | None:
             restore_id=restore.restore_id,
             state=state,
             step=step,
-            problem="It was recorded as finished although its group offsets were never committed"
-            " (an earlier release allowed that), so nothing shows that it restored anything.",
+            problem="It was given up, or recorded as finished although its group offsets were never"
+            " committed (an earlier release allowed that), so nothing shows that it restored"
+            " anything.",
             remedy=_START_ANEW,
+        )
+    if step is Step.ABANDON and state in ACCEPTED[step] and _was_committed(restore):
+        return RestoreStateError(
+            restore_id=restore.restore_id,
+            state=state,
+            step=step,
+            problem="Its group offsets were committed once, so that the application may go on from"
+            " them.",
+            remedy="Stop the application and run kstreams-assets restore rollback first.",
         )
     if state in ACCEPTED[step]:
         if step is Step.ROLLBACK and restore.former_offsets is None:
@@ -122,6 +139,11 @@ def blocker(restore: StoredRestore, step: Step) -> RestoreStateError | None:
     return cls(
         restore_id=restore.restore_id, state=state, step=step, problem=problem, remedy=remedy
     )
+
+
+def _was_committed(restore: StoredRestore) -> bool:
+    """Whether the group has offsets of the restore, by all that is noted."""
+    return restore.former_offsets is not None and restore.state is not RestoreState.ROLLED_BACK
 
 
 def require(restore: StoredRestore, step: Step) -> None:

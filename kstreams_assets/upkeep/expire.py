@@ -324,7 +324,8 @@ class _Planner:
             return ""
         return (
             f"Restore {writing[0].restore_id} is not verified yet and reads the backups as they"
-            " are: windows are put together once it is (run it again, or roll it back)."
+            " are: windows are put together once it is. Run it again, or give it up:"
+            f" kstreams-assets restore abandon --restore {writing[0].restore_id}."
         )
 
     @cached_property

@@ -94,8 +94,8 @@ def continued_restores(warehouse: Warehouse, application_id: str) -> list[Stored
 
 def is_continued_by(restore: StoredRestore, application_id: str) -> bool:
     """Whether an application of this id can continue on what a restore wrote."""
-    continues = restore.group == application_id and restore.state in _CONTINUED
-    return continues and not restore.is_of_drill
+    continues = restore.state in _CONTINUED and restore.matches_backup
+    return continues and restore.group == application_id and not restore.is_of_drill
 
 
 @dataclass(frozen=True, slots=True)

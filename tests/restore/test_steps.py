@@ -1,14 +1,18 @@
 """restore/steps.py: each step against each state of a restore."""
 
+import time
 from dataclasses import replace
 from itertools import product
+from pathlib import Path
 
 import pytest
 
 from kstreams_assets.errors import RestoreNotVerifiedError, RestoreStateError
+from kstreams_assets.restore.abandon import abandon
 from kstreams_assets.restore.request import RestoreRequest
 from kstreams_assets.restore.steps import Step, blocker, require
-from kstreams_assets.warehouse.restores import RestoreState, StoredRestore
+from kstreams_assets.warehouse.lineage import is_continued_by
+from kstreams_assets.warehouse.restores import RestoresTable, RestoreState, StoredRestore
 from tests.restore import outcomes
 
 S = RestoreState
@@ -22,6 +26,7 @@ TAKEN = {
     Step.ROLLBACK: {*S} - {S.FINISHED},
     Step.MAP: {S.PRODUCED, S.FAILED_VERIFICATION, *WRITTEN},
     Step.GROUP_OFFSETS: WRITTEN,
+    Step.ABANDON: {S.ROLLED_BACK},
 }
 
 
@@ -54,6 +59,51 @@ def test_what_was_finished_and_never_committed_is_not_finished(step: Step) -> No
     with pytest.raises(RestoreStateError, match="never committed"):
         require(never, step)
     assert not never.matches_backup
+
+
+@pytest.mark.parametrize("state", [*RestoreState])
+def test_what_never_had_offsets_can_be_given_up(state: RestoreState) -> None:
+    never = replace(restore(state), former_offsets=None, committed=None)
+    refused = blocker(never, Step.ABANDON)
+    assert (refused is None) is (state not in (S.COMMITTED, S.FINISHED))
+
+
+def test_a_restore_that_was_given_up(tmp_path: Path) -> None:
+    """Nothing waits for it, and no application is taken to continue from it."""
+    settings = outcomes.settings(tmp_path / "warehouse")
+    table = RestoresTable(settings.warehouse)
+    for number, state in enumerate((S.PLANNED, S.PRODUCED, S.VERIFIED, S.ROLLED_BACK)):
+        stored = replace(
+            restore(state),
+            restore_id=f"r{number}",
+            former_offsets=() if state is S.ROLLED_BACK else None,
+            committed=() if state is S.ROLLED_BACK else None,
+            changed_at_ms=time.time_ns() // 1_000_000,
+        )
+        table.append(stored)
+        assert table.pinned(stored.application_id) == {stored.point_id}
+
+        abandon(settings, stored)
+
+        assert table.pinned(stored.application_id) == frozenset()
+        assert table.writing(stored.application_id) == []
+        newest = table.newest(stored.application_id, stored.restore_id)
+        assert newest is not None
+        assert not newest.matches_backup
+        assert not is_continued_by(newest, newest.group)
+        with pytest.raises(RestoreStateError, match="is finished: restore abandon is refused"):
+            abandon(settings, newest)
+
+
+def test_a_restore_that_is_committed_meanwhile_is_not_given_up(tmp_path: Path) -> None:
+    settings = outcomes.settings(tmp_path / "warehouse")
+    seen = replace(restore(S.VERIFIED), former_offsets=None, committed=None)
+    RestoresTable(settings.warehouse).append(restore(S.COMMITTED))
+    with pytest.raises(RestoreStateError, match="is committed: restore abandon is refused"):
+        abandon(settings, seen)
+    newest = RestoresTable(settings.warehouse).newest(seen.application_id, seen.restore_id)
+    assert newest is not None
+    assert newest.state is S.COMMITTED
 
 
 @pytest.mark.parametrize("state", [state for state in RestoreState if state is not S.FINISHED])

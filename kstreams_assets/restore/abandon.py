@@ -1,0 +1,32 @@
+"""Giving a restore up that nobody goes on with."""
+
+import time
+from dataclasses import replace
+
+from kstreams_assets.restore.steps import Step, newest_locked, require
+from kstreams_assets.settings import ApplicationSettings
+from kstreams_assets.warehouse.restores import RestoresTable, RestoreState, StoredRestore
+
+
+def abandon(settings: ApplicationSettings, restore: StoredRestore) -> StoredRestore:
+    """Record that nobody goes on with a restore; the record.
+
+    Its recovery point may expire, and neither `expire` nor backups wait for it any more. The target
+    is not touched: topics of the restore stay there. A later run of the same restore begins anew.
+
+    Raises:
+        RestoreStateError: Its group offsets are committed, or it is finished.
+        WarehouseLockedError: It is being run.
+    """
+    require(restore, Step.ABANDON)
+    with newest_locked(settings, restore, Step.ABANDON) as (newest, lock):
+        abandoned = replace(
+            newest,
+            state=RestoreState.FINISHED,
+            # A finished restore without committed offsets is none that an application goes on from.
+            committed=None,
+            problem="It was given up.",
+            changed_at_ms=time.time_ns() // 1_000_000,
+        )
+        RestoresTable(settings.warehouse).append(abandoned, writer=lock)
+    return abandoned
