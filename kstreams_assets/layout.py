@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import unquote
 
-from kstreams_assets.errors import KStreamsAssetsError, WarehouseError
+from kstreams_assets.errors import KStreamsAssetsError, StoredDataError, WarehouseError
 from kstreams_assets.store import (
     ObjectPath,
     ObjectStoreSettings,
@@ -201,12 +201,35 @@ class WrittenFile:
     digest: str
 
 
+def path_in_table(logged: str) -> str:
+    """The path of a data file in its table, from the text in a Delta log or a ledger.
+
+    Whoever writes a log must not name files beside the table: they would be read, copied over or
+    removed with it.
+
+    Raises:
+        StoredDataError: It leads out of the table.
+    """
+    path = unquote(logged) if "%" in logged else logged
+    is_odd = ".." in path or "//" in path or "\0" in path or path[:1] in {"", "/"}
+    if is_odd and (
+        "\0" in path or "://" in path or any(part in {"", ".."} for part in path.split("/"))
+    ):
+        raise StoredDataError(
+            subject=f"The log entry of the file {logged!r}",
+            problem="it leads out of the folder of its table",
+            remedy="Somebody changed the log, and nothing of it was used. Find out who can write"
+            " there, and run kstreams-assets verify; bring the table back from a copy.",
+        )
+    return path
+
+
 def written_files(table: StorePath, files: Sequence[tuple[str, int]]) -> list[WrittenFile]:
     """Read files of a table, given by their paths in Delta's log and records, and note them."""
 
     def note(file: tuple[str, int]) -> WrittenFile:
         path, records = file
-        there = table / unquote(path)
+        there = table / path_in_table(path)
         return WrittenFile(path, there.stat().st_size, records, file_digest(there))
 
     with ThreadPoolExecutor(_THREADS) as pool:

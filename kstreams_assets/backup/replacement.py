@@ -2,7 +2,6 @@
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import PurePosixPath
-from urllib.parse import unquote
 
 import numpy as np
 import numpy.typing as npt
@@ -11,6 +10,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from kstreams_assets.backup.planner import TopicPlan
+from kstreams_assets.layout import path_in_table
 from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.store import StorePath, readable
 from kstreams_assets.warehouse.committer import NewFile
@@ -80,7 +80,7 @@ def _stored(
     for row in rows.to_pylist():
         partition = TopicPartitionId(row["topic"], row["partition"])
         if SpanId(row["window"], partition) in spans:
-            path = records / unquote(row["path"])
+            path = records / path_in_table(row["path"])
             yield partition, SpanFile(path, row["file_records"], row["first"], row["last"])
 
 

@@ -5,14 +5,20 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from functools import reduce
 from operator import or_
-from urllib.parse import quote, unquote
+from urllib.parse import quote
 
 import pyarrow.compute as pc
 
 from kstreams_assets.errors import StoredDataError
 from kstreams_assets.ktables.snapshot import Snapshot
 from kstreams_assets.ktables.table import WindowFiles, open_table, window_files
-from kstreams_assets.layout import Warehouse, WrittenFile, file_problem, written_files
+from kstreams_assets.layout import (
+    Warehouse,
+    WrittenFile,
+    file_problem,
+    path_in_table,
+    written_files,
+)
 from kstreams_assets.lease import LockHandle
 from kstreams_assets.store import StorePath, file_digest, relative
 from kstreams_assets.warehouse.table import Table, Writer, fence_tables, one_of
@@ -37,7 +43,7 @@ def snapshot_problem(
         return ""
     files = window_files(open_table(path), path) if files is None else files
     there = {file for file, _ in files.get(snapshot.window.key, [])}
-    noted = {path / unquote(file.path): file for file in snapshot.written}
+    noted = {path / path_in_table(file.path): file for file in snapshot.written}
     if there != noted.keys():
         return "the table has other files than were written"
     for file, written in noted.items():

@@ -3,13 +3,12 @@
 import json
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
-from urllib.parse import unquote
 
 import pyarrow as pa
 from deltalake import DeltaTable, Schema, TableFeatures, write_deltalake
 
 from kstreams_assets.errors import KTableError
-from kstreams_assets.layout import LAYOUT_PROPERTY, LAYOUT_VERSION
+from kstreams_assets.layout import LAYOUT_PROPERTY, LAYOUT_VERSION, path_in_table
 from kstreams_assets.store import StorePath
 from kstreams_assets.warehouse.delta_log import commit_hooks, committing, delta_table
 from kstreams_assets.warehouse.table import create_delta, open_delta, storage_failures
@@ -51,7 +50,7 @@ def window_files(table: DeltaTable | None, path: StorePath) -> WindowFiles:
         return found
     columns = added.select(["partition.window", "path", "num_records"]).to_pylist()
     for row in sorted(columns, key=lambda r: r["path"]):
-        file = (path / unquote(row["path"]), row["num_records"])
+        file = (path / path_in_table(row["path"]), row["num_records"])
         found.setdefault(row["partition.window"], []).append(file)
     return found
 

@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import unquote
 
 from kstreams_assets.errors import AuthorizationFailedError, KafkaRequestError, RestoreRefusedError
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.kafka.topics import TopicDescription, TopicSpec
+from kstreams_assets.layout import path_in_table
 from kstreams_assets.lease import LockHandle
 from kstreams_assets.offsets import OffsetMap, TopicPartitionId, offsets_of_topic
 from kstreams_assets.restore.plan import SOMEBODY_ELSE, RestorePlan, TopicPlan, identity
@@ -170,7 +170,9 @@ class _Run:
         What is restored must be the same if it is gone on with later.
         """
         records = self._warehouse.records(self._plan.application_id)
-        there = {records / unquote(path) for path in file_actions(records)["path"].to_pylist()}
+        there = {
+            records / path_in_table(path) for path in file_actions(records)["path"].to_pylist()
+        }
         for topic in self._plan.topics:
             planned = {file.path for one in topic.partitions for file in one.files}
             if topic.snapshot is None and not planned <= there:

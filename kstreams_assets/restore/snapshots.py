@@ -4,7 +4,6 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Final
-from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -17,6 +16,7 @@ from kstreams_assets.ktables.run import table_stores
 from kstreams_assets.ktables.snapshot import Snapshot, SnapshotPartition, TableStore
 from kstreams_assets.ktables.snapshots_table import SnapshotsTable, snapshot_problem
 from kstreams_assets.ktables.table import open_table
+from kstreams_assets.layout import path_in_table
 from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.restore.plan import SnapshotSource
 from kstreams_assets.restore.selection import WantedTopic
@@ -45,7 +45,7 @@ def snapshot_files(table: StorePath, window: str) -> list[SpanFile]:
     columns = ["path", "num_records", "min.offset", "max.offset"]
     of_window = added.filter(pc.field("partition.window") == window).select(columns)
     return [
-        SpanFile(table / unquote(path), records, first, last)
+        SpanFile(table / path_in_table(path), records, first, last)
         for path, records, first, last in zip(*of_window.to_pydict().values(), strict=True)
     ]
 

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator
 from typing import Any, Final
-from urllib.parse import unquote
 
 from kstreams_assets.errors import KStreamsAssetsError, OffsetMapError, StoredDataError
 from kstreams_assets.ktables.snapshots_table import SnapshotsTable
+from kstreams_assets.layout import path_in_table
 from kstreams_assets.settings import ApplicationSettings
 from kstreams_assets.upkeep.reading import NotedFile
 from kstreams_assets.warehouse.ledger import INCREMENT, Ledger
@@ -41,15 +41,11 @@ def _of_records(settings: ApplicationSettings) -> Iterator[NotedFile]:
     application_id = settings.application_id
     root = settings.warehouse.records(application_id)
     rows = Ledger(settings.warehouse, application_id).all_span_rows(_SPAN)
-    folders: dict[str, str] = {}
     for window, topic, number, life, start, end, written in zip(
         *(rows[name].to_pylist() for name in _SPAN), strict=True
     ):
         for file in written or ():
-            folder, _, name = file["path"].rpartition("/")
-            if folder not in folders:
-                folders[folder] = unquote(folder)
-            place = f"{folders[folder]}/{unquote(name)}"
+            place = path_in_table(file["path"])
             yield NotedFile(
                 root / place,
                 file["size"],
@@ -75,7 +71,7 @@ def _of_snapshots(settings: ApplicationSettings) -> Iterator[NotedFile]:
     for snapshot in SnapshotsTable(settings.warehouse).of(application_id):
         root = settings.warehouse.ktable(application_id, snapshot.store)
         for file in snapshot.written:
-            place = unquote(file.path)
+            place = path_in_table(file.path)
             yield NotedFile(
                 root / place,
                 file.size,

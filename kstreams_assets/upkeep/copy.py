@@ -21,7 +21,6 @@ from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
-from urllib.parse import unquote
 
 import pyarrow as pa
 
@@ -42,7 +41,7 @@ from kstreams_assets.errors import (
 )
 from kstreams_assets.kafka.throttle import Throttle, throttle
 from kstreams_assets.ktables.snapshots_table import SnapshotsTable
-from kstreams_assets.layout import CONTROL_TABLES, Warehouse
+from kstreams_assets.layout import CONTROL_TABLES, Warehouse, path_in_table
 from kstreams_assets.lease import keep_private, warehouse_lock
 from kstreams_assets.store import (
     ConditionError,
@@ -596,9 +595,11 @@ class _Run:
         files: dict[tuple[object, ...], list[str]] = {}
         for row in ledger.noted_files().to_pylist():
             key = (row["window"], row["topic"], row["partition"], row["topic_id"], row["start"])
-            files.setdefault(key, []).append(unquote(row["path"]))
+            files.setdefault(key, []).append(path_in_table(row["path"]))
         table = open_delta(self._source.root / name, name)
-        active = set() if table is None else {unquote(path) for path, _ in active_files(table)}
+        active = (
+            set() if table is None else {path_in_table(path) for path, _ in active_files(table)}
+        )
         for span in spans:
             key = (span.window, span.topic, span.partition, span.topic_id, span.start)
             gone = [file for file in files.get(key, ()) if file not in active]
@@ -617,8 +618,10 @@ class _Run:
             if name not in active:
                 table = open_delta(self._source.root / name, name)
                 files = [] if table is None else active_files(table)
-                active[name] = {unquote(path) for path, _ in files}
-            gone = [f for one in snapshot.written if (f := unquote(one.path)) not in active[name]]
+                active[name] = {path_in_table(path) for path, _ in files}
+            gone = [
+                f for one in snapshot.written if (f := path_in_table(one.path)) not in active[name]
+            ]
             if gone:
                 told = "is in ktable_snapshots, and is no part of the table"
                 about = (snapshot.window.key, snapshot.topic)
@@ -652,7 +655,7 @@ class _Run:
                 of_table = noted.setdefault(f"ktables/{application}/{snapshot.store}", {})
                 for file in snapshot.written:
                     about = (snapshot.window.key, snapshot.topic)
-                    of_table[unquote(file.path)] = _Noted(file.digest, file.size, *about)
+                    of_table[path_in_table(file.path)] = _Noted(file.digest, file.size, *about)
         return noted
 
     def _left_out(self, noted: Mapping[str, Mapping[str, _Noted]]) -> dict[str, frozenset[str]]:
@@ -679,7 +682,7 @@ class _Run:
                 if snapshot.taken_at_ms <= point.effective_at_ms
             }
             for store, snapshot in newest.items():
-                files = (unquote(file.path) for file in snapshot.written)
+                files = (path_in_table(file.path) for file in snapshot.written)
                 table = f"ktables/{point.application_id}/{store}"
                 needed.setdefault(table, set()).update(files)
         return {
@@ -760,9 +763,9 @@ class _Run:
             with storage_failures(self._to):
                 here = _sizes(self._to / table.name)
             for path, size in table.files:
-                if unquote(path) in plan.left_out.get(table.name, ()):
+                if path_in_table(path) in plan.left_out.get(table.name, ()):
                     continue
-                found = here.get(unquote(path))
+                found = here.get(path_in_table(path))
                 if found == size:
                     self._there += 1
                 else:
@@ -779,7 +782,7 @@ class _Run:
                     with storage_failures(self._to):
                         problem = done.result()
                     if problem is not None:
-                        key = (table.name, unquote(path))
+                        key = (table.name, path_in_table(path))
                         lacking[key] = problem
                         if problem.problem == _MISSING:
                             gone.add(key)
@@ -796,7 +799,7 @@ class _Run:
     def _copy_one(
         self, plan: _Plan, table: _TablePlan, path: str, size: int, is_there: bool
     ) -> LackingFile | None:
-        file = unquote(path)
+        file = path_in_table(path)
         noted = plan.noted.get(table.name, {}).get(file)
         digest = noted.digest if noted is not None else _named_digest(table, file)
         source, target = self._source.root / table.name / file, self._to / table.name / file
@@ -915,7 +918,7 @@ def _place(name: str) -> tuple[int, str]:
 def _of_ledger(rows: pa.Table) -> dict[str, _Noted]:
     columns = (rows[name].to_pylist() for name in rows.column_names)
     return {
-        unquote(path): _Noted(digest, size, window, topic, partition, topic_id, start or 0)
+        path_in_table(path): _Noted(digest, size, window, topic, partition, topic_id, start or 0)
         for window, topic, partition, topic_id, start, path, size, digest in zip(
             *columns, strict=True
         )

@@ -7,7 +7,6 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Final
-from urllib.parse import unquote
 
 import pyarrow as pa
 
@@ -22,7 +21,7 @@ from kstreams_assets.copy_mark import (
 )
 from kstreams_assets.errors import ConfigurationError, WarehouseError
 from kstreams_assets.ktables.snapshots_table import SnapshotsTable
-from kstreams_assets.layout import Warehouse, file_problem
+from kstreams_assets.layout import Warehouse, file_problem, path_in_table
 from kstreams_assets.lease import warehouse_lock
 from kstreams_assets.store import (
     ObjectPath,
@@ -272,7 +271,7 @@ def _forget_beyond(log: StorePath, version: int) -> None:
 def _files_at(place: StorePath, table: str, version: int | None) -> dict[str, int]:
     if version is None:
         return {}
-    return {unquote(path): n for path, n in active_files(delta_table(place / table, version))}
+    return {path_in_table(path): n for path, n in active_files(delta_table(place / table, version))}
 
 
 @dataclass(frozen=True, slots=True)
@@ -332,11 +331,11 @@ def _noted_files(place: StorePath, table: str, states: Iterable[CopyState]) -> s
         with reading_at(place, state.versions):
             if kind == "records":
                 files = Ledger(Warehouse(place), rest).noted_files()
-                found |= {unquote(path) for path in files["path"].to_pylist()}
+                found |= {path_in_table(path) for path in files["path"].to_pylist()}
             elif kind == "ktables":
                 application, _, store = rest.partition("/")
                 snapshots = SnapshotsTable(Warehouse(place)).of(application, stores=[store])
-                found |= {unquote(file.path) for one in snapshots for file in one.written}
+                found |= {path_in_table(file.path) for one in snapshots for file in one.written}
     return found
 
 

@@ -27,7 +27,7 @@ from deltalake.exceptions import DeltaError
 
 from kstreams_assets.copy_mark import copied_from
 from kstreams_assets.errors import ConfigurationError, StoredDataError
-from kstreams_assets.layout import file_problem, is_linked
+from kstreams_assets.layout import file_problem, is_linked, path_in_table
 from kstreams_assets.store import ObjectPath, StorePath, file_digest, readable
 from kstreams_assets.warehouse.delta_log import (
     CHECKPOINT,
@@ -147,7 +147,7 @@ def digest_in(path: str) -> str | None:
 
 def active_paths(table: DeltaTable) -> list[str]:
     """The paths of a table's files, relative to the table."""
-    return [unquote(path) for path in _actions(table)["path"].to_pylist()]
+    return [path_in_table(path) for path in _actions(table)["path"].to_pylist()]
 
 
 def link_after(path: StorePath, name: str, version: int, files: Iterable[str]) -> Mapping[str, Any]:
@@ -254,7 +254,7 @@ def require_linked(path: StorePath, name: str, table: DeltaTable) -> None:
             raise stored_data_error(name, problem, _FOREIGN)
         version -= 1
     actions = _actions(table)
-    paths = [unquote(path) for path in actions["path"].to_pylist()]
+    paths = [path_in_table(path) for path in actions["path"].to_pylist()]
     if root_of(paths) != entry.link.root:
         raise stored_data_error(
             name, f"its log does not give the files that {_entry_name(version)} was committed with"
@@ -577,7 +577,7 @@ class _Look:
             if not self._found:
                 self._add(LOG, f"cannot be read ({_first_line(error)})")
             return
-        paths = [unquote(path) for path in actions["path"].to_pylist()]
+        paths = [path_in_table(path) for path in actions["path"].to_pylist()]
         version = table.version()
         if version < newest:
             self._add(_entry_name(newest), f"is not reached: the log is read up to {version}")
@@ -646,7 +646,7 @@ def _read_problems(
         return [TableProblem(name, LOG, f"cannot be read ({_first_line(error)})", _BROUGHT_BACK)]
 
     def look(action: Mapping[str, Any]) -> TableProblem | None:
-        file = unquote(action["path"])
+        file = path_in_table(action["path"])
         try:
             if throttle is not None:
                 throttle(action["size_bytes"])
@@ -694,7 +694,7 @@ def _actions(table: DeltaTable) -> pa.Table:
 
 def _checkpoint_paths(file: StorePath) -> list[str]:
     table = pq.ParquetFile(readable(file)).read(columns=["add.path"])
-    return [unquote(add["path"]) for add in table["add"].to_pylist() if add and add["path"]]
+    return [path_in_table(add["path"]) for add in table["add"].to_pylist() if add and add["path"]]
 
 
 def _entry_name(version: int) -> str:

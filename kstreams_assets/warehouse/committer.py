@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
 from typing import Any, Final, Self
-from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -24,7 +23,7 @@ from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction, RemoveAction
 
 from kstreams_assets.errors import WarehouseError
-from kstreams_assets.layout import WrittenFile, file_problem
+from kstreams_assets.layout import WrittenFile, file_problem, path_in_table
 from kstreams_assets.lease import LockHandle
 from kstreams_assets.store import ObjectPath, StorePath, make_durable
 from kstreams_assets.warehouse.delta_log import commit_hooks, committing, delta_table
@@ -223,7 +222,7 @@ def commit(
         (row, values)
         for row in _committed(path, table, ["path", "size_bytes", *_named(columns)], parts)
         if (values := tuple(row[f"partition.{column}"] for column in columns)) in parts
-        and unquote(row["path"]) not in keeps
+        and path_in_table(row["path"]) not in keeps
     ]
     if not files and not stale:
         return None
@@ -234,7 +233,7 @@ def commit(
     ]
     actions += [
         RemoveAction(
-            unquote(row["path"]),  # it is encoded again
+            path_in_table(row["path"]),  # it is encoded again
             True,
             now_ms,
             row["size_bytes"],

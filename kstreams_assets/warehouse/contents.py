@@ -14,7 +14,6 @@ from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final, overload
-from urllib.parse import unquote
 
 import numpy as np
 import numpy.typing as npt
@@ -24,7 +23,13 @@ import pyarrow.parquet as pq
 
 from kstreams_assets.app.model import StreamsApplication, TopicRole, TopicRoles
 from kstreams_assets.errors import StoredDataError
-from kstreams_assets.layout import Warehouse, WrittenFile, changed_files, file_problem
+from kstreams_assets.layout import (
+    Warehouse,
+    WrittenFile,
+    changed_files,
+    file_problem,
+    path_in_table,
+)
 from kstreams_assets.offsets import OffsetMap, OffsetRange, RangeSet, TopicPartitionId
 from kstreams_assets.settings import ApplicationSettings
 from kstreams_assets.store import ObjectPath, StorePath, readable
@@ -555,7 +560,7 @@ class _Log:
         ):
             written = None if digest is None else WrittenFile(path, size, of_it, digest)
             window = key.partition(INCREMENT)[0]
-            yield SpanFile(self.root / unquote(path), count, first, last, written, window)
+            yield SpanFile(self.root / path_in_table(path), count, first, last, written, window)
 
 
 def _filled(column: pa.ChunkedArray, null: int) -> _Offsets:
@@ -657,8 +662,8 @@ class PartitionFiles:
             at = self._at[lot]
             paths, sizes = log.paths.take(pa.array(at)).to_pylist(), log.size[at].tolist()
             for number, path, size in zip(lot.tolist(), paths, sizes, strict=True):
-                if _size(f"{log.root}/{unquote(path) if '%' in path else path}") != size:
-                    problem = file_problem(log.root / unquote(path), size)
+                if _size(f"{log.root}/{path_in_table(path)}") != size:
+                    problem = file_problem(log.root / path_in_table(path), size)
                     if problem:
                         found.append((number, problem))
         return len(numbers), found

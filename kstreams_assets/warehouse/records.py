@@ -12,7 +12,6 @@ from functools import cached_property
 from itertools import groupby, pairwise
 from pathlib import Path
 from typing import Any, Final, TypeVar
-from urllib.parse import unquote
 
 import numpy as np
 import numpy.typing as npt
@@ -23,7 +22,13 @@ from deltalake import DeltaTable, write_deltalake
 
 from kstreams_assets.copy_mark import CopyState, state_for
 from kstreams_assets.kafka.record_columns import HEADERS, header_name_column
-from kstreams_assets.layout import LAYOUT_PROPERTY, LAYOUT_VERSION, WrittenFile, file_problem
+from kstreams_assets.layout import (
+    LAYOUT_PROPERTY,
+    LAYOUT_VERSION,
+    WrittenFile,
+    file_problem,
+    path_in_table,
+)
 from kstreams_assets.offsets import OffsetRange, OffsetRuns, RangeSet, TopicPartitionId
 from kstreams_assets.store import StorePath, readable, sizes_in
 from kstreams_assets.warehouse.committer import NewFile, require_written
@@ -229,7 +234,7 @@ def span_files(path: StorePath, span: SpanId) -> list[SpanFile]:
     """The files of one span, in offset order."""
     files = [
         SpanFile(
-            path=path / unquote(row["path"]),
+            path=path / path_in_table(row["path"]),
             records=row["num_records"],
             first_offset=row["min.offset"],
             last_offset=row["max.offset"],
@@ -316,7 +321,7 @@ def tidy_files(path: StorePath, table: DeltaTable, *, keep_files: bool) -> None:
         if not keep_files:
             # Nothing but the list: deltalake's own vacuum makes two commits, and syncs neither.
             gone = table.vacuum(_REPLACED_HOURS, dry_run=True, enforce_retention_duration=False)
-            files = [path / unquote(file) for file in gone]
+            files = [path / path_in_table(file) for file in gone]
             with ThreadPoolExecutor(_DELETIONS) as pool:
                 list(pool.map(lambda file: file.unlink(missing_ok=True), files))
             for folder in {file.parent for file in files}:
@@ -529,14 +534,15 @@ class Comparison:
             (folder, [*of_it])
             for folder, of_it in groupby(paths, lambda path: path.rpartition("/")[0])
         ]
-        there = sizes_in(self._path, {unquote(folder) for folder, _ in by_folder})
+        decoded = {folder: path_in_table(folder) if folder else "" for folder, _ in by_folder}
+        there = sizes_in(self._path, {*decoded.values()})
         nothing: dict[str, int] = {}
         suspects: list[int] = []
         begin = 0
         for folder, of_it in by_folder:
-            here, skip = there.get(unquote(folder), nothing), len(folder) + 1 if folder else 0
+            here, skip = there.get(decoded[folder], nothing), len(folder) + 1 if folder else 0
             names = [path[skip:] for path in of_it]
-            found = [here.get(unquote(name) if "%" in name else name) for name in names]
+            found = [here.get(path_in_table(name)) for name in names]
             if found != sizes[begin : begin + len(found)]:
                 suspects += [n for n, size in enumerate(found, begin) if size != sizes[n]]
             begin += len(found)
@@ -545,7 +551,7 @@ class Comparison:
             self._look(file)
 
     def _look(self, file: Mapping[str, Any]) -> None:
-        problem = file_problem(self._path / unquote(file["path"]), file["size"])
+        problem = file_problem(self._path / path_in_table(file["path"]), file["size"])
         if problem:
             self.bad[file["path"]] = (file["row"], problem)
         else:
@@ -725,7 +731,7 @@ def _names(
 
 
 def _name(path: str) -> str:
-    return Path(unquote(path)).name
+    return Path(path_in_table(path)).name
 
 
 _Sizes = npt.NDArray[np.int64]

@@ -49,6 +49,7 @@ from kstreams_assets.layout import (
     Warehouse,
     check_layout,
     is_linked,
+    path_in_table,
 )
 from kstreams_assets.lease import LeaseLostError, LockHandle, keep_private, warehouse_lock
 from kstreams_assets.store import (
@@ -919,7 +920,7 @@ class Table(Generic[R]):
         return None if low is None or high is None else StoredFile(path, rows, size, low, high)
 
     def _column_of(self, path: str) -> list[Value | None]:
-        file = self.path / unquote(path)
+        file = self.path / path_in_table(path)
         with storage_failures(file):
             rows = pq.ParquetFile(readable(file)).read(columns=[self.grows_along])
             return rows[0].to_pylist()
@@ -1087,7 +1088,7 @@ class Table(Generic[R]):
             actions = actions.filter(pc.field("partition.application_id") == application_id)
         fragments = [
             _FORMAT.make_fragment(
-                unquote(action["path"]),
+                path_in_table(action["path"]),
                 files,
                 self._guarantee(action),
                 file_size=action["size_bytes"],
