@@ -46,6 +46,7 @@ def restore(application_id: str = "shop", restore_id: str = "r1") -> StoredResto
         request="{}",
         topics=(StoredTopic("totals", "eu.totals", "id-1", (10, 0), 5),),
         to_commit=OFFSETS,
+        committed=OFFSETS,
     )
 
 
@@ -91,6 +92,11 @@ def test_another_incarnation_or_cluster_has_nothing(warehouse: Warehouse) -> Non
     found = restored_onto(warehouse, CLUSTER)
     assert found.of(TARGET, "id-2") == found.of(TARGET, "id-1~4") == []
     assert not restored_onto(warehouse, "cluster-1")
+
+
+def test_a_restore_that_was_given_up_counts_for_nothing(warehouse: Warehouse) -> None:
+    record(warehouse, replace(restore(), state=RestoreState.FINISHED, committed=None))
+    assert not restored_onto(warehouse, CLUSTER)
 
 
 @pytest.mark.parametrize("state", list(RestoreState))
