@@ -970,7 +970,7 @@ _UNITS_S: Final = {
     "h": 3_600,
     "d": 86_400,
     "w": 7 * 86_400,
-    "m": 31 * 86_400,
+    "mo": 31 * 86_400,
     "y": 366 * 86_400,
 }
 _LINES: Final = ("hourly", "daily", "weekly", "monthly", "yearly")
@@ -984,7 +984,7 @@ class KeptLogs(StrEnum):
 
 
 class KeepModel(Block):
-    """What `kstreams-assets expire` keeps; times as 36h, 7d, 4w, 6m or 2y."""
+    """What `kstreams-assets expire` keeps; times as 36h, 7d, 4w, 6mo or 2y."""
 
     all: str = Field(
         default="2d", description="For how long every recovery point is kept.", examples=["2d"]
@@ -1038,11 +1038,17 @@ class KeepModel(Block):
 
 
 def _seconds(name: str, given: str) -> int:
-    found = re.fullmatch(r"(\d+) *(s|min|h|d|w|m|y)", given.strip())
-    if found is None:
+    found = re.fullmatch(r"(\d+) *([a-z]+)", given.strip())
+    if found is not None and found[2] == "m":
+        raise ConfigurationError(
+            f"{name} is {given!r}: m may mean minutes or months.",
+            remedy=f"Give {found[1]}min or {found[1]}mo (months of 31 days; earlier releases took m"
+            " for months).",
+        )
+    if found is None or found[2] not in _UNITS_S:
         raise ConfigurationError(
             f"{name} is {given!r}.",
-            remedy="Give a number and a unit: h, d, w, m (31 days) or y, as 36h or 90d.",
+            remedy="Give a number and a unit: min, h, d, w, mo (31 days) or y, as 36h or 90d.",
         )
     return int(found[1]) * _UNITS_S[found[2]]
 

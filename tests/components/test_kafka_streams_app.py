@@ -194,6 +194,8 @@ class TestWrongYaml:
             ({"exclude": ["*"]}, "is left to back up"),
             ({"exclude": ["ordres"]}, "'ordres' matches no topic"),
             ({"topics": {"in": {"roles": []}}}, "declared without any role"),
+            ({"keep": {"daily": "30m"}}, "Give 30min or 30mo"),
+            ({"keep": {"all": "2 fortnights"}}, "min, h, d, w, mo"),
         ],
     )
     def test_wrong_values(self, change: dict[str, Any], text: str) -> None:
