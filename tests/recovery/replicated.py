@@ -26,6 +26,8 @@ from tests.kafka.transacting import settled_end, transactional_producer
 from tests.streams.cluster import unique_name
 
 LIMIT_S = 40.0
+INPUTS = 20
+"""Records of the input: committed offsets lie inside its log."""
 
 
 @dataclass(slots=True)
@@ -47,6 +49,10 @@ class Replicated:
                 [TopicSpec(one.topic, 1, 3) for one in (self.input, self.changelog)]
             )
         self.await_leader(self.input)
+        sender = Producer({"bootstrap.servers": self.local.bootstrap_servers})
+        for number in range(INPUTS):
+            sender.produce(self.input.topic, b"%d" % number, partition=0)
+        assert sender.flush(LIMIT_S) == 0
         leader = self.await_leader(self.changelog)
         warm_up = transactional_producer(self.local.bootstrap_servers, unique_name("warm-up"))
         consumer = self._consumer(unique_name("warm-up"))

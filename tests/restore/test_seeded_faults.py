@@ -168,7 +168,9 @@ class TestWhatReachesTheTarget:
                 gate=require_complete,
             ),
         ):
-            with pytest.raises(Exception, match="failed_verification, not verified"):
+            with pytest.raises(
+                Exception, match="is failed_verification: completeness check is refused"
+            ):
                 step()
         assert offsets_on(case, result.restore.group) == {}
 
