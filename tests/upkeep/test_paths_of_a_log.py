@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 import pytest
 from deltalake import DeltaTable
-from deltalake.transaction import AddAction
+from deltalake.transaction import AddAction, RemoveAction
 
 from kstreams_assets.errors import StoredDataError
 from kstreams_assets.layout import path_in_table
@@ -65,7 +65,7 @@ def test_a_copy_writes_nothing_beside_its_tables(tmp_path: Path) -> None:
     (tmp_path / "nfs" / "authorized_keys").write_text("somebody else's")
     records = source / "records" / "shop"
     table = DeltaTable(str(records))
-    adds = [
+    adds: list[AddAction | RemoveAction] = [
         AddAction(
             path,
             size,
