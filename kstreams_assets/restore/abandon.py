@@ -12,7 +12,8 @@ def abandon(settings: ApplicationSettings, restore: StoredRestore) -> StoredRest
     """Record that nobody goes on with a restore; the record.
 
     Its recovery point may expire, and neither `expire` nor backups wait for it any more. The target
-    is not touched: topics of the restore stay there. A later run of the same restore begins anew.
+    is not touched: topics of the restore stay there. A later run of the same restore is planned by
+    what is on the target then.
 
     Raises:
         RestoreStateError: Its group offsets are committed, or it is finished.
