@@ -201,6 +201,9 @@ class WrittenFile:
     digest: str
 
 
+_NO_PART: Final = frozenset({"", ".."})
+
+
 def path_in_table(logged: str) -> str:
     """The path of a data file in its table, from the text in a Delta log or a ledger.
 
@@ -211,10 +214,8 @@ def path_in_table(logged: str) -> str:
         StoredDataError: It leads out of the table.
     """
     path = unquote(logged) if "%" in logged else logged
-    is_odd = ".." in path or "//" in path or "\0" in path or path[:1] in {"", "/"}
-    if is_odd and (
-        "\0" in path or "://" in path or any(part in {"", ".."} for part in path.split("/"))
-    ):
+    # An empty part: it begins with a slash, or has a scheme.
+    if "\0" in path or not _NO_PART.isdisjoint(path.split("/")):
         raise StoredDataError(
             subject=f"The log entry of the file {logged!r}",
             problem="it leads out of the folder of its table",

@@ -1,8 +1,5 @@
 """Giving a restore up that nobody goes on with."""
 
-import time
-from dataclasses import replace
-
 from kstreams_assets.restore.steps import Step, newest_locked, require
 from kstreams_assets.settings import ApplicationSettings
 from kstreams_assets.warehouse.restores import RestoresTable, RestoreState, StoredRestore
@@ -21,13 +18,11 @@ def abandon(settings: ApplicationSettings, restore: StoredRestore) -> StoredRest
     """
     require(restore, Step.ABANDON)
     with newest_locked(settings, restore, Step.ABANDON) as (newest, lock):
-        abandoned = replace(
+        return RestoresTable(settings.warehouse).change(
             newest,
+            writer=lock,
             state=RestoreState.FINISHED,
             # A finished restore without committed offsets is none that an application goes on from.
             committed=None,
             problem="It was given up.",
-            changed_at_ms=time.time_ns() // 1_000_000,
         )
-        RestoresTable(settings.warehouse).append(abandoned, writer=lock)
-    return abandoned

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
@@ -198,10 +198,9 @@ def _finished(
     if changes:
         target.alter_topic_configs(changes)
         _compare([topic for topic in own if topic.put_back], target)
-    finished = replace(
-        restore, state=RestoreState.FINISHED, changed_at_ms=time.time_ns() // 1_000_000
+    finished = RestoresTable(settings.warehouse).change(
+        restore, writer=lock, state=RestoreState.FINISHED
     )
-    RestoresTable(settings.warehouse).append(finished, writer=lock)
     left_alone = tuple(t.target for t in restore.topics if t not in own)
     return Finished(finished, changes, effects, left_alone, assessment)
 

@@ -116,17 +116,18 @@ def blocker(restore: StoredRestore, step: Step) -> RestoreStateError | None:
             " anything.",
             remedy=_START_ANEW,
         )
-    if step is Step.ABANDON and state in ACCEPTED[step] and _was_committed(restore):
-        return RestoreStateError(
-            restore_id=restore.restore_id,
-            state=state,
-            step=step,
-            problem="Its group offsets were committed once, so that the application may go on from"
-            " them.",
-            remedy="Stop the application and run kstreams-assets restore rollback first.",
-        )
     if state in ACCEPTED[step]:
-        if step is Step.ROLLBACK and restore.former_offsets is None:
+        was_committed = restore.former_offsets is not None
+        if step is Step.ABANDON and was_committed and state is not RestoreState.ROLLED_BACK:
+            return RestoreStateError(
+                restore_id=restore.restore_id,
+                state=state,
+                step=step,
+                problem="Its group offsets were committed once, so that the application may go on"
+                " from them.",
+                remedy="Stop the application and run kstreams-assets restore rollback first.",
+            )
+        if step is Step.ROLLBACK and not was_committed:
             return RestoreStateError(
                 restore_id=restore.restore_id,
                 state=state,
@@ -139,11 +140,6 @@ def blocker(restore: StoredRestore, step: Step) -> RestoreStateError | None:
     return cls(
         restore_id=restore.restore_id, state=state, step=step, problem=problem, remedy=remedy
     )
-
-
-def _was_committed(restore: StoredRestore) -> bool:
-    """Whether the group has offsets of the restore, by all that is noted."""
-    return restore.former_offsets is not None and restore.state is not RestoreState.ROLLED_BACK
 
 
 def require(restore: StoredRestore, step: Step) -> None:

@@ -763,13 +763,14 @@ class _Run:
             with storage_failures(self._to):
                 here = _sizes(self._to / table.name)
             for path, size in table.files:
-                if path_in_table(path) in plan.left_out.get(table.name, ()):
+                file = path_in_table(path)
+                if file in plan.left_out.get(table.name, ()):
                     continue
-                found = here.get(path_in_table(path))
+                found = here.get(file)
                 if found == size:
                     self._there += 1
                 else:
-                    jobs.append((table, path, size, found is not None))
+                    jobs.append((table, file, size, found is not None))
         total = sum(size for _, _, size, _ in jobs)
         if jobs:
             self._log(f"{len(jobs):,} files, {bytes_text(total)}, are to be copied.")
@@ -778,11 +779,11 @@ class _Run:
             running = {pool.submit(self._copy_one, plan, *job): job for job in jobs}
             try:
                 for done in as_completed(running):
-                    table, path, *_ = running[done]
+                    table, file, *_ = running[done]
                     with storage_failures(self._to):
                         problem = done.result()
                     if problem is not None:
-                        key = (table.name, path_in_table(path))
+                        key = (table.name, file)
                         lacking[key] = problem
                         if problem.problem == _MISSING:
                             gone.add(key)
@@ -797,9 +798,8 @@ class _Run:
         return _STORE_THREADS if is_store else _THREADS
 
     def _copy_one(
-        self, plan: _Plan, table: _TablePlan, path: str, size: int, is_there: bool
+        self, plan: _Plan, table: _TablePlan, file: str, size: int, is_there: bool
     ) -> LackingFile | None:
-        file = path_in_table(path)
         noted = plan.noted.get(table.name, {}).get(file)
         digest = noted.digest if noted is not None else _named_digest(table, file)
         source, target = self._source.root / table.name / file, self._to / table.name / file

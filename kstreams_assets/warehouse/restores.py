@@ -315,7 +315,7 @@ class RestoresTable:
 
     def writing(self, application_id: str) -> list[StoredRestore]:
         """Restores that may still read files: not verified yet, and changed in the last days."""
-        since_ms = time.time_ns() // 1_000_000 - _ABANDONED_MS
+        since_ms = _abandoned_before_ms()
         return [
             restore
             for restore in self.unfinished(application_id)
@@ -328,7 +328,7 @@ class RestoresTable:
         Those of drills, and of restores whose records were never verified, while somebody goes on
         with them: what was killed is never finished.
         """
-        since_ms = time.time_ns() // 1_000_000 - _ABANDONED_MS
+        since_ms = _abandoned_before_ms()
         points = {
             restore.point_id
             for restore in self.unfinished(application_id)
@@ -381,6 +381,11 @@ def writers_of(restores: Iterable[StoredRestore]) -> dict[str, StoredRestore]:
 def _as_they_stand(restores: Iterable[StoredRestore]) -> list[StoredRestore]:
     newest = {(r.application_id, r.restore_id): r for r in sorted(restores, key=_place)}
     return sorted(newest.values(), key=lambda r: (r.created_at_ms, r.restore_id), reverse=True)
+
+
+def _abandoned_before_ms() -> int:
+    """Restores that changed before this are given up."""
+    return time.time_ns() // 1_000_000 - _ABANDONED_MS
 
 
 def _place(restore: StoredRestore) -> tuple[int, int]:

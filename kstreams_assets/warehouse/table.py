@@ -1211,7 +1211,7 @@ class Table(Generic[R]):
         elif not new and not stale:
             return
         actions = pa.table(table.get_add_actions(flatten=True))
-        paths = map(unquote, actions["path"].to_pylist())
+        paths = map(path_in_table, actions["path"].to_pylist())
         sizes = dict(zip(paths, actions["size_bytes"].to_pylist(), strict=True))
         if any(file.path in sizes for file in new):
             return  # The attempt before has come through; what got lost is the store's answer.

@@ -129,7 +129,7 @@ def _static_tables(servers: str) -> None:
 
 def _has_no_member(kafka: KafkaCluster) -> bool:
     state = kafka.group_state(APPLICATION_ID)
-    return state is None or state.member_count == 0
+    return state is None or state.is_empty
 
 
 def _until(what: Callable[[], object], limit_s: float = 90) -> None:
