@@ -104,6 +104,22 @@ class EngineError(KStreamsAssetsError):
         )
 
 
+class SparkJobError(KStreamsAssetsError, RuntimeError):
+    """A Spark job failed; `problem` is its innermost cause, without the stack of Java or gRPC.
+
+    Without a remedy it is a fault of the code that ran in the job.
+    """
+
+    def __init__(self, problem: str, *, remedy: str = "") -> None:
+        super().__init__(problem, remedy=remedy)
+        if not remedy:
+            self.args = (problem,)
+
+
+class SparkLostError(SparkJobError):
+    """The Spark server does not answer, or has ended the session: another session may succeed."""
+
+
 class WarehouseError(KStreamsAssetsError):
     """A folder or table of the warehouse cannot be read or written.
 

@@ -1,14 +1,19 @@
-"""What Spark raises, as one error without the Java stack."""
+"""What Spark, or the way to it (gRPC, py4j), raises, as one error with cause and remedy."""
 
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Final, Protocol
 
+import grpc
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
-SPARK_FAILURES: Final = (PySparkException, Py4JError)
+from kstreams_assets.errors import SparkJobError, SparkLostError
+
+SPARK_FAILURES: Final = (PySparkException, Py4JError, grpc.RpcError)
 
 _CAUSE = re.compile(r"^\s*Caused by: (.+)$", re.MULTILINE)
 _FIRST = re.compile(
@@ -19,19 +24,134 @@ _EXCEPTION = re.compile(r"^\s*((?:[\w$]+\.)+\w*(?:Exception|Error): .+)$", re.MU
 _PYTHON = "Traceback (most recent call last):"
 _PYTHON_ERROR = re.compile(r"^((?:\w+\.)*\w*(?:Exception|Error): .+)$", re.MULTILINE)
 _TELLING = ("org.apache.kafka.", "org.apache.spark.sql.kafka010.", "org.apache.spark.sql.delta.")
+_WORKER_DIED: Final = "Python worker exited unexpectedly"
+
+_STATUS = re.compile(r"\bstatus = StatusCode\.([A-Z_]+)")
+_DETAILS = re.compile(r'\bdetails = "(.*?)"\s*(?:debug_error_string\b|>|$)', re.DOTALL)
+_PEER = re.compile(r"\bipv[46]:((?:\[|%5B)?[0-9a-fA-F.:%]+?(?:\]|%5D)?:\d+)\b")
+_LAST_ERROR = re.compile(r"^failed to connect to all addresses; last error: (?:[A-Z_]+: )?", re.I)
+_SEEN_BY_GRPC = re.compile(
+    r"^(?:ipv[46]:\S+: |connect: |recvmsg: ?|errors resolving \S+: |\[field:[\w ]+ error:)+", re.I
+)
+_CLOSED_CHANNEL: Final = ("Cannot invoke RPC", "Channel closed")
+"""A ValueError of gRPC: it has no class of its own."""
+_LONGEST: Final = 300
+
+_AGAIN: Final = (
+    "An engine of this host that has ended (`kstreams-assets engine status`) is started again by"
+    " the next command: run the same again, what was committed stays. For another Spark Connect"
+    " server (`remote`, KSTREAMS_ASSETS_SPARK_REMOTE), check that it runs and that this is its"
+    " address."
+)
+_JOB: Final = "Correct what the reason names and run the same again; what was committed stays."
 
 
-class SparkJobError(RuntimeError):
-    """A Spark job failed; the text is its innermost cause, without the Java stack."""
+@dataclass(frozen=True, slots=True)
+class _Meaning:
+    """What some failures on the way to a server mean; `{why}` is what gRPC says, `{at}` where."""
+
+    problem: str
+    remedy: str
+    is_lost: bool = True
+
+
+_SESSION_ENDED: Final = _Meaning(
+    "The Spark server{at} has ended the session: {why}",
+    "It was restarted, or the session was idle for too long. Run the same again; what was committed"
+    " stays.",
+)
+_SHUT_DOWN: Final = _Meaning("The Spark server{at} was stopped while it ran a job", _AGAIN)
+_UNREACHABLE: Final = _Meaning("The Spark server{at} does not answer: {why}", _AGAIN)
+_NOT_LET_IN: Final = _Meaning(
+    "The Spark server{at} refuses this client: {why}",
+    "Give the token of that server in `remote` (KSTREAMS_ASSETS_SPARK_REMOTE) as ;token=...; for an"
+    " engine of this host, run `kstreams-assets engine stop` and the same again.",
+)
+_OTHER_SERVER: Final = _Meaning(
+    "What answers{at} is not a Spark Connect server, or not of this release: {why}",
+    "Check host, port and TLS (;use_ssl=true) of `remote` (KSTREAMS_ASSETS_SPARK_REMOTE).",
+    is_lost=False,
+)
+_TOO_LARGE: Final = _Meaning(
+    "A message to or from the Spark server{at} is too large: {why}",
+    "Raise spark.connect.grpc.maxInboundMessageSize of that server, or do less at once (fewer"
+    " windows, topics or rules).",
+    is_lost=False,
+)
+_CANCELLED: Final = _Meaning(
+    "The job was cancelled{at}: {why}",
+    "If you did not cancel it, the server was stopped. Run the same again.",
+    is_lost=False,
+)
+_OTHER_RPC: Final = _Meaning("The Spark server{at} failed: {why}", _AGAIN)
+
+_OF_SESSION: Final = (
+    r"INVALID_HANDLE|INVALID_CURSOR|NO_ACTIVE_SESSION|SESSION_(?:CLOSED|CHANGED|NOT_FOUND)"
+    r"|OPERATION_(?:NOT_FOUND|ABANDONED)"
+)
+_BY_ANSWER: Final = (
+    (
+        re.compile(
+            r"cancelled because SparkContext was shut ?down"
+            r"|Cannot call methods on a stopped SparkContext"
+        ),
+        _SHUT_DOWN,
+    ),
+    (
+        # Of the beginning: a query can name a column so.
+        re.compile(
+            rf"^(?:\([\w.$]+\) )?(?:\[(?:{_OF_SESSION})\b"
+            r"|(?:Spark )?Session (?:was |is |has been )?(?:closed|not found)"
+            r"|Cannot invoke RPC|Channel closed)",
+            re.IGNORECASE,
+        ),
+        _SESSION_ENDED,
+    ),
+    (re.compile(r"^(?:\([\w.$]+\) )?\[OPERATION_CANCELED"), _CANCELLED),
+)
+"""By what Spark answers, or pyspark says."""
+_BY_DETAILS: Final = (
+    (
+        re.compile(
+            rf"{_OF_SESSION}|Session (?:was )?(?:closed|not found)"
+            "|server driver instance has restarted",
+            re.IGNORECASE,
+        ),
+        _SESSION_ENDED,
+    ),
+    (re.compile(r"SparkContext was shut ?down|stopped SparkContext"), _SHUT_DOWN),
+    (re.compile(r"message larger than max"), _TOO_LARGE),
+    (
+        re.compile(
+            r"WRONG_VERSION_NUMBER|ssl handshake|handshaker|http2 header with status"
+            r"|connect an http1|look like a TLS|unexpected content-type",
+            re.IGNORECASE,
+        ),
+        _OTHER_SERVER,
+    ),
+)
+"""By what gRPC says of a call that failed."""
+_BY_STATUS: Final = {
+    "UNAVAILABLE": _UNREACHABLE,
+    "DEADLINE_EXCEEDED": _UNREACHABLE,
+    "UNAUTHENTICATED": _NOT_LET_IN,
+    "PERMISSION_DENIED": _NOT_LET_IN,
+    "UNIMPLEMENTED": _OTHER_SERVER,
+    "RESOURCE_EXHAUSTED": _TOO_LARGE,
+    "CANCELLED": _CANCELLED,
+}
 
 
 @contextmanager
 def spark_failures() -> Iterator[None]:
-    """Failures of Spark in the block as SparkJobError."""
+    """Failures of Spark in the block as SparkJobError, those of the way to it as SparkLostError."""
     try:
         yield
-    except SPARK_FAILURES as error:
-        raise SparkJobError(innermost_cause(str(error))) from error
+    except (*SPARK_FAILURES, ValueError) as error:
+        failure = spark_failure(error)
+        if failure is None:
+            raise
+        raise failure from error
 
 
 class _Kept(Protocol):
@@ -44,6 +164,117 @@ def free(rows: _Kept) -> None:
         rows.unpersist()
 
 
+def spark_failure(error: BaseException) -> SparkJobError | None:
+    """What an error of pyspark, gRPC or py4j means; None for any other error.
+
+    One mapping for all places: the problem is one line without stack traces, the remedy says what
+    to do. SparkLostError where another session may succeed.
+    """
+    if isinstance(error, SparkJobError):
+        return error
+    text = str(error)
+    if isinstance(error, ValueError) and not isinstance(error, PySparkException):
+        if not text.startswith(_CLOSED_CHANNEL):
+            return None
+    elif not isinstance(error, SPARK_FAILURES):
+        return None
+    if _WORKER_DIED in text:
+        return SparkJobError(
+            "A Python worker of Spark died (killed, or out of memory).",
+            remedy="Give the host more memory, or work on less at once (`tasks`), and run the same"
+            " again; what was committed stays.",
+        )
+    rpc = _rpc_of(error, text)
+    meaning = _meaning(rpc, text)
+    if meaning is None:
+        return SparkJobError(f"{innermost_cause(text).rstrip('.')}.", remedy=_JOB)
+    kind = SparkLostError if meaning.is_lost else SparkJobError
+    why, at = cause_of(error).rstrip(".!"), _place(text)
+    return kind(f"{meaning.problem.format(why=why, at=at)}.", remedy=meaning.remedy)
+
+
+def cause_of(error: BaseException) -> str:
+    """What an error says in one line, without what gRPC and Java put around it; no period."""
+    text = str(error)
+    rpc = _rpc_of(error, text)
+    if rpc is None:
+        return _one_line(innermost_cause(text)) or type(error).__name__
+    said = _LAST_ERROR.sub("", _one_line(rpc.details))
+    said = _SEEN_BY_GRPC.sub("", said).rstrip("].! ")
+    return said or f"no more than {rpc.status}"
+
+
+_ENDED_ITSELF: Final = (
+    re.compile(r"^((?:Invalid|Unrecognized|Conflicting) .+)$", re.MULTILINE),
+    re.compile(r"^(.*(?:insufficient memory|OutOfMemoryError).*)$", re.MULTILINE),
+    re.compile(r"^(No executor of .+)$", re.MULTILINE),
+    _CAUSE,
+    _PYTHON_ERROR,
+    _EXCEPTION,
+    re.compile(r"^Error: (?!A fatal exception|A JNI error)(.+)$", re.MULTILINE),
+)
+"""What a JVM, Spark and Python write before they end, the most telling first."""
+_READ_BYTES: Final = 256 * 1024
+
+
+def cause_in_log(log: Path) -> str:
+    """Why a process ended, by the end of what it wrote, in one line; empty if it says nothing."""
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, log.stat().st_size - _READ_BYTES))
+            text = file.read().decode("utf-8", "replace")
+    except OSError:
+        return ""
+    for pattern in _ENDED_ITSELF:
+        if found := pattern.findall(text):
+            return _one_line(found[-1]).rstrip(".")
+    lines = [line for line in text.splitlines() if line.strip()]
+    return _one_line(lines[-1]).rstrip(".") if lines else ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Rpc:
+    """A call that failed: name of gRPC's status, and its words."""
+
+    status: str
+    details: str
+
+
+def _rpc_of(error: BaseException, text: str) -> _Rpc | None:
+    """Of gRPC's own errors, and of what pyspark makes of them; None for an answer of Spark."""
+    status = _STATUS.search(text)
+    if status is not None:
+        details = _DETAILS.search(text)
+        return _Rpc(status[1], details[1] if details else "")
+    if isinstance(error, grpc.Call):
+        code: grpc.StatusCode | None = error.code()
+        return _Rpc("UNKNOWN" if code is None else code.name, error.details() or "")
+    if isinstance(error, grpc.RpcError):
+        return _Rpc("UNKNOWN", text)
+    return None
+
+
+def _meaning(rpc: _Rpc | None, text: str) -> _Meaning | None:
+    if rpc is None:
+        return next((meaning for words, meaning in _BY_ANSWER if words.search(text)), None)
+    for words, meaning in _BY_DETAILS:
+        if words.search(rpc.details):
+            return meaning
+    return _BY_STATUS.get(rpc.status, _OTHER_RPC)
+
+
+def _place(text: str) -> str:
+    peer = _PEER.search(text)
+    if peer is None:
+        return ""
+    return f" at {peer[1].replace('%5B', '[').replace('%5D', ']')}"
+
+
+def _one_line(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= _LONGEST else f"{line[: _LONGEST - 3]}..."
+
+
 def innermost_cause(text: str) -> str:
     """The innermost cause that Delta names, else the innermost.
 
@@ -53,7 +284,7 @@ def innermost_cause(text: str) -> str:
     if _PYTHON in (causes[-1] if causes else text):
         causes = _PYTHON_ERROR.findall(text) or causes
     if not causes:
-        return text.strip().splitlines()[0]
+        return next(iter(text.strip().splitlines()), "")
     telling = [cause for cause in causes if cause.startswith(_TELLING)]
     package_and_class, _, message = (telling or causes)[-1].strip().partition(":")
     return f"{package_and_class.rpartition('.')[2]}:{message}" if message else package_and_class

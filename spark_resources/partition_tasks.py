@@ -2,7 +2,6 @@
 
 import fcntl
 import os
-import re
 import tempfile
 import time
 import traceback
@@ -16,8 +15,8 @@ import pyarrow as pa
 from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
-from kstreams_assets.errors import KStreamsAssetsError, OvertakenError
-from spark_resources.failures import SPARK_FAILURES, SparkJobError
+from kstreams_assets.errors import KStreamsAssetsError, OvertakenError, SparkJobError
+from spark_resources.failures import SPARK_FAILURES, spark_failure
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -28,8 +27,6 @@ _END_WAIT_S = 15.0
 """Spark kills the workers of a failed job after two seconds."""
 _POLL_S = 0.05
 _ROUNDS = 3
-_TELLING = re.compile(r"^.*?((?:[\w$]+\.)*\w*(?:Exception|Error): .+)$", re.MULTILINE)
-_WORKER_DIED = "Python worker exited unexpectedly"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +74,7 @@ def run_partition_tasks(
     Raises:
         KStreamsAssetsError: What a task raised, with its attributes.
         SparkJobError: A task raised anything else, or its worker died.
+        SparkLostError: The server does not answer, or has ended the session.
     """
     if not items:
         return []
@@ -89,7 +87,10 @@ def run_partition_tasks(
             )
         except SPARK_FAILURES as error:
             _stop(signals)
-            raise SparkJobError(_innermost(str(error))) from None
+            failure = spark_failure(error)
+            if failure is None:
+                raise
+            raise failure from None
         except BaseException:
             _stop(signals)
             raise
@@ -227,12 +228,3 @@ def _stop(signals: _Signals) -> None:
                 return
             except BlockingIOError:
                 time.sleep(_POLL_S)
-
-
-def _innermost(text: str) -> str:
-    """What Spark says of a job whose tasks did not even report, in one line."""
-    if _WORKER_DIED in text:
-        return "A Python worker of Spark died (killed, or out of memory)"
-    found = _TELLING.findall(text)
-    line = found[-1] if found else text.strip().splitlines()[0]
-    return line.strip()

@@ -3,7 +3,7 @@
 import threading
 import uuid
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
@@ -20,8 +20,9 @@ from kstreams_assets.app.store_columns import (
     value_columns,
 )
 from kstreams_assets.app.store_format import StoreFormat
+from kstreams_assets.errors import SparkJobError
 from kstreams_assets.store import StorePath
-from spark_resources.failures import SPARK_FAILURES, SparkJobError, free, spark_failures
+from spark_resources.failures import SPARK_FAILURES, free, spark_failures
 from spark_resources.ktable_columns import with_decoded_columns, with_decoded_record
 from spark_resources.ktable_rows import (
     Newest,
@@ -78,7 +79,8 @@ def new_session(spark: SparkSession) -> SparkSession:
 def tune(session: SparkSession, records: int) -> None:
     """Set the session up for a query over about so many records."""
     few = records <= _FEW_RECORDS
-    configure(session, {name: values[not few] for name, values in _BY_SIZE.items()})
+    with spark_failures():
+        configure(session, {name: values[not few] for name, values in _BY_SIZE.items()})
 
 
 _RECORD: Final = (
@@ -95,7 +97,8 @@ class Views:
     """Temp views in a session of their own, for one evaluation after the other."""
 
     def __init__(self, spark: SparkSession, schemas: "Mapping[int, RegisteredSchema]") -> None:
-        self.session = new_session(spark)
+        with spark_failures():
+            self.session = new_session(spark)
         self._schemas = schemas
         self._kept: dict[tuple[LogSource, StoreFormat | None], DataFrame] = {}
         self._frames: dict[Hashable, DataFrame] = {}
@@ -325,10 +328,11 @@ def _limited(session: SparkSession, timeout_s: float) -> Iterator[None]:
         if ended.wait(timeout_s):
             return
         over.set()
-        session.interruptTag(tag)
-        # A query that is still being planned has no job yet that could be ended.
-        while not ended.wait(_INTERRUPT_EVERY_S):
+        with suppress(*SPARK_FAILURES):  # else the query fails too, and says why
             session.interruptTag(tag)
+            # A query that is still being planned has no job yet that could be ended.
+            while not ended.wait(_INTERRUPT_EVERY_S):
+                session.interruptTag(tag)
 
     watch = threading.Thread(target=end, name=tag, daemon=True)
     session.addTag(tag)

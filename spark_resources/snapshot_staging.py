@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 
 from kstreams_assets.app.store_columns import HEADERS_TYPE
 from kstreams_assets.store import NewObject, StorePath
-from spark_resources.failures import SPARK_FAILURES, SparkJobError
+from spark_resources.failures import spark_failures
 from spark_resources.partition_records import SCHEMA
 from spark_resources.stored_files import read_files
 
@@ -49,7 +49,7 @@ def stage_snapshot(
     wanted = F.col("key").isNotNull()
     if not keeps_deletions:
         wanted &= F.col("value").isNotNull()
-    try:
+    with spark_failures():
         rows = read_files(spark, files, _ROWS).where(wanted)
         told = (
             rows.repartition(partitions, "partition")
@@ -57,8 +57,6 @@ def stage_snapshot(
             .mapInArrow(_Writer(folder).write, "partition INT, name STRING")
             .collect()
         )
-    except SPARK_FAILURES as error:
-        raise SparkJobError(str(error).strip().splitlines()[0]) from None
     return {row["partition"]: folder / row["name"] for row in sorted(told)}
 
 

@@ -17,9 +17,9 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from kstreams_assets.app.store_format import Encoding, Format, StoreFormat
+from kstreams_assets.errors import SparkJobError
 from kstreams_assets.offsets import OffsetRange
 from spark_resources.data_files import FILE
-from spark_resources.failures import SparkJobError
 from spark_resources.rules import Views, run_rule, tune
 from spark_resources.session import cores_of
 from spark_resources.work import LoggedRows, LogSource
@@ -74,7 +74,7 @@ def _rules(spark: SparkSession) -> None:
             try:
                 _evaluate(spark, source)
             except SparkJobError as error:  # the machine is too busy: the engine works all the same
-                _log.warning("The engine is not warm: %s", error)
+                _log.warning("The engine is not warm: %s", error.problem)
                 return
             if time.monotonic() - began > _AT_MOST_S:
                 return

@@ -41,7 +41,9 @@ from kstreams_assets.backup.result import (
 from kstreams_assets.backup.windows import WindowEdges
 from kstreams_assets.errors import (
     KafkaError,
+    KStreamsAssetsError,
     OffsetOutOfRangeError,
+    SparkLostError,
     StoredDataError,
     TopicNotFoundError,
 )
@@ -833,8 +835,10 @@ class BackupRun:
         began = time.monotonic()
         try:
             done = self._run(tasks, offsets, lock)
+        except SparkLostError:
+            raise
         except (OffsetOutOfRangeError, TopicNotFoundError, RuntimeError) as error:
-            reason = error.problem if isinstance(error, KafkaError) else str(error)
+            reason = error.problem if isinstance(error, KStreamsAssetsError) else str(error)
             raise BackupReadError(windows=windows, reason=connection.scrub(reason)) from None
         _log.info("Read in %.1f s.", time.monotonic() - began)
         looks = {

@@ -22,6 +22,11 @@ from kstreams_assets.kafka.secret import mask_secrets
 _log = logging.getLogger("kstreams_assets.cli")
 
 
+_OF_SPARK: Final = ("pyspark", "py4j", "grpc")
+_OF_GRPC: Final = ("Cannot invoke RPC", "Channel closed")
+"""A ValueError of gRPC, which has no class of its own for it."""
+
+
 class _Masked(logging.Formatter):
     """Stack traces show what libraries were given: perhaps a password."""
 
@@ -171,7 +176,7 @@ def main() -> None:
     except KStreamsAssetsError as error:
         if _was_interrupted(error):
             _interrupted()
-        _end(str(error), error)
+        _end(str(error) if error.remedy else _unforeseen(error), error)
     except click.ClickException as error:
         error.show()
         sys.exit(exit_codes.ERROR)
@@ -210,6 +215,12 @@ def _end(text: str, error: Exception) -> NoReturn:
 def _unforeseen(error: Exception) -> str:
     # What follows the first line in errors of Java and Rust are their stack traces.
     said = next((line for line in str(error).splitlines() if line.strip()), "without a text")
+    if type(error).__module__.partition(".")[0] in _OF_SPARK or said.startswith(_OF_GRPC):
+        from spark_resources.failures import spark_failure
+
+        failure = spark_failure(error)
+        if failure is not None:
+            return str(failure)
     from kstreams_assets.warehouse.table import disk_remedy  # which loads pyarrow
 
     remedy = disk_remedy(error)

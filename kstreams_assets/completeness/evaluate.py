@@ -24,7 +24,7 @@ from kstreams_assets.completeness.runnable import (
     runnables_of,
 )
 from kstreams_assets.completeness.view import ViewKind
-from kstreams_assets.errors import KafkaError
+from kstreams_assets.errors import KafkaError, SparkJobError, SparkLostError
 from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.settings import ApplicationSettings
 from kstreams_assets.warehouse.schemas import schemas_of
@@ -206,8 +206,6 @@ class Evaluator(Closing):
         shared: set[ViewPart],
         defined: dict[ViewPart, Content],
     ) -> RuleResult:
-        from spark_resources.failures import SparkJobError
-
         began = time.monotonic()
         violations, sample = 0, NO_SAMPLE
         lacking = contents.lacking_snapshots(list(parts.values()))
@@ -223,8 +221,10 @@ class Evaluator(Closing):
             else:
                 self._define(contents, parts, shared, defined)
                 found, violations, sample = self._ran(contents, rule, parts, standing)
+        except SparkLostError:
+            raise  # no rule fails for want of a server
         except (SparkJobError, KafkaError, OSError) as error:
-            told = error.problem if isinstance(error, KafkaError) else str(error)
+            told = str(error) if isinstance(error, OSError) else error.problem
             reason = contents.scrub(told).rstrip(".")
             found = Judged(
                 Outcome.FAILED,

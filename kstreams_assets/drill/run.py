@@ -34,10 +34,12 @@ from kstreams_assets.drill.report import (
 )
 from kstreams_assets.errors import (
     ConfigurationError,
+    EngineError,
     JarsMissingError,
     JavaNotFoundError,
     KafkaError,
     KStreamsAssetsError,
+    SparkLostError,
 )
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
@@ -461,7 +463,8 @@ class DrillRun:
         Raises:
             ConfigurationError: The application
                 cannot be started; nothing was done.
-            JavaNotFoundError, JarsMissingError: This machine cannot drill; nothing is recorded.
+            JavaNotFoundError, JarsMissingError, EngineError, SparkLostError: This machine cannot
+                drill; nothing is recorded.
             WarehouseError: There is no warehouse, or its ledger is gone.
             WarehouseLockedError: Another drill of the application is going on.
         """
@@ -523,7 +526,7 @@ class _Attempt:
                 self._take_place(place)
         except _DrillEndedError as ended:
             self.report = replace(self.report, failure=ended.failure)
-        except (JarsMissingError, JavaNotFoundError):
+        except (JarsMissingError, JavaNotFoundError, EngineError, SparkLostError):
             raise  # of this machine, not of the application: no drill took place
         except KStreamsAssetsError as error:
             self.report = replace(self.report, failure=Failure(self.phase, str(error)))

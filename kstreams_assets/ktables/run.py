@@ -11,7 +11,13 @@ import pyarrow as pa
 
 from kstreams_assets.app.model import StreamsApplication, TopicRole
 from kstreams_assets.app.store_format import format_of
-from kstreams_assets.errors import KTableError, StoredDataError, UnknownStoreError
+from kstreams_assets.errors import (
+    KTableError,
+    SparkJobError,
+    SparkLostError,
+    StoredDataError,
+    UnknownStoreError,
+)
 from kstreams_assets.ktables.plan import (
     SnapshotPlan,
     SnapshotWork,
@@ -214,7 +220,6 @@ class _Execution:
 
     def _write(self, plan: SnapshotPlan, work: SnapshotWork) -> "_Made":
         """Write the files, look, and put them in place of what the table holds for the window."""
-        from spark_resources.failures import SparkJobError
         from spark_resources.ktable_job import snapshot_rows
 
         run, name = self.run, self.run.application.application_id
@@ -230,10 +235,12 @@ class _Execution:
                         most_problems=_FEW_PROBLEMS,
                     )
                     require_written(path, files)
+        except SparkLostError:
+            raise
         except SparkJobError as error:
             raise KTableError(
                 f"The snapshot of store {plan.store.store} for window {plan.window.key} could not"
-                f" be made: {str(error).rstrip('.')}.",
+                f" be made: {error.problem.rstrip('.')}.",
                 remedy="The table is as it was; see the log of the run, mend the cause and try"
                 " again.",
             ) from error

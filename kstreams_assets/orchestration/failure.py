@@ -6,12 +6,19 @@ from contextlib import contextmanager
 import dagster as dg
 
 from kstreams_assets.errors import KStreamsAssetsError
+from spark_resources.failures import spark_failures
 
 
 @contextmanager
 def told_as_failure() -> Iterator[None]:
-    """An error of ours is a failure in its own words, and not tried again."""
+    """An error of ours, or of Spark, is a failure in our words, and not tried again.
+
+    A fault of the code that ran on Spark stays as it is, with its stack trace.
+    """
     try:
-        yield
+        with spark_failures():
+            yield
     except KStreamsAssetsError as error:
+        if not error.remedy:
+            raise
         raise dg.Failure(description=str(error), allow_retries=False) from error

@@ -12,7 +12,13 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from kstreams_assets.errors import ForeignRecordsError, KStreamsAssetsError, RestoreRecordsError
+from kstreams_assets.errors import (
+    ForeignRecordsError,
+    KStreamsAssetsError,
+    RestoreRecordsError,
+    SparkJobError,
+    SparkLostError,
+)
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import CarriedConnection, KafkaConnection
 from kstreams_assets.kafka.record_writer import ProducerId, RecordWriter, WriterLimits
@@ -78,7 +84,6 @@ def stage_snapshots(
         for one in noted:
             if (one.store, one.window.key) == (snapshot.store, snapshot.window):
                 require_snapshot(warehouse.ktable(plan.application_id, one.store), one)
-        from spark_resources.failures import SparkJobError
         from spark_resources.snapshot_staging import stage_snapshot
 
         table = warehouse.ktable(plan.application_id, snapshot.store)
@@ -93,9 +98,11 @@ def stage_snapshots(
                 partitions=len(topic.partitions),
                 keeps_deletions=snapshot.keeps_deletions,
             )
+        except SparkLostError:
+            raise
         except SparkJobError as error:
             raise snapshot_error(
-                snapshot.store, snapshot.window, f"it cannot be read ({error})"
+                snapshot.store, snapshot.window, f"it cannot be read ({error.problem})"
             ) from error
         _require_planned(topic, by_number)
         files |= {TopicPartitionId(topic.source, p): path for p, path in by_number.items()}

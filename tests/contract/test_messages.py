@@ -1,0 +1,199 @@
+"""What goes wrong outside is one line with its cause and a remedy, wherever it comes up.
+
+Each message that an operator gets of Spark, gRPC, Kafka, the environment or a foreign file is
+asserted here, without any of them.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import dagster as dg
+import grpc
+import pytest
+from pyspark.errors.exceptions.connect import SparkConnectGrpcException
+
+from kstreams_assets.cli import main as main_module
+from kstreams_assets.errors import SparkJobError, SparkLostError
+from kstreams_assets.orchestration.failure import told_as_failure
+from spark_resources.failures import cause_in_log, spark_failure, spark_failures
+
+_RPC = """<{kind} of RPC that terminated with:
+\tstatus = StatusCode.{status}
+\tdetails = "{details}"
+\tdebug_error_string = "UNKNOWN:Error received from peer {{grpc_status:14, grpc_message:"x"}}"
+>"""
+_REFUSED = (
+    "failed to connect to all addresses; last error: UNKNOWN: ipv4:127.0.0.1:41987: Failed to"
+    " connect to remote host: connect: Connection refused (111)"
+)
+_RIDDLES = ("<_", "StatusCode", "debug_error_string", "not foreseen", "RPC that", "\n", "Traceback")
+
+
+def _rpc(status: str, details: str, kind: str = "_InactiveRpcError") -> Exception:
+    return SparkConnectGrpcException(message=_RPC.format(kind=kind, status=status, details=details))
+
+
+def _answer(text: str) -> Exception:
+    return SparkConnectGrpcException(message=text)
+
+
+def _raised_by_grpc(*, is_stream: bool, is_closed: bool = False) -> Exception:
+    """What gRPC itself raises where nothing listens, or on a channel that is closed."""
+    channel = grpc.insecure_channel("127.0.0.1:1")
+    if is_closed:
+        channel.close()
+    try:
+        if is_stream:
+            list(channel.unary_stream("/a/b")(b"", timeout=5))
+        else:
+            channel.unary_unary("/a/b")(b"", timeout=5)
+    except (grpc.RpcError, ValueError) as error:
+        return error
+    raise AssertionError("it answered")
+
+
+_LOST: tuple[tuple[Callable[[], Exception], str, str], ...] = (
+    (lambda: _rpc("UNAVAILABLE", _REFUSED), "at 127.0.0.1:41987 does not answer", "run the same"),
+    (
+        lambda: _rpc("UNAVAILABLE", "Socket closed", "_MultiThreadedRendezvous"),
+        "does not answer: Socket closed.",
+        "engine status",
+    ),
+    (
+        lambda: _rpc("UNAVAILABLE", "recvmsg:Connection reset by peer", "_MultiThreadedRendezvous"),
+        "does not answer: Connection reset by peer.",
+        "KSTREAMS_ASSETS_SPARK_REMOTE",
+    ),
+    (lambda: _rpc("DEADLINE_EXCEEDED", "Deadline Exceeded"), "does not answer", "run the same"),
+    (lambda: _rpc("UNKNOWN", "Stream removed"), "failed: Stream removed", "run the same"),
+    (lambda: _rpc("UNAVAILABLE", ""), "does not answer: no more than UNAVAILABLE", "run the same"),
+    (lambda: _rpc("UNAUTHENTICATED", "No Authorization token"), "refuses this client", ";token="),
+    (
+        lambda: _rpc("INTERNAL", "[INVALID_HANDLE.SESSION_NOT_FOUND] Session not found."),
+        "has ended the session",
+        "Run the same again",
+    ),
+    (
+        lambda: _answer("[INVALID_HANDLE.SESSION_CLOSED] The handle a is invalid. Session was"),
+        "has ended the session",
+        "Run the same again",
+    ),
+    (lambda: _answer("[NO_ACTIVE_SESSION] No active Spark session"), "ended the session", "again"),
+    (lambda: _answer("Session closed"), "has ended the session", "Run the same again"),
+    (
+        lambda: _answer(
+            "(org.apache.spark.SparkException) Job 5 cancelled because SparkContext was shut down"
+        ),
+        "was stopped while it ran a job",
+        "run the same again",
+    ),
+    (lambda: _raised_by_grpc(is_stream=False), "127.0.0.1:1 does not answer", "run the same"),
+    (lambda: _raised_by_grpc(is_stream=True), "127.0.0.1:1 does not answer", "run the same"),
+    (
+        lambda: _raised_by_grpc(is_stream=False, is_closed=True),
+        "has ended the session: Cannot invoke RPC on closed channel.",
+        "Run the same again",
+    ),
+)
+_FAILED: tuple[tuple[Callable[[], Exception], str, str], ...] = (
+    (lambda: _rpc("UNIMPLEMENTED", "unknown service"), "not a Spark Connect server", "Check host"),
+    (
+        lambda: _rpc("UNAVAILABLE", "Ssl handshake failed: WRONG_VERSION_NUMBER"),
+        "not a Spark Connect server",
+        "use_ssl",
+    ),
+    (lambda: _rpc("RESOURCE_EXHAUSTED", "Received message larger than max"), "too large", "Raise"),
+    (lambda: _answer("[OPERATION_CANCELED] Operation has been canceled."), "cancelled", "again"),
+    (
+        lambda: _answer("Job aborted: Python worker exited unexpectedly (crashed)\n\tat Some.java"),
+        "A Python worker of Spark died",
+        "memory",
+    ),
+    (
+        lambda: _answer("[UNRESOLVED_COLUMN] A column `session_closed` cannot be resolved.\n\tat"),
+        "A column `session_closed` cannot be resolved",
+        "Correct what the reason names",
+    ),
+)
+
+
+@pytest.mark.parametrize(("made", "cause", "remedy"), [*_LOST, *_FAILED])
+def test_a_failure_of_spark_is_one_line(
+    made: Callable[[], Exception], cause: str, remedy: str
+) -> None:
+    with pytest.raises(SparkJobError) as found, spark_failures():
+        raise made()
+    _is_helpful(str(found.value), cause, remedy)
+    assert cause in found.value.problem
+    assert remedy in found.value.remedy
+
+
+def test_a_lost_server_is_told_from_a_failed_job() -> None:
+    assert all(isinstance(spark_failure(made()), SparkLostError) for made, *_ in _LOST)
+    assert not any(isinstance(spark_failure(made()), SparkLostError) for made, *_ in _FAILED)
+    assert spark_failure(ValueError("no")) is None
+    assert spark_failure(LookupError("Session closed")) is None
+
+
+@pytest.mark.parametrize(("made", "cause", "remedy"), [*_LOST, *_FAILED])
+def test_the_command_line_says_the_same(
+    made: Callable[[], Exception],
+    cause: str,
+    remedy: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise made()
+
+    monkeypatch.setattr(main_module.cli, "main", fail)
+    with pytest.raises(SystemExit) as end:
+        main_module.main()
+    assert end.value.code == 2
+    told = capsys.readouterr().err
+    assert told.startswith("Error: ")
+    _is_helpful(told.removesuffix("\n"), cause, remedy)
+
+
+@pytest.mark.parametrize(("made", "cause", "remedy"), [*_LOST, *_FAILED])
+def test_a_dagster_run_says_the_same(
+    made: Callable[[], Exception], cause: str, remedy: str
+) -> None:
+    with pytest.raises(dg.Failure) as found, told_as_failure():
+        raise made()
+    _is_helpful(found.value.description or "", cause, remedy)
+
+
+def test_a_fault_of_our_own_code_on_spark_keeps_its_trace() -> None:
+    with pytest.raises(SparkJobError), told_as_failure():
+        raise SparkJobError("ZeroDivisionError: division by zero")
+
+
+@pytest.mark.parametrize(
+    ("log", "cause"),
+    [
+        ("Invalid maximum heap size: -Xmx2x\nError: Could not create the Java Virtual Machine.\n"
+         "Error: A fatal exception has occurred. Program will exit.\n",
+         "Invalid maximum heap size: -Xmx2x"),
+        ("a\nTraceback (most recent call last):\n  File\nModuleNotFoundError: No module named 'y'",
+         "ModuleNotFoundError: No module named 'y'"),
+        ("No executor of spark://m:7077 has begun within 120 s.\n",
+         "No executor of spark://m:7077 has begun within 120 s"),
+        ("OpenJDK: There is insufficient memory for the Java Runtime.\n# a\n",
+         "OpenJDK: There is insufficient memory for the Java Runtime"),
+        ("just one line\n\n", "just one line"),
+        ("", ""),
+    ],
+)  # fmt: skip
+def test_why_an_engine_did_not_start(tmp_path: Path, log: str, cause: str) -> None:
+    path = tmp_path / "engine.log"
+    path.write_text(log, "utf-8")
+    assert cause_in_log(path) == cause
+    assert cause_in_log(path.with_name("none")) == ""
+
+
+def _is_helpful(text: str, cause: str, remedy: str) -> None:
+    assert cause in text
+    assert remedy in text
+    for riddle in _RIDDLES:
+        assert riddle not in text, text
