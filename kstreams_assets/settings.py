@@ -1,8 +1,11 @@
 """Everything that is configured about one application's backups, resolved and checked."""
 
+import math
+import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Final
 
 from kstreams_assets.app.governance import Governance
 from kstreams_assets.app.model import AppTopic, StreamsApplication
@@ -101,6 +104,46 @@ class KeepSettings:
     every: str | None = None
 
 
+COMMAND_TIMEOUT_S: Final = 300.0
+"""Seconds that a command before or after a restore may take."""
+
+
+@dataclass(frozen=True, slots=True)
+class CommandSettings:
+    """The commands that stop the application before a restore and start it after one.
+
+    Each is a program with its arguments, as for a shell. `pass_on` are variables of this process
+    that they get besides those that hold no secret. Times in seconds.
+    """
+
+    before: str | None = None
+    after: str | None = None
+    timeout_s: float = COMMAND_TIMEOUT_S
+    pass_on: tuple[str, ...] = ()
+
+
+def require_commands(
+    before: str | None, after: str | None, timeout_s: float, *, block: str = ""
+) -> None:
+    """Refuse commands that cannot be run; raises ConfigurationError."""
+    for name, command in (("before_command", before), ("after_command", after)):
+        try:
+            if command is None or shlex.split(command):
+                continue
+            problem = "has no program"
+        except ValueError as error:
+            problem = f"cannot be split into program and arguments: {error}"
+        raise ConfigurationError(
+            f"{block}{name} {problem}.",
+            remedy="Write it as for a shell, as kubectl scale deployment/orders --replicas=0.",
+        )
+    timeout = f"{block}command_timeout_seconds" if block else "The timeout of commands"
+    if not 0 < timeout_s < math.inf:
+        raise ConfigurationError(
+            f"{timeout} is {timeout_s:g}.", remedy="Give a number of seconds above 0."
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class RestoreSettings:
     """Where to and how restores go; times in seconds.
@@ -109,7 +152,7 @@ class RestoreSettings:
     the producer (none, lz4, zstd, snappy, gzip), `delivery_timeout_s` how long one record may take
     to be acknowledged before the restore gives up. `verify` is how much is read back by default.
     `bytes_per_s`, `broker_bytes_per_s` and `tasks` are as those of a backup: of what is produced,
-    read back, and read by completeness rules.
+    read back, and read by completeness rules. `commands` are those of restores to `target`.
     """
 
     target: KafkaConnection | None = None
@@ -117,6 +160,7 @@ class RestoreSettings:
     delivery_timeout_s: float = 120.0
     lock_wait_s: float = 60.0
     verify: VerifyExtent = VerifyExtent.FULL
+    commands: CommandSettings = CommandSettings()
     bytes_per_s: int | None = None
     broker_bytes_per_s: int | None = None
     tasks: int | None = None

@@ -6,7 +6,7 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -36,6 +36,18 @@ class Java:
         """The `javac` of the same installation; None for a runtime without compiler."""
         javac = self.home / "bin" / "javac"
         return javac if javac.is_file() else None
+
+
+def small_environment(
+    pass_on: Iterable[str] = (), own: Mapping[str, str] | None = None
+) -> dict[str, str]:
+    """The whole environment of a program that this process starts.
+
+    It holds the variables of `PASSED_ON` and those named in `pass_on` as this process has them, and
+    `own`. The passwords of Kafka and of the store, which this process may have, are not in it.
+    """
+    names = (*PASSED_ON, *pass_on)
+    return {**{name: os.environ[name] for name in names if name in os.environ}, **(own or {})}
 
 
 def find_java(*, compiler: bool = False) -> Java:
@@ -82,6 +94,7 @@ def _inspect(executable: Path) -> Java | str:
             text=True,
             errors="replace",
             timeout=_VERSION_TIMEOUT_S,
+            env=small_environment(),
             check=False,
         )
     except subprocess.TimeoutExpired:
@@ -152,7 +165,12 @@ class JavaProgram:
 def _run(command: list[str], *, timeout_s: float) -> str:
     try:
         result = subprocess.run(
-            command, capture_output=True, text=True, timeout=timeout_s, check=True
+            command,
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+            env=small_environment(),
+            check=True,
         )
     except subprocess.TimeoutExpired as error:
         raise ProcessError(

@@ -44,6 +44,7 @@ from kstreams_assets.errors import ConfigurationError
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.settings import (
     BackupSettings,
+    CommandSettings,
     DrillSettings,
     KeepLine,
     KeepSettings,
@@ -53,6 +54,7 @@ from kstreams_assets.settings import (
     VerifyExtent,
     VerifySettings,
     WindowSchedule,
+    require_commands,
 )
 from kstreams_assets.store import ObjectStoreSettings, place_at
 
@@ -1098,6 +1100,31 @@ class RestoreModel(Block):
         examples=[8],
     )
 
+    before_command: str | None = Field(
+        default=None,
+        description="A command that stops the application before a restore to target, as"
+        " --before-command, which wins: program and arguments, no shell, no secrets. Restores to"
+        " another cluster, or under another application id, do not run it.",
+        examples=["kubectl scale deployment/orders --replicas=0"],
+    )
+    after_command: str | None = Field(
+        default=None,
+        description="A command that starts it once its group offsets are committed, as"
+        " --after-command, which wins.",
+        examples=["kubectl scale deployment/orders --replicas=3"],
+    )
+    command_timeout_seconds: float = Field(
+        default=_RESTORE.commands.timeout_s,
+        description="How long each of these commands may take, and the group's members to leave.",
+    )
+    pass_on: list[str] = Field(
+        default=[],
+        description="Names of variables that these commands get from the environment of the"
+        " restore, besides PATH, HOME, USER, LOGNAME, LANG, LC_ALL, TZ, TMPDIR, JAVA_HOME, the"
+        " address of Kubernetes and KUBECONFIG.",
+        examples=[["AWS_PROFILE"]],
+    )
+
     def settings(self) -> RestoreSettings:
         """The settings of a restore; raises ConfigurationError."""
         if self.compression not in _CODECS:
@@ -1108,12 +1135,24 @@ class RestoreModel(Block):
         _at_least("delivery_timeout_seconds", self.delivery_timeout_seconds, 1, block="restore")
         _at_least("lock_wait_seconds", self.lock_wait_seconds, 0, block="restore")
         _check_limits("restore", self.bytes_per_second, self.broker_bytes_per_second, self.tasks)
+        require_commands(
+            self.before_command,
+            self.after_command,
+            self.command_timeout_seconds,
+            block="restore.",
+        )
         return RestoreSettings(
             target=self.target,
             compression=self.compression,
             delivery_timeout_s=self.delivery_timeout_seconds,
             lock_wait_s=self.lock_wait_seconds,
             verify=self.verify,
+            commands=CommandSettings(
+                before=self.before_command,
+                after=self.after_command,
+                timeout_s=self.command_timeout_seconds,
+                pass_on=tuple(self.pass_on),
+            ),
             bytes_per_s=self.bytes_per_second,
             broker_bytes_per_s=self.broker_bytes_per_second,
             tasks=self.tasks,

@@ -29,6 +29,7 @@ from kstreams_assets.errors import RestoreIncompleteError
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.restore import report
 from kstreams_assets.restore.after import age_s, outcome, steps_after
+from kstreams_assets.restore.command_sources import asked_commands
 from kstreams_assets.restore.commands import require_programs, run_after, run_before
 from kstreams_assets.restore.group_offsets import commit_group_offsets
 from kstreams_assets.restore.plan import RestorePlan
@@ -91,7 +92,7 @@ def run(settings: ApplicationSettings, as_json: bool, request: RestoreRequest) -
     if done is not None:
         _tell_if_incomplete(done)
     if done is not None and done.committed is not None:
-        run_after(done.committed, report=_command_line)
+        run_after(done.committed, asked_commands(settings, request), report=_command_line)
         return
     if request.after_command is not None:
         click.echo("NOTE The after command is not run: no group offset is committed.", err=True)

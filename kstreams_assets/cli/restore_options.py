@@ -7,10 +7,12 @@ from enum import StrEnum
 from typing import Any, Final
 
 import click
+from click.core import ParameterSource
 from pydantic.fields import FieldInfo
 
 from kstreams_assets.drill.report import DrillsTable
 from kstreams_assets.errors import ConfigurationError
+from kstreams_assets.restore.command_sources import with_configured_commands
 from kstreams_assets.restore.request import RestoreRequest, Spelling, choices_of, fields_of_request
 from kstreams_assets.restore.target import local_name_of
 from kstreams_assets.settings import ApplicationSettings
@@ -36,13 +38,22 @@ def request_options(command: Callable[..., None]) -> Callable[..., None]:
         asked = {name: given.pop(_ASKED + name) for name, _, _ in fields_of_request()}
         asked["topics"] = _topic_names(asked["topics"])
         asked["original_headers"] = dict.fromkeys(asked["original_headers"], True)
-        request = RestoreRequest.asked(asked, verify=settings.restore.verify)
+        if _is_default("command_timeout_s"):
+            asked["command_timeout_s"] = None  # the YAML may say another
+        request = RestoreRequest.asked(
+            with_configured_commands(asked, settings), verify=settings.restore.verify
+        )
         command(settings=settings, request=request, **given)
 
     decorated: Callable[..., None] = with_request
     for name, field, spelling in reversed([*fields_of_request()]):
         decorated = _option(name, field, spelling)(decorated)
     return decorated
+
+
+def _is_default(name: str) -> bool:
+    source = click.get_current_context().get_parameter_source(_ASKED + name)
+    return source is ParameterSource.DEFAULT
 
 
 def _option(name: str, field: FieldInfo, spelling: Spelling) -> Callable[[Any], Any]:

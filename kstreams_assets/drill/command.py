@@ -16,7 +16,7 @@ from kstreams_assets.kafka.clients import java_config
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.settings import ApplicationSettings, DrillSettings
 from spark_resources.jars import verify_jars
-from spark_resources.java import PASSED_ON, find_java
+from spark_resources.java import find_java, small_environment
 
 PLACEHOLDERS: Final = {
     "client_properties": "a file with bootstrap.servers, the password and all else a Kafka client"
@@ -152,13 +152,10 @@ def drill_command(
     }
     drill = settings.drill
     own = {name: _filled(value, values) for name, value in drill.environment.items()}
-    passed_on = {
-        name: os.environ[name] for name in (*PASSED_ON, *drill.pass_on) if name in os.environ
-    }
     folder = drill.working_directory
     return DrillCommand(
         arguments=tuple(_filled(argument, values) for argument in drill.command),
-        environment={**passed_on, **own},
+        environment=small_environment(drill.pass_on, own),
         working_directory=None if folder is None else Path(folder),
     )
 

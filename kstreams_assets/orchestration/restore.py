@@ -30,6 +30,11 @@ from kstreams_assets.orchestration.keys import (
 )
 from kstreams_assets.restore import report
 from kstreams_assets.restore.after import age_s, listed, outcome, steps_after
+from kstreams_assets.restore.command_sources import (
+    configured_commands,
+    refuse_commands_of_run,
+    with_configured_commands,
+)
 from kstreams_assets.restore.commands import require_programs, run_after, run_before
 from kstreams_assets.restore.group_offsets import commit_group_offsets
 from kstreams_assets.restore.plan import RestorePlan, TopicPlan
@@ -64,6 +69,12 @@ def restore_of_run(
     )
 
 
+_OF_YAML: Final = (
+    "Refused here: Dagster takes commands and their timeout from restore in the YAML of the"
+    " application (before_command, after_command, command_timeout_seconds)."
+)
+
+
 def _config_of_request() -> type[dg.Config]:
     """The fields of a request as a run's config spells them: choices by their values."""
     found: dict[str, Any] = {}
@@ -82,7 +93,8 @@ def _config_of_request() -> type[dg.Config]:
             kind, default = list[str], []
         elif spelling.name:
             kind = str | None
-        found[spelling.name or name] = (kind, Field(default=default, description=field.description))
+        description = _OF_YAML if spelling.of_operator else field.description
+        found[spelling.name or name] = (kind, Field(default=default, description=description))
     return create_model("RequestConfig", __base__=dg.Config, **found)
 
 
@@ -103,7 +115,13 @@ class RestoreConfig(_config_of_request()):
             for name, _, spelling in fields_of_request()
             for value in [values[spelling.name or name]]
         }
-        return RestoreRequest.asked(asked, verify=settings.restore.verify)
+        refuse_commands_of_run(asked)
+        for name, _, spelling in fields_of_request():
+            if spelling.of_operator:
+                asked[name] = None
+        return RestoreRequest.asked(
+            with_configured_commands(asked, settings), verify=settings.restore.verify
+        )
 
 
 _Values = dict[str, dg.MetadataValue]
@@ -588,7 +606,10 @@ def _group_offsets_asset(
             description=f"{len(done.committed or ())} committed offsets are as mapped.",
         )
         with told_as_failure():
-            run_after(done, report=context.log.info)
+            commands = configured_commands(
+                settings, target=done.target_bootstrap_servers, group=done.group
+            )
+            run_after(done, commands, report=context.log.info)
 
     return group_offsets
 

@@ -4,7 +4,7 @@ import shlex
 import shutil
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -14,16 +14,23 @@ from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.kafka.secret import mask_secrets
 from kstreams_assets.local.process import GuardedProcess
+from kstreams_assets.restore.command_sources import (
+    asked_commands,
+    command_environment,
+    unnamed_command,
+)
 from kstreams_assets.restore.plan import RestorePlan
 from kstreams_assets.restore.planner import plan_again
-from kstreams_assets.restore.request import COMMAND_TIMEOUT_S, RestoreRequest
-from kstreams_assets.settings import ApplicationSettings
+from kstreams_assets.restore.request import RestoreRequest
+from kstreams_assets.settings import ApplicationSettings, CommandSettings
 from kstreams_assets.warehouse.restores import StoredRestore
 
 _SHOWN_LINES: Final = 20
 _SHOWN_CHARACTERS: Final = 300
 """Of one line."""
 _ASKED_EVERY_S: Final = 1.0
+
+NO_COMMANDS: Final = CommandSettings()
 
 Report = Callable[[str], None]
 
@@ -59,41 +66,76 @@ def run_before(
         KStreamsAssetsError: As `plan_again`.
     """
     request = plan.request
-    if request.before_command is None:
+    commands = asked_commands(settings, request)
+    if commands.before is None:
         return plan
     failed = "No record was written."
-    _run("before", request.before_command, request.command_timeout_s, failed=failed, report=report)
+    environment = command_environment(commands, "before", _facts(plan))
+    _run("before", commands.before, commands.timeout_s, environment, failed=failed, report=report)
     _await_empty_group(plan.group, target, request.command_timeout_s, report)
     # Without it the members of a group stand against a restore.
     done = request.model_copy(update={"before_command": None})
     return plan_again(settings, replace(plan, request=done), target)
 
 
-def run_after(restore: StoredRestore, *, report: Report) -> None:
-    """Run the command that was asked for after a restore whose group offsets are committed.
+def run_after(
+    restore: StoredRestore, commands: CommandSettings = NO_COMMANDS, *, report: Report
+) -> None:
+    """Run the command after a restore whose group offsets are committed.
+
+    It is that of `commands`, never the one that the row of the restore names. Where only the row
+    names one, `report` gets a line that says so.
 
     Raises:
         RestoreCommandError: It failed or took too long; the restore is done all the same.
     """
-    command = restore.asked.get("after_command")
-    if command is None:
+    if commands.after is None:
+        if note := unnamed_command(restore, "after"):
+            report(f"NOTE {note}")
         return
-    timeout_s = restore.asked.get("command_timeout_s", COMMAND_TIMEOUT_S)
     failed = f"Restore {restore.restore_id} is done all the same: its group offsets are committed."
-    _run("after", command, timeout_s, failed=failed, report=report)
+    environment = command_environment(commands, "after", _facts(restore))
+    _run("after", commands.after, commands.timeout_s, environment, failed=failed, report=report)
 
 
-def _run(name: str, command: str, timeout_s: float, *, failed: str, report: Report) -> None:
+def _facts(restore: RestorePlan | StoredRestore) -> dict[str, str]:
+    """What a command may know of the restore, by the rest of the variable's name."""
+    is_plan = isinstance(restore, RestorePlan)
+    point_id = restore.point_id if not is_plan else restore.point.id if restore.point else ""
+    return {
+        "ID": restore.restore_id,
+        "APPLICATION_ID": restore.application_id,
+        "POINT_ID": point_id,
+        "GROUP": restore.group,
+        "TARGET": restore.target_bootstrap_servers,
+        "TARGET_CLUSTER_ID": restore.target_cluster_id,
+        "MODE": (restore.request.mode if is_plan else restore.mode).value,
+    }
+
+
+def _run(
+    name: str,
+    command: str,
+    timeout_s: float,
+    environment: Mapping[str, str],
+    *,
+    failed: str,
+    report: Report,
+) -> None:
     """Run one command without a shell; it is killed with its children when time is up.
 
-    It gets the environment of this process and no input. Of its output the last lines are shown.
+    `environment` is all of it, and it gets no input. Of its output the last lines are shown.
     """
     shown = mask_secrets(command)
     report(f"The {name} command runs: {shown}")
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="kstreams-restore-") as folder:
         try:
-            with GuardedProcess(shlex.split(command), log_file=Path(folder) / "output") as process:
+            with GuardedProcess(
+                shlex.split(command),
+                log_file=Path(folder) / "output",
+                environment=environment,
+            ) as process:
                 try:
                     code = process.wait(timeout_s=timeout_s)
                 except TimeoutError:

@@ -17,6 +17,7 @@ from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.kafka.topics import TopicSpec
 from kstreams_assets.offsets import OffsetRange, TopicPartitionId
 from kstreams_assets.restore import soundness
+from kstreams_assets.restore.command_sources import command_notes
 from kstreams_assets.restore.plan import PartitionPlan, RestorePlan, TopicPlan
 from kstreams_assets.restore.preconditions import Facts, refusals
 from kstreams_assets.restore.request import ChangelogSource, RestoreRequest
@@ -445,6 +446,10 @@ class _Planner:
                 f"{unseen:,} files that are needed were not looked at for lack of time; a restore"
                 " looks at each before it makes a topic.",
             )
+        of_commands = command_notes(
+            self._settings, self._request, group=names.group, stored=found.stored
+        )
+        notes = (*notes, *of_commands)
         found = replace(found, notes=(*found.notes, *notes))
         against = refusals(
             found,

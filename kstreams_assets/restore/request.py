@@ -1,8 +1,6 @@
 """What a user asks of a restore, on the command line or in the launchpad. Pure."""
 
-import math
 import re
-import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -13,15 +11,12 @@ from pydantic import BaseModel, ConfigDict, Field
 from pydantic.fields import FieldInfo
 
 from kstreams_assets.errors import ConfigurationError
-from kstreams_assets.settings import VerifyExtent
+from kstreams_assets.settings import COMMAND_TIMEOUT_S, VerifyExtent, require_commands
 from kstreams_assets.warehouse.judge import Restores
 from kstreams_assets.warehouse.restores import InputsAt, OriginalHeaders, RestoreMode
 
 LOCAL: Final = "local"
 """As target: a throwaway cluster on this machine, `local:NAME` for one of this name."""
-
-COMMAND_TIMEOUT_S: Final = 300.0
-"""Seconds that a command before or after a restore may take."""
 
 _NEWEST: Final = "newest"
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -50,13 +45,15 @@ class Spelling:
     """How a field of the request is asked for where that does not follow from its name and type.
 
     `name` is its key in a run's config, `option` its option on the command line. `unset` is the
-    word in a run's config for a choice that is not made. `never` is no choice.
+    word in a run's config for a choice that is not made. `never` is no choice. `of_operator`: the
+    command line and the YAML alone say it, a run's config may not.
     """
 
     name: str = ""
     option: str = ""
     unset: str = ""
     never: str = ""
+    of_operator: bool = False
 
 
 class RestoreRequest(BaseModel):
@@ -143,22 +140,24 @@ class RestoreRequest(BaseModel):
         description="Commit the group offsets without evaluating completeness rules on the target;"
         " it is noted in the restore.",
     )
-    before_command: str | None = Field(
+    before_command: Annotated[str | None, Spelling(of_operator=True)] = Field(
         default=None,
         description="A command that stops the application on the target, as `kubectl scale"
         " deployment/orders --replicas=0`: program and arguments, no shell, no secrets. It runs"
         " when nothing else stands against the restore, and the group's members are awaited to"
         " leave; if it fails, nothing is restored.",
     )
-    after_command: str | None = Field(
+    after_command: Annotated[str | None, Spelling(of_operator=True)] = Field(
         default=None,
         description="A command that starts the application, run once its group offsets are"
         " committed and read back. If it fails that is an error; the restore is done all the same.",
     )
-    command_timeout_s: Annotated[float, Spelling(option="--command-timeout")] = Field(
-        default=COMMAND_TIMEOUT_S,
-        description="Seconds that each of these commands may take before it is killed, and the"
-        " group's members to leave.",
+    command_timeout_s: Annotated[float, Spelling(option="--command-timeout", of_operator=True)] = (
+        Field(
+            default=COMMAND_TIMEOUT_S,
+            description="Seconds that each of these commands may take before it is killed, and the"
+            " group's members to leave.",
+        )
     )
 
     @classmethod
@@ -182,7 +181,11 @@ class RestoreRequest(BaseModel):
             )
         if "as_of_ms" in given:
             given["as_of_ms"] = parse_instant(given["as_of_ms"])
-        _require_commands(given)
+        require_commands(
+            given.get("before_command"),
+            given.get("after_command"),
+            given.get("command_timeout_s", COMMAND_TIMEOUT_S),
+        )
         request = cls.model_validate(given)
         if request.local_name is not None and (request.before_command or request.after_command):
             raise ConfigurationError(
@@ -213,26 +216,6 @@ class RestoreRequest(BaseModel):
             at = datetime.fromtimestamp(self.as_of_ms / 1000, tz=UTC)
             return f"{at:%Y%m%dT%H%M%S}.{self.as_of_ms % 1000:03d}Z"
         return _NEWEST
-
-
-def _require_commands(given: Mapping[str, Any]) -> None:
-    """Refuse commands that are none; raises ConfigurationError."""
-    for name in ("before_command", "after_command"):
-        try:
-            if name not in given or shlex.split(given[name]):
-                continue
-            problem = "has no program"
-        except ValueError as error:
-            problem = f"cannot be split into program and arguments: {error}"
-        raise ConfigurationError(
-            f"{name} {problem}.",
-            remedy="Write it as for a shell, as kubectl scale deployment/orders --replicas=0.",
-        )
-    timeout_s = given.get("command_timeout_s", COMMAND_TIMEOUT_S)
-    if not 0 < timeout_s < math.inf:
-        raise ConfigurationError(
-            f"The timeout of commands is {timeout_s}.", remedy="Give a number of seconds above 0."
-        )
 
 
 def fields_of_request() -> Iterator[tuple[str, FieldInfo, Spelling]]:

@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -340,6 +341,41 @@ class TestCommands:
             "The before command",
             "The after command",
         ]
+
+    def test_those_of_the_yaml_run_where_no_option_names_others(
+        self, program: Program, app_file: Path, fake: _Restore, planned_again: list[Finding]
+    ) -> None:
+        block = {
+            "target": {"bootstrap_servers": "target:1"},
+            "before_command": f"touch '{app_file}.before'",
+            "after_command": "false",
+            "command_timeout_seconds": 70,
+        }
+        write(app_file, document(warehouse=str(app_file.parent / "warehouse"), restore=block))
+        given = ("--after-command", f"touch '{app_file}.after'")
+        assert program("restore", "run", "--app", app_file, *given).exit_code == 0
+        assert app_file.with_name("defs.yaml.before").is_file()
+        assert app_file.with_name("defs.yaml.after").is_file()
+        assert fake.requests[0][0].command_timeout_s == 70
+        asked = ("--command-timeout", "300")
+        assert program("restore", "plan", "--app", app_file, *asked).exit_code == 0
+        assert fake.requests[1][0].command_timeout_s == 300
+
+    def test_a_restore_that_another_operator_began_with_a_command(
+        self, program: Program, app_file: Path, fake: _Restore, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        commit = fake.commit
+
+        def began_with_one(*args: Any, **more: Any) -> StoredRestore:
+            asked = json.dumps({"after_command": f"touch {app_file}.evil"})
+            return replace(commit(*args, **more), request=asked)
+
+        monkeypatch.setattr(restore_module, "commit_group_offsets", began_with_one)
+        result = program("restore", "run", "--app", app_file)
+        assert result.exit_code == 0
+        assert not app_file.with_name("defs.yaml.evil").exists()
+        assert "names after_command, and this run names none" in result.err
+        assert "Give --after-command, or set restore.after_command in the YAML" in result.err
 
     def test_the_plan_shows_them_and_runs_none(
         self, program: Program, app_file: Path, fake: _Restore

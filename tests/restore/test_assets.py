@@ -1,5 +1,6 @@
 """Restores as Dagster assets, with planning and running replaced: what Dagster is told and does."""
 
+import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -19,7 +20,7 @@ from kstreams_assets.restore import commands
 from kstreams_assets.restore.plan import RestorePlan
 from kstreams_assets.restore.request import ChangelogSource, InputsExtent, RestoreRequest
 from kstreams_assets.restore.run import RestoreResult
-from kstreams_assets.settings import ApplicationSettings, VerifyExtent
+from kstreams_assets.settings import ApplicationSettings, CommandSettings, VerifyExtent
 from kstreams_assets.warehouse.judge import Restores
 from kstreams_assets.warehouse.restores import (
     RestoreMode,
@@ -349,11 +350,17 @@ class TestCommands:
         monkeypatch.setattr(commands, "plan_again", lambda settings, plan, target: plan)
         monkeypatch.setattr(commands, "_await_empty_group", lambda *_: None)
 
+    @staticmethod
+    def _with(settings: ApplicationSettings, **commands: Any) -> ApplicationSettings:
+        """The same with these commands in its YAML."""
+        given = CommandSettings(**commands)
+        return replace(settings, restore=replace(settings.restore, commands=given))
+
     def test_a_dry_run_runs_none(
         self, settings: ApplicationSettings, fake: _Restore, instance: dg.DagsterInstance
     ) -> None:
-        done = _materialise(settings, instance, before_command="false", after_command="false")
-        assert done.success
+        settings = self._with(settings, before="false", after="false")
+        assert _materialise(settings, instance).success
 
     def test_before_the_topics_and_after_the_offsets(
         self,
@@ -362,27 +369,91 @@ class TestCommands:
         instance: dg.DagsterInstance,
         tmp_path: Path,
     ) -> None:
+        settings = self._with(
+            settings,
+            before=f"mkdir {tmp_path}/stopped",
+            after=f"mv {tmp_path}/stopped {tmp_path}/started",
+        )
+        done = _materialise(settings, instance, dry_run=False)
+        assert done.success
+        assert (tmp_path / "started").is_dir()
+
+    def test_a_restore_to_another_cluster_runs_none(
+        self, settings: ApplicationSettings, fake: _Restore, instance: dg.DagsterInstance
+    ) -> None:
+        settings = self._with(settings, before="false", after="false")
+        assert _materialise(settings, instance, dry_run=False, target="staging:1").success
+
+    @pytest.mark.parametrize("dry_run", [True, False])
+    @pytest.mark.parametrize(
+        ("field", "key"),
+        [
+            ("before_command", "restore.before_command"),
+            ("after_command", "restore.after_command"),
+            ("command_timeout_s", "restore.command_timeout_seconds"),
+        ],
+    )
+    def test_the_launchpad_names_no_program(
+        self,
+        settings: ApplicationSettings,
+        fake: _Restore,
+        instance: dg.DagsterInstance,
+        tmp_path: Path,
+        dry_run: bool,
+        field: str,
+        key: str,
+    ) -> None:
+        evil = tmp_path / "evil"
+        given: Any = 900.0 if field == "command_timeout_s" else f"touch {evil}"
+        done = _materialise(settings, instance, dry_run=dry_run, **{field: given})
+        assert not done.success
+        assert f"The configuration of this run sets {field}" in _failure(done)
+        assert f"Set {key} in the YAML" in _failure(done)
+        assert (evil.exists(), fake.requests) == (False, [])
+
+    def test_a_configuration_that_an_earlier_release_stored_still_runs(
+        self, settings: ApplicationSettings, fake: _Restore, instance: dg.DagsterInstance
+    ) -> None:
         done = _materialise(
             settings,
             instance,
             dry_run=False,
-            before_command=f"mkdir {tmp_path}/stopped",
-            after_command=f"mv {tmp_path}/stopped {tmp_path}/started",
+            before_command=None,
+            after_command=None,
+            command_timeout_s=300.0,
         )
         assert done.success
-        assert (tmp_path / "started").is_dir()
+
+    def test_a_row_that_was_changed_meanwhile_names_no_program(
+        self,
+        settings: ApplicationSettings,
+        fake: _Restore,
+        instance: dg.DagsterInstance,
+        monkeypatch: pytest.MonkeyPatch,
+        tmp_path: Path,
+    ) -> None:
+        evil = tmp_path / "evil"
+        commit = fake.commit
+
+        def changed(*args: Any, **more: Any) -> StoredRestore:
+            asked = json.dumps({"after_command": f"touch {evil}"})
+            return replace(commit(*args, **more), request=asked)
+
+        monkeypatch.setattr(assets, "commit_group_offsets", changed)
+        assert _materialise(settings, instance, dry_run=False).success
+        assert not evil.exists()
 
     def test_a_before_command_that_fails(
         self, settings: ApplicationSettings, fake: _Restore, instance: dg.DagsterInstance
     ) -> None:
-        done = _materialise(settings, instance, dry_run=False, before_command="false")
+        done = _materialise(self._with(settings, before="false"), instance, dry_run=False)
         assert "The before command ended with exit code 1" in _failure(done)
         assert (fake.ran, fake.committed) == ([], [])
 
     def test_after_an_after_command_that_fails_the_offsets_are_there(
         self, settings: ApplicationSettings, fake: _Restore, instance: dg.DagsterInstance
     ) -> None:
-        done = _materialise(settings, instance, dry_run=False, after_command="false")
+        done = _materialise(self._with(settings, after="false"), instance, dry_run=False)
         assert "The after command ended with exit code 1" in _failure(done)
         assert "is done all the same" in _failure(done)
         assert "group_offsets" in _materialised(done)

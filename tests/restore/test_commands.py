@@ -18,7 +18,7 @@ from kstreams_assets.kafka.secret import Secret
 from kstreams_assets.restore import commands
 from kstreams_assets.restore.plan import RestorePlan
 from kstreams_assets.restore.request import RestoreRequest
-from kstreams_assets.settings import ApplicationSettings, VerifyExtent
+from kstreams_assets.settings import ApplicationSettings, CommandSettings, VerifyExtent
 from kstreams_assets.warehouse.restores import RestoreState
 from tests.restore import outcomes
 
@@ -88,10 +88,10 @@ def _before(
 
 
 def _after(command: str | None, *, timeout_s: float = 60) -> list[str]:
-    request = RestoreRequest(after_command=command, command_timeout_s=timeout_s)
     said: list[str] = []
-    restore = outcomes.stored(outcomes.plan(request), RestoreState.COMMITTED)
-    commands.run_after(restore, report=said.append)
+    restore = outcomes.stored(outcomes.plan(RestoreRequest()), RestoreState.COMMITTED)
+    given = CommandSettings(after=command, timeout_s=timeout_s)
+    commands.run_after(restore, given, report=said.append)
     return said
 
 
@@ -189,10 +189,10 @@ class TestOutput:
 
     def test_it_is_shown_of_a_failure_as_well(self) -> None:
         said: list[str] = []
-        request = RestoreRequest(after_command=python("import sys; sys.exit('no such namespace')"))
-        restore = outcomes.stored(outcomes.plan(request), RestoreState.COMMITTED)
+        given = CommandSettings(after=python("import sys; sys.exit('no such namespace')"))
+        restore = outcomes.stored(outcomes.plan(RestoreRequest()), RestoreState.COMMITTED)
         with pytest.raises(RestoreCommandError):
-            commands.run_after(restore, report=said.append)
+            commands.run_after(restore, given, report=said.append)
         assert said[-1] == "  no such namespace"
 
     def test_secrets_of_the_connection_are_masked_in_command_and_output(self) -> None:
@@ -204,7 +204,9 @@ class TestOutput:
             _after(f"false {secret}")
         assert secret not in str(raised.value)
 
-    def test_it_has_the_environment_and_no_input(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_it_has_no_input_and_learns_where_kubernetes_is(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
         text = (
             "import os, sys; print(os.environ['KUBERNETES_SERVICE_HOST'], repr(sys.stdin.read()))"
