@@ -84,7 +84,8 @@ def _lines(found: ApplicationInfo, now_ms: int) -> list[tuple[str, str]]:
         )
     )
     if found.growth_per_day is not None:
-        lines.append(("growth", f"{bytes_text(round(found.growth_per_day))} a day"))
+        over = "" if found.growth is None else f", over {duration(found.growth.over_ms)} of backups"
+        lines.append(("growth", f"{bytes_text(round(found.growth_per_day))} a day{over}"))
     lines.append(("verified", _verified(found, now_ms)))
     lines.append(("drill", _drill(found, now_ms)))
     lines.append(("expire", _expire(found)))

@@ -37,7 +37,8 @@ _COLUMNS = [
     "topic",
     "records",
     "stored_bytes",
-    "recorded_at_ms",
+    "continues",
+    "min_timestamp_ms",
 ]
 SAVED = "recovery_point_records"
 
@@ -68,7 +69,7 @@ class ApplicationInfo:
     bytes_by_role: Mapping[str, int] = field(default_factory=dict)
     saved_bytes: int = 0
     ktable_bytes: int = 0
-    growth_per_day: float | None = None
+    growth: "Growth | None" = None
     verified: Verified = field(default_factory=Verified)
     drilled_at_ms: int | None = None
     drill_passed: bool | None = None
@@ -80,6 +81,19 @@ class ApplicationInfo:
     def bytes(self) -> int:
         """Everything that is the application's alone."""
         return sum(self.bytes_by_role.values()) + self.saved_bytes + self.ktable_bytes
+
+    @property
+    def growth_per_day(self) -> float | None:
+        """What is added a day, in bytes; None where it is not known yet."""
+        return None if self.growth is None else self.growth.bytes * _DAY_MS / self.growth.over_ms
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """Bytes that backups added in a time: records, and KTable snapshots of the same windows."""
+
+    bytes: int
+    over_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +173,7 @@ def _of_application(
     instants = sorted(RecoveryPointTable(warehouse).instants(application_id), key=in_order)
     rows = Ledger(warehouse, application_id).every_row(_COLUMNS)
     drill = DrillsTable(warehouse).newest(application_id)
+    ktables = _ktable_bytes(warehouse, application_id)
     info = ApplicationInfo(
         application_id=application_id,
         points=len(instants),
@@ -171,8 +186,8 @@ def _of_application(
         records=_sum(rows, "records"),
         bytes_by_role=_by_role(warehouse, application_id, rows),
         saved_bytes=sizes.get((SAVED, application_id), 0),
-        ktable_bytes=_ktable_bytes(warehouse, application_id),
-        growth_per_day=_growth(rows, now_ms),
+        ktable_bytes=sum(ktables.values()),
+        growth=growth_of(rows, ktables, now_ms),
         verified=Verified.of(warehouse, application_id),
         drilled_at_ms=None if drill is None else drill.began_at_ms,
         drill_passed=None if drill is None else drill.passed,
@@ -261,33 +276,62 @@ def _by_role(warehouse: Warehouse, application_id: str, rows: pa.Table) -> dict[
     return found
 
 
-def _ktable_bytes(warehouse: Warehouse, application_id: str) -> int:
+def _ktable_bytes(warehouse: Warehouse, application_id: str) -> Mapping[str, int]:
+    """Bytes of all KTable snapshots by window."""
     folder = warehouse.ktable(application_id, "store").parent
     with storage_failures(folder):
         try:
             stores = [*folder.iterdir()]
         except FileNotFoundError:
-            return 0
-    total = 0
+            return {}
+    found: dict[str, int] = {}
     for path in stores:
         table = open_table(path)
         added = None if table is None else pa.table(table.get_add_actions(flatten=True))
-        if added is not None and added.num_rows:
-            total += _sum(added, "size_bytes")
-    return total
+        if added is None or not added.num_rows:
+            continue
+        named = added.select(["partition.window", "size_bytes"]).to_pydict()
+        for window, size in zip(*named.values(), strict=True):
+            found[window] = found.get(window, 0) + size
+    return found
 
 
-def _growth(rows: pa.Table, now_ms: int) -> float | None:
-    """Bytes a day, over the windows of the last days; None where there are none."""
-    since_ms = now_ms - _GROWTH_DAYS * _DAY_MS
+def growth_of(rows: pa.Table, ktables: Mapping[str, int], now_ms: int) -> Growth | None:
+    """What the windows of the last days added, and in how much time; None where it is not known.
+
+    The first span of a partition holds what was written in all the time before it, so its bytes do
+    not count, unless there are no others: then the time begins with its oldest record. Only the
+    time of windows that are backed up counts, of the open one up to its last increment.
+    """
     recent = rows.filter(
-        (pc.field("window_start_ms") >= since_ms) & ~pc.match_substring(pc.field("window"), FOLDED)  # pyright: ignore[reportAttributeAccessIssue]
+        (pc.field("window_end_ms") > now_ms - _GROWTH_DAYS * _DAY_MS)
+        & ~pc.match_substring(pc.field("window"), FOLDED)  # pyright: ignore[reportAttributeAccessIssue]
     )
-    if recent.num_rows == 0:
-        return None
-    begins_ms = int(recent["window_start_ms"].to_numpy().min())
-    ends_ms = int(recent["window_end_ms"].to_numpy().max())
-    return _sum(recent, "stored_bytes") * _DAY_MS / max(ends_ms - begins_ms, 1)
+    steady = recent.filter(pc.field("continues"))
+    if steady.num_rows:
+        times = _times(steady, "window_start_ms")
+        windows = {*steady["window"].to_pylist()}
+        added = _sum(steady, "stored_bytes") + sum(ktables.get(window, 0) for window in windows)
+    else:
+        with_records = recent.filter(pc.field("min_timestamp_ms") > 0)
+        times = _times(with_records, "min_timestamp_ms")
+        added = _sum(with_records, "stored_bytes")
+    over_ms = _length_ms(times)
+    return Growth(added, over_ms) if over_ms > 0 else None
+
+
+def _times(rows: pa.Table, start: str) -> list[tuple[int, int]]:
+    ends = rows["window_end_ms"].to_pylist()
+    return sorted({*zip(rows[start].to_pylist(), ends, strict=True)})
+
+
+def _length_ms(times: Iterable[tuple[int, int]]) -> int:
+    """How long times are that may overlap, together; they come in order of their starts."""
+    length = reached = 0
+    for start, end in times:
+        length += max(0, end - max(start, reached))
+        reached = max(reached, end)
+    return length
 
 
 def _sum(rows: pa.Table, column: str) -> int:
