@@ -1,6 +1,7 @@
 """`kstreams-assets discover`: writes the YAML of an application from what a cluster shows."""
 
 import os
+import shlex
 import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
@@ -83,6 +84,9 @@ def discover(
 ) -> None:
     """Find the topics of an application on a live cluster, with their roles.
 
+    With --output they become the YAML that every other command takes, such as `kstreams-assets
+    follow`, which backs the application up from then on.
+
     \f
     Raises ConfigurationError when it is not said which application on which cluster.
     """
@@ -97,6 +101,7 @@ def discover(
     application = _discover(target, topology)
     made = _component(application, target, topology_file, output, warehouse)
     if output is not None:
+        output.parent.mkdir(parents=True, exist_ok=True)
         output.write_text(_document(made.attributes), encoding="utf-8")
     if as_json:
         print_json(_json(application, made))
@@ -132,11 +137,12 @@ def _what_next(attributes: Mapping[str, Any], file: Path) -> list[str]:
         lines.append(window_loss(window.end_ms - window.start_ms))
     except KStreamsAssetsError:
         pass  # a template, or a mistake that the next command reports with its place
-    command = "kstreams-assets {} --app " + str(file)
+    command = "kstreams-assets {} --app " + shlex.quote(str(file))
     lines.append(
-        f"Next: {command.format('recovery-points take')} (again and again, at least once a window),"
-        f" {command.format('backup')} after each window has closed, and"
-        f" {command.format('windows')} to see what is backed up."
+        f"Next: {command.format('follow')}, which takes recovery points and backs up every few"
+        f" seconds. Or, from a scheduler: {command.format('recovery-points take')} (at least once a"
+        f" window) and {command.format('backup')} after each window has closed."
+        f" {command.format('ready')} shows whether the application could be recovered."
     )
     return lines
 

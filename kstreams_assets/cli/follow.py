@@ -21,7 +21,7 @@ from kstreams_assets.cli.options import (
     limit_options,
     new_lineage_option,
 )
-from kstreams_assets.cli.output import print_json, print_table, say_guesses
+from kstreams_assets.cli.output import print_facts, print_json, say_guesses
 from kstreams_assets.cli.spark_run import spark_run
 from kstreams_assets.metrics.collect import Scrape
 from kstreams_assets.metrics.exposition import MetricsServer, parse_address
@@ -149,8 +149,7 @@ def status(settings: ApplicationSettings, as_json: bool) -> None:
         )
     else:
         if found is not None:
-            rows = [[name, value] for name, value in asdict(found).items() if value is not None]
-            print_table(f"Follower of {settings.application_id}", ["what", "value"], rows)
+            print_facts(f"Follower of {settings.application_id}", asdict(found))
         click.echo(trouble or "It follows.")
     if trouble:
         sys.exit(exit_codes.CHECK_FAILED)

@@ -1,7 +1,13 @@
 """`kstreams-assets init`: a folder that Dagster can load, ready for an application's YAML."""
 
 import re
+import shlex
+import sys
+from collections.abc import Iterator
+from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
+from shutil import which
 from typing import Final
 
 import click
@@ -106,9 +112,29 @@ def init(folder: Path, module: str | None) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
     click.echo(f"Made {folder} with the code location {module}. Next:")
-    click.echo(f"  cd {folder}")
-    click.echo(
-        "  kstreams-assets discover --application-id ID --bootstrap HOST:PORT"
-        f" --output {module}/defs/APP/defs.yaml"
+    for line in _next_steps(folder, module):
+        click.echo(f"  {line}")
+
+
+def _next_steps(folder: Path, module: str) -> Iterator[str]:
+    """Commands that work with what is installed here."""
+    yaml = f"{module}/defs/APP/defs.yaml"
+    yield f"cd {shlex.quote(str(folder))}"
+    yield (
+        f"{_program('kstreams-assets')} discover --application-id ID --bootstrap HOST:PORT"
+        f" --output {yaml}"
     )
-    click.echo("  DAGSTER_HOME=$PWD dagster dev")
+    yield f"{_program('kstreams-assets')} follow --app {yaml}"
+    if find_spec("dagster_webserver") is None:
+        yield (
+            f"pip install dagster-webserver=={version('dagster')}"
+            "  # Dagster's web interface: the extra [ui] of kstreams-assets"
+        )
+    yield f"DAGSTER_HOME=$PWD {_program('dagster')} dev"
+
+
+def _program(name: str) -> str:
+    """How to call a program of this environment, which need not be on the PATH."""
+    if which(name) is None and (beside := Path(sys.executable).with_name(name)).exists():
+        return shlex.quote(str(beside))
+    return name

@@ -44,7 +44,8 @@ def window_loss(length_ms: int) -> str:
     return (
         f"Windows are of {duration(length_ms)}: a lost source cluster takes up to"
         f" {duration(length_ms)} of records with it (and the delay of the backup), however often"
-        " recovery points are taken. Choose windows.every by what may be lost."
+        " recovery points are taken. Choose windows.every by what may be lost, or run"
+        " kstreams-assets follow: then it is seconds, however long the windows are."
     )
 
 

@@ -1,17 +1,33 @@
 """What commands print: a table for people, JSON for machines."""
 
 import json
+import re
+import time
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import click
-from rich.console import Console
+from rich import box
+from rich.cells import cell_len
+from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from kstreams_assets.settings import ApplicationSettings
+from kstreams_assets.texts import duration, iso_time
 
 _NUMBERS = (int, float)
+_QUANTITIES: Final = {
+    *("bytes", "failures", "files", "keys", "lost", "offsets", "points", "read", "records", "rows"),
+    *("steps", "tombstones", "topics", "violations", "windows"),
+}
+"""What is counted gets thousands separators. Every other integer is printed plain: a process id, a
+port, an offset is looked up or pasted somewhere."""
+_EPOCH_MS: Final = 10**11
+"""Of a name in `_ms`, larger values are times (from 1973 on), smaller ones lengths of time."""
+_PIPE_COLUMNS: Final = 240
+_NARROWEST: Final = 16
+"""Of a column with sentences; below that, one word stands on each line."""
 
 
 def print_json(document: Mapping[str, Any]) -> None:
@@ -20,42 +36,173 @@ def print_json(document: Mapping[str, Any]) -> None:
 
 
 def print_markdown(text: str) -> None:
-    """Markdown on standard output, as text to read."""
+    """Markdown on standard output, as text to read; no word of it is broken."""
     from markdown_it import MarkdownIt
-    from rich.markdown import Markdown
 
-    document = Markdown(text)
+    from kstreams_assets.cli.markdown import WholeWordsMarkdown
+
+    document = WholeWordsMarkdown(text)
     # What looks like HTML is text here, such as <partition>; Rich would leave it out.
     parser = MarkdownIt(options_update={"html": False}).enable(["strikethrough", "table"])
     document.parsed = parser.parse(text)
-    _console().print(document)
+    _console().print(document, overflow="ignore", crop=False)
 
 
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """A line and a table on standard output; numbers to the right."""
+    """A line and a table on standard output; numbers to the right.
+
+    Words are never broken: ids are copied from here. Where they do not fit, each row is a block of
+    lines. How a number is printed follows from the name of its column (see `shown`).
+    """
     click.echo(title)  # not as the table's own, which would be broken to the table's width
-    table = Table(header_style="bold")
-    for index, column in enumerate(columns):
-        numeric = bool(rows) and all(
-            row[index] is None or isinstance(row[index], _NUMBERS) for row in rows
-        )
-        table.add_column(Text(column), justify="right" if numeric else "left", overflow="fold")
-    for row in rows:
-        # As it is: [team:orders] is no markup.
-        table.add_row(*(Text(_text(cell)) for cell in row))
-    _console().print(table)
+    # As it is: [team:orders] is no markup.
+    cells = [
+        [Text(shown(column, cell)) for column, cell in zip(columns, row, strict=True)]
+        for row in rows
+    ]
+    numeric = [
+        bool(rows) and all(row[n] is None or isinstance(row[n], _NUMBERS) for row in rows)
+        for n in range(len(columns))
+    ]
+    headings = [Text(_label(column)) for column in columns]
+    console = _console()
+    console.print(
+        whole_words_table(console, headings, cells, numeric, box.HEAVY_HEAD),
+        overflow="ignore",
+        crop=False,
+    )
+
+
+def print_facts(title: str, facts: Mapping[str, object]) -> None:
+    """A table of names and values; what is not known is left out."""
+    rows = [[_label(n), shown(n, value)] for n, value in facts.items() if value is not None]
+    print_table(title, ["what", "value"], rows)
+
+
+def shown(name: str, value: object) -> str:
+    """A value as people read it, by the name of its column or field.
+
+    Integers are plain, except for what is counted (`records`, `bytes` ...). Of a name in `_ms` a
+    time is in ISO 8601 with its age, a length in words.
+
+    >>> shown("pid", 29529), shown("records", 29529), shown("took_ms", 90_000)
+    ('29529', '29,529', '1 min 30 s')
+    """
+    if value is None:
+        return ""
+    if not isinstance(value, int) or isinstance(value, bool):
+        return str(value)
+    if name.endswith("_ms"):
+        return _time(value) if abs(value) >= _EPOCH_MS else duration(value)
+    is_counted = not _QUANTITIES.isdisjoint(re.split(r"[^a-z]+", name.lower()))
+    return f"{value:,}" if is_counted else str(value)
+
+
+def _label(name: str) -> str:
+    return name.removesuffix("_ms")
+
+
+def _time(epoch_ms: int) -> str:
+    try:
+        at = iso_time(epoch_ms)
+    except (OverflowError, ValueError, OSError):  # beyond the calendar
+        return str(epoch_ms)
+    now_ms = _now_ms()
+    return f"{at} ({duration(now_ms - epoch_ms)} ago)" if epoch_ms <= now_ms else at
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
 
 
 def _console() -> Console:
     console = Console()
     # A pipe has no width; cut names would be of no use to grep.
-    return console if console.is_terminal else Console(width=240)
+    return console if console.is_terminal else Console(width=_PIPE_COLUMNS)
 
 
-def _text(cell: object) -> str:
-    if cell is None:
-        return ""
-    return f"{cell:,}" if isinstance(cell, int) and not isinstance(cell, bool) else str(cell)
+def whole_words_table(
+    console: Console,
+    headings: Sequence[Text],
+    rows: Sequence[Sequence[Text]],
+    numeric: Sequence[bool],
+    style: box.Box,
+) -> RenderableType:
+    """A table whose words are whole: text wraps at blanks, else each row becomes a block of lines.
+
+    A pipe gets a table as wide as it has to be: its lines are searched.
+    """
+    around = 3 * len(headings) + 1
+    columns = [[heading, *(row[n] for row in rows)] for n, heading in enumerate(headings)]
+    natural = [max((_longest_line(cell) for cell in column), default=1) for column in columns]
+    least = [
+        max(min(lines, _NARROWEST), *(_longest_word(cell) for cell in column))
+        for column, lines in zip(columns, natural, strict=True)
+    ]
+    room = console.width - around
+    if sum(least) > room:
+        if console.is_terminal and rows:
+            return Group(*_blocks(headings, rows))
+        room = sum(least)
+    table = Table(header_style="bold", box=style, width=None)
+    for heading, width, is_number in zip(
+        headings, _widths(least, natural, room), numeric, strict=True
+    ):
+        table.add_column(heading, justify="right" if is_number else "left", width=width)
+    for row in rows:
+        table.add_row(*row)
+    return _Wide(table, sum(table.columns[n].width or 0 for n in range(len(headings))) + around)
+
+
+class _Wide:
+    """A table that may be wider than the console."""
+
+    def __init__(self, table: Table, width: int) -> None:
+        self._table, self._width = table, width
+
+    def __rich_console__(self, console: Console, options: Any) -> Any:  # noqa: ANN401 - as Rich has it
+        """Rich's protocol."""
+        yield from console.render(
+            self._table, options.update(width=max(self._width, options.max_width))
+        )
+
+
+def _widths(least: Sequence[int], natural: Sequence[int], room: int) -> list[int]:
+    """Of each column: what its words need, and of the rest up to what its lines need."""
+    widths = list(least)
+    left = room - sum(widths)
+    while left > 0:
+        open_ = [n for n, width in enumerate(widths) if width < natural[n]]
+        if not open_:
+            break
+        share = max(1, left // len(open_))
+        for n in open_:
+            more = min(share, natural[n] - widths[n], left)
+            widths[n] += more
+            left -= more
+    return widths
+
+
+def _blocks(headings: Sequence[Text], rows: Sequence[Sequence[Text]]) -> list[Text]:
+    """Each row as lines of a name and a value, with an empty line between two."""
+    longest = max(cell_len(heading.plain) for heading in headings)
+    found: list[Text] = []
+    for row in rows:
+        for heading, cell in zip(headings, row, strict=True):
+            if cell.plain:
+                name = Text(f"{heading.plain:<{longest}}  ", style="bold")
+                lines = cell.plain.splitlines()
+                found.append(name + Text(f"\n{'':<{longest + 2}}".join(lines)))
+        found.append(Text(""))
+    return found[:-1]
+
+
+def _longest_word(text: Text) -> int:
+    return max((cell_len(word) for word in text.plain.split()), default=0)
+
+
+def _longest_line(text: Text) -> int:
+    return max((cell_len(line) for line in text.plain.splitlines()), default=0)
 
 
 def say_guesses(settings: ApplicationSettings) -> None:

@@ -408,6 +408,11 @@ class _Planner:
             plan = self._plan()
         return plan
 
+    def _is_followed(self) -> bool:
+        from kstreams_assets.backup.follow import trouble_of
+
+        return not trouble_of(self._settings)
+
     def _plan(self) -> RestorePlan:
         snapshots = self._snapshots()
         choice = choose(
@@ -417,6 +422,7 @@ class _Planner:
             unfinished=self._unfinished(),
             snapshots=snapshots,
             beyond=self._beyond,
+            is_followed=self._is_followed,
         )
         point = self._load(choice)
         names = self._names(point)

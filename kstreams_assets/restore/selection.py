@@ -34,6 +34,8 @@ _RANK = {
 }
 _STATE = RestoreMode.STATE
 _FIRST_BATCH = 16
+_FOLLOWED_MS: Final = 60_000
+"""A follower that has not covered a point for longer has stopped, or cannot."""
 _BATCH_GROWTH = 4
 _FEW = 3
 _MEND = (
@@ -83,10 +85,12 @@ def choose(
     unfinished: StoredRestore | None = None,
     snapshots: Snapshots | None = None,
     beyond: Beyond = lambda _: frozenset(),
+    is_followed: Callable[[], bool] = lambda: False,
 ) -> Choice:
     """The point of that id; or the newest one that was complete at `as_of_ms`; or the newest.
 
-    With `snapshots`, points that lack any of them do not count.
+    With `snapshots`, points that lack any of them do not count. `is_followed`: whether a follower
+    of the application is at work, which covers each point some seconds after it was taken.
 
     It must be covered and give what is accepted. Without id and time the point of an unfinished
     restore is taken, so that a second run goes on with the first one's work. Record timestamps
@@ -98,7 +102,7 @@ def choose(
     if wrong:
         return Choice(None, wrong)
     ordered = sorted(points, key=in_order)
-    search = _Search(ordered, judge, request, snapshots, beyond)
+    search = _Search(ordered, judge, request, snapshots, beyond, is_followed)
     if request.point_id is not None:
         return search.by_id(request.point_id)
     if unfinished is not None and request.as_of_ms is None:
@@ -172,7 +176,9 @@ class _Search:
         request: RestoreRequest,
         snapshots: Snapshots | None,
         beyond: Beyond,
+        is_followed: Callable[[], bool],
     ) -> None:
+        self._is_followed = is_followed
         self._points, self._judge, self._request = points, judge, request
         self._snapshots, self._beyond = snapshots, beyond
 
@@ -208,7 +214,7 @@ class _Search:
                 if damaged is not None:
                     return Choice(None, (_damaged(damaged, status),))
                 notes = (
-                    self._passed_over(seen, [p.id for p in having[::-1]].index(status.id)),
+                    self._passed_over(seen, [p.id for p in having[::-1]].index(status.id), status),
                     self._older(status, allowed, having),
                     self._incomplete(),
                 )
@@ -312,10 +318,20 @@ class _Search:
             return "has its inputs covered by backups"
         return f"is covered by backups and gives {self._request.accept}"
 
-    def _passed_over(self, seen: Sequence[PointStatus], newer: int) -> str:
-        if not seen:
+    def _passed_over(self, seen: Sequence[PointStatus], newer: int, chosen: PointStatus) -> str:
+        """Newer points that cannot be restored, unless a follower is about to cover them."""
+        unexpected = [status for status in seen if not self._is_to_be_covered(status, chosen)]
+        if not unexpected:
             return ""
-        return f"{newer} newer point(s) cannot be restored. {_reasons(seen, newer)}"
+        count = newer - (len(seen) - len(unexpected))
+        return f"{count} newer point(s) cannot be restored. {_reasons(unexpected, count)}"
+
+    def _is_to_be_covered(self, status: PointStatus, chosen: PointStatus) -> bool:
+        """Whether a follower does so: it covers points of open windows, soon after each other."""
+        if not status.is_pending:
+            return False
+        is_soon = status.taken_at_ms - chosen.taken_at_ms <= _FOLLOWED_MS
+        return (chosen.in_open_window and is_soon) or self._is_followed()
 
     def _judged(self, points: Sequence[Taken]) -> Iterator[PointStatus]:
         """Their statuses in order; behind the first ones without those beyond all backups."""

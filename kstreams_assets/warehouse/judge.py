@@ -66,6 +66,11 @@ class PointStatus:
     reason: str
     damaged: bool = False
     """Whether stored data that it needs does not match what was noted of it."""
+    is_pending: bool = False
+    """Whether it only waits for a backup: all that is missing came after the newest one, and the
+    window of the point is still open."""
+    in_open_window: bool = False
+    """Whether the window of the point is still open: only a follower covers such a point."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +176,8 @@ class PointJudge:
             gives=gives,
             reason=reason + _notes(found),
             damaged=point.damaged or any(missing.damage for missing in found.missing),
+            is_pending=self._is_pending(point, found),
+            in_open_window=self._window_of(point.effective_at_ms) is None,
         )
 
     def _findings(self, point: RecoveryPoint) -> _Findings:
@@ -263,6 +270,20 @@ class PointJudge:
         if found.absent:
             texts.append(_join(found.absent))
         return f"Not covered: {'; '.join(texts)}."
+
+    def _is_pending(self, point: RecoveryPoint, found: _Findings) -> bool:
+        return (
+            bool(found.missing)
+            and not (found.absent or point.damaged)
+            and self._window_of(point.effective_at_ms) is None
+            and all(self._is_to_come(missing) for missing in found.missing)
+        )
+
+    def _is_to_come(self, missing: _Missing) -> bool:
+        """Whether the next backup reads it: it lies behind all that was read so far."""
+        if missing.lost or missing.damage or missing.cut.topic not in self._backed_up:
+            return False
+        return missing.chain is None or missing.chain.neighbours(missing.start)[1] is None
 
     def _why(self, point: RecoveryPoint, missing: _Missing) -> str:
         if missing.in_flight:

@@ -584,3 +584,26 @@ class TestRowsThatExpireCompacted:
         )
         whole = self.judged(roles, end, committed=committed, every=True)
         assert whole.gives is Restores.EXACT
+
+
+class TestPending:
+    """Points of the open window that only wait for the next backup."""
+
+    def test_what_came_after_the_newest_backup(self) -> None:
+        assert judged(exact(cut(120), at_ms=95), FIRST).is_pending
+        assert judged(exact(cut(120), at_ms=95)).is_pending
+
+    def test_of_a_closed_window_a_backup_is_due(self) -> None:
+        assert not judged(exact(cut(120), at_ms=15), FIRST).is_pending
+
+    def test_what_no_further_backup_brings(self) -> None:
+        hole = judged(exact(cut(180), at_ms=95), FIRST, stored_span(150, 200, index=2))
+        assert not hole.is_pending
+        lost = judged(exact(cut(100), at_ms=95), replace(FIRST, complete=False))
+        assert not lost.covered
+        assert not lost.is_pending
+        unselected = exact(cut(120, REPARTITION, topic="u"), at_ms=95, committed=0)
+        assert not judged(unselected, FIRST).is_pending
+
+    def test_a_covered_one(self) -> None:
+        assert not judged(exact(cut(100), at_ms=95), FIRST).is_pending

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -64,3 +65,38 @@ def test_a_name_that_is_no_module_is_refused(program: Program, tmp_path: Path) -
 def test_dagster_is_set_up_as_here() -> None:
     here = yaml.safe_load((ROOT / "dagster.yaml").read_text("utf-8"))
     assert yaml.safe_load(DAGSTER_YAML) == here
+
+
+def test_its_next_steps_work_with_what_is_installed(
+    program: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def steps(name: str) -> list[str]:
+        done = program("init", tmp_path / name, "--module", "backups")
+        assert done.exit_code == 0, done.err
+        return [line.strip() for line in done.out.splitlines()[1:]]
+
+    there = steps("a folder")
+    assert there[0] == f"cd '{tmp_path / 'a folder'}'"
+    assert "follow --app backups/defs/APP/defs.yaml" in there[2]
+    assert not any("pip install" in line for line in there)
+    monkeypatch.setattr("kstreams_assets.cli.init.find_spec", lambda _: None)
+    *_, install, last = steps("other")
+    assert install.startswith("pip install dagster-webserver==")
+    assert "[ui]" in install
+    assert last.endswith("dagster dev")
+
+
+def test_a_program_beside_python_is_called_by_its_path(
+    program: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kstreams_assets.cli.init.which", lambda _: None)
+    done = program("init", tmp_path / "x", "--module", "backups")
+    assert f"{Path(sys.executable).with_name('dagster')} dev" in done.out
+
+
+def test_the_extra_with_the_web_interface_fits_dagster() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    dagster = next(d for d in project["dependencies"] if d.startswith("dagster=="))
+    web = f"dagster-webserver=={dagster.partition('==')[2]}"
+    assert web in project["optional-dependencies"]["ui"]
+    assert {*project["optional-dependencies"]["ui"]} <= {*project["optional-dependencies"]["dev"]}

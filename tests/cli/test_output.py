@@ -3,17 +3,19 @@
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
+from kstreams_assets.backup.follow import FollowerStatus
 from kstreams_assets.backup.result import WindowBackup
 from kstreams_assets.backup.verdicts import judge
 from kstreams_assets.cli import backup as backup_module
 from kstreams_assets.cli import output as output_module
-from kstreams_assets.cli.output import print_markdown, print_table
+from kstreams_assets.cli.output import print_facts, print_markdown, print_table
 from kstreams_assets.restore import report
 from kstreams_assets.restore.request import RestoreRequest
 from kstreams_assets.texts import plain
@@ -150,3 +152,85 @@ def test_discover_does_not_overwrite_in_silence(program: Program, app_file: Path
     assert "--force" in result.err
     assert result.err.count("\n") == 1
     assert app_file.read_text() == before
+
+
+POINT = "2026-10-20T01:59:00.000-0b7f1a2c9d"
+RESTORE = "0b7f1a2c-9d3e-4f5a-8b6c-7d8e9f0a1b2c"
+SERVERS = "kafka-1.example.com:9092,kafka-2.example.com:9092"
+
+
+def _terminal(monkeypatch: pytest.MonkeyPatch, width: int, *, is_terminal: bool = True) -> None:
+    console = partial(Console, width=width, force_terminal=is_terminal, no_color=True)
+    monkeypatch.setattr(output_module, "_console", console)
+
+
+@pytest.mark.parametrize("width", [40, 80, 100, 120, 240])
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_no_id_is_broken_however_narrow_the_terminal(
+    width: int,
+    is_terminal: bool,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    _terminal(monkeypatch, width, is_terminal=is_terminal)
+    why = "Not covered: orders-0: offsets 100 to 119 are not backed up, and more of it."
+    columns = ["restore", "state", "point", "target", "reason"]
+    print_table("title", columns, [[RESTORE, "planned", POINT, SERVERS, why]] * 2)
+    said = capsys.readouterr().out
+    for text in (RESTORE, POINT, SERVERS):
+        assert said.count(text) == 2
+    print_markdown(
+        f"| restore | point | target | why |\n|---|---|---|---|\n"
+        f"| `{RESTORE}` | `{POINT}` | {SERVERS} | {why} |\n\nSee `{POINT}{RESTORE}{SERVERS}`.\n"
+    )
+    said = capsys.readouterr().out
+    for text in (RESTORE, POINT, SERVERS, f"{POINT}{RESTORE}{SERVERS}"):
+        assert text in said
+
+
+def test_a_table_stays_one_where_its_sentences_can_wrap(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _terminal(monkeypatch, 100)
+    print_table("title", ["point", "reason"], [[POINT, "word " * 40]])
+    said = capsys.readouterr().out
+    assert "┏" in said
+    assert max(map(len, re.sub(r"\x1b\[\d*m", "", said).splitlines())) <= 100
+
+
+def test_ids_and_times_are_no_quantities(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _terminal(monkeypatch, 240)
+    monkeypatch.setattr(output_module, "_now_ms", lambda: 1795724461221 + 299_000)
+    print_facts(
+        "Follower",
+        {
+            "pid": 29529,
+            "started_at_ms": 1795724461221,
+            "covered_at_ms": None,
+            "records": 29529,
+            "step_ms": 1500,
+            "port": 41987,
+        },
+    )
+    print_table("t", ["jvm_pid", "offset", "took_at_ms", "bytes left"], [[12345] * 4])
+    said = capsys.readouterr().out
+    assert "29529 " in said
+    assert "29,529" in said
+    assert said.count("29,529") == 1
+    assert "2026-11-26T20:21:01.221+00:00 (4 min 59 s ago)" in said
+    assert "_ms" not in said
+    assert "41987" in said
+    assert said.count("12345") == 2
+    assert said.count("12,345") == 1
+    assert "covered_at" not in said
+
+
+def test_the_status_of_a_follower_and_of_engines_is_printed_so() -> None:
+    """Every integer of theirs that no name marks as counted is plain."""
+    for name in [field.name for field in fields(FollowerStatus)]:
+        if name.endswith("_ms"):
+            assert "1,795" not in output_module.shown(name, 1795724461221)
+    for name in ("pid", "jvm_pid", "port", "epoch", "generation", "partition", "offset", "end"):
+        assert output_module.shown(name, 123456) == "123456"

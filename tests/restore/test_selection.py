@@ -39,6 +39,9 @@ class Points:
     taken_s: Mapping[int, int] = field(default_factory=dict)
     """What the clock said, where it was wrong."""
     beyond: Set[str] = frozenset()
+    pending: Set[str] = frozenset()
+    open_from: int = 10**6
+    is_followed: bool = False
     """Those that need what no backup reaches."""
 
     def judge(self, ids: Sequence[str]) -> list[PointStatus]:
@@ -67,6 +70,7 @@ class Points:
             unfinished=unfinished,
             snapshots=self.snapshots,
             beyond=lambda ids: self.beyond & {*ids},
+            is_followed=lambda: self.is_followed,
         )
         assert (chosen.status is None) == bool(chosen.refusals)
         return chosen
@@ -85,6 +89,8 @@ class Points:
             covered=gives is not N,
             gives=gives,
             reason=f"because of {index}.",
+            is_pending=f"p{index}" in self.pending,
+            in_open_window=index >= self.open_from,
         )
 
 
@@ -145,6 +151,20 @@ class TestNewest:
         assert _id(chosen) == "p0"
         assert "500 newer point(s) cannot be restored" in chosen.notes[0]
         assert len(points.judged) < 50
+
+    @pytest.mark.parametrize("of_follower", [{"open_from": 0}, {"is_followed": True}])
+    def test_points_that_a_follower_is_about_to_cover_are_no_news(
+        self, of_follower: dict[str, Any]
+    ) -> None:
+        assert Points([E, N, N], pending={"p1", "p2"}, **of_follower).choose().notes == ()
+        (note,) = Points([E, N, N, N], pending={"p2", "p3"}, **of_follower).choose().notes
+        assert note == "1 newer point(s) cannot be restored. p1 gives nothing: because of 1."
+
+    def test_without_a_follower_they_are(self) -> None:
+        (note,) = Points([E, N, N], pending={"p1", "p2"}).choose().notes
+        assert note.startswith("2 newer point(s) cannot be restored")
+        stopped = Points([E, N], pending={"p1"}, open_from=0, taken_s={1: 300})
+        assert stopped.choose().notes[0].startswith("1 newer point(s) cannot be restored")
 
     def test_the_number_decides_what_is_newest_not_the_clock(self) -> None:
         """The clock was set back before p3; p1 was stamped in the future."""
