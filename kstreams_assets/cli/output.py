@@ -18,14 +18,18 @@ from kstreams_assets.texts import duration, iso_time
 
 _NUMBERS = (int, float)
 _QUANTITIES: Final = {
-    *("bytes", "failures", "files", "keys", "lost", "offsets", "points", "read", "records", "rows"),
-    *("steps", "tombstones", "topics", "violations", "windows"),
+    *("bytes", "failures", "files", "keys", "lost", "points", "read", "records", "rows", "steps"),
+    *("tombstones", "topics", "violations", "windows"),
+    # Offsets count the records before them.
+    *("committed", "end", "mapped", "offset", "offsets", "saved", "source", "start", "target"),
 }
 """What is counted gets thousands separators. Every other integer is printed plain: a process id, a
-port, an offset is looked up or pasted somewhere."""
+port, a number of an epoch is looked up or pasted somewhere."""
 _EPOCH_MS: Final = 10**11
 """Of a name in `_ms`, larger values are times (from 1973 on), smaller ones lengths of time."""
 _PIPE_COLUMNS: Final = 240
+_INDENTED: Final = 16
+"""Of lists within lists, at most."""
 _NARROWEST: Final = 16
 """Of a column with sentences; below that, one word stands on each line."""
 
@@ -45,7 +49,11 @@ def print_markdown(text: str) -> None:
     # What looks like HTML is text here, such as <partition>; Rich would leave it out.
     parser = MarkdownIt(options_update={"html": False}).enable(["strikethrough", "table"])
     document.parsed = parser.parse(text)
-    _console().print(document, overflow="ignore", crop=False)
+    console = _console()
+    # Rich cuts what is wider than the console in lists; tables look after themselves.
+    words = (w for line in text.splitlines() if line[:1] != "|" for w in line.split())
+    width = max(map(cell_len, words), default=0) + _INDENTED
+    console.print(_Wide(document, width), overflow="ignore", crop=False)
 
 
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
@@ -82,7 +90,7 @@ def print_facts(title: str, facts: Mapping[str, object]) -> None:
 def shown(name: str, value: object) -> str:
     """A value as people read it, by the name of its column or field.
 
-    Integers are plain, except for what is counted (`records`, `bytes` ...). Of a name in `_ms` a
+    Integers are plain, except for what is counted (`records`, `bytes`, offsets ...). Of a name in `_ms` a
     time is in ISO 8601 with its age, a length in words.
 
     >>> shown("pid", 29529), shown("records", 29529), shown("took_ms", 90_000)
@@ -155,15 +163,15 @@ def whole_words_table(
 
 
 class _Wide:
-    """A table that may be wider than the console."""
+    """What may be wider than the console."""
 
-    def __init__(self, table: Table, width: int) -> None:
-        self._table, self._width = table, width
+    def __init__(self, shown: RenderableType, width: int) -> None:
+        self._shown, self._width = shown, width
 
     def __rich_console__(self, console: Console, options: Any) -> Any:  # noqa: ANN401 - as Rich has it
         """Rich's protocol."""
         yield from console.render(
-            self._table, options.update(width=max(self._width, options.max_width))
+            self._shown, options.update(width=max(self._width, options.max_width))
         )
 
 

@@ -128,7 +128,7 @@ def _healthy(restore: StoredRestore, stores: Mapping[str, Sequence[str]]) -> str
             "| partition | committed by the restore |",
             "|---|---:|",
             *(
-                f"| `{o.topic}-{o.partition}` | {o.offset} |"
+                f"| `{o.topic}-{o.partition}` | {o.offset:,} |"
                 for o in restore.committed[:_SHOWN_OFFSETS]
             ),
         ]

@@ -157,7 +157,7 @@ def _placed(plan: RestorePlan) -> str:
             f"`{topic.source}`",
             f"`{topic.target}`",
             str(offset.partition),
-            str(offset.offset),
+            f"{offset.offset:,}",
             f"{topic.inputs_are_at}{f' by restore `{topic.written_by}`' * bool(topic.written_by)}",
         )
         for topic in plan.placed

@@ -181,7 +181,8 @@ def test_no_id_is_broken_however_narrow_the_terminal(
         assert said.count(text) == 2
     print_markdown(
         f"| restore | point | target | why |\n|---|---|---|---|\n"
-        f"| `{RESTORE}` | `{POINT}` | {SERVERS} | {why} |\n\nSee `{POINT}{RESTORE}{SERVERS}`.\n"
+        f"| `{RESTORE}` | `{POINT}` | {SERVERS} | {why} |\n\n"
+        f"- See\n  1. `{POINT}{RESTORE}{SERVERS}`.\n"
     )
     said = capsys.readouterr().out
     for text in (RESTORE, POINT, SERVERS, f"{POINT}{RESTORE}{SERVERS}"):
@@ -214,7 +215,7 @@ def test_ids_and_times_are_no_quantities(
             "port": 41987,
         },
     )
-    print_table("t", ["jvm_pid", "offset", "took_at_ms", "bytes left"], [[12345] * 4])
+    print_table("t", ["jvm_pid", "point_id", "took_at_ms", "bytes left"], [[12345] * 4])
     said = capsys.readouterr().out
     assert "29529 " in said
     assert "29,529" in said
@@ -232,5 +233,5 @@ def test_the_status_of_a_follower_and_of_engines_is_printed_so() -> None:
     for name in [field.name for field in fields(FollowerStatus)]:
         if name.endswith("_ms"):
             assert "1,795" not in output_module.shown(name, 1795724461221)
-    for name in ("pid", "jvm_pid", "port", "epoch", "generation", "partition", "offset", "end"):
+    for name in ("pid", "jvm_pid", "port", "epoch", "generation", "partition", "version"):
         assert output_module.shown(name, 123456) == "123456"
