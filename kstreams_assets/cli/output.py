@@ -90,8 +90,8 @@ def print_facts(title: str, facts: Mapping[str, object]) -> None:
 def shown(name: str, value: object) -> str:
     """A value as people read it, by the name of its column or field.
 
-    Integers are plain, except for what is counted (`records`, `bytes`, offsets ...). Of a name in `_ms` a
-    time is in ISO 8601 with its age, a length in words.
+    Integers are plain, except for what is counted (`records`, `bytes`, offsets ...). Of a name in
+    `_ms` a time is in ISO 8601 with its age, a length in words.
 
     >>> shown("pid", 29529), shown("records", 29529), shown("took_ms", 90_000)
     ('29529', '29,529', '1 min 30 s')
