@@ -24,6 +24,7 @@ from typing import IO, Any, Final, Protocol, TypeVar
 
 from kstreams_assets.copy_mark import refuse_copy
 from kstreams_assets.errors import KStreamsAssetsError
+from kstreams_assets.private import private_folder
 from kstreams_assets.store import (
     ConditionError,
     ObjectPath,
@@ -444,11 +445,24 @@ def _root_of(path: P) -> P:
 
 
 def _tasks_file(path: ObjectPath) -> Path:
-    """The file of this machine by which tasks that are left behind are known."""
+    """The file of this machine by which tasks that are left behind are known.
+
+    Another user who made its folder first could hold the file, and keep every run waiting.
+    """
     keep_private()
-    folder = Path(tempfile.gettempdir()) / f"kstreams-assets-{os.getuid()}"
-    folder.mkdir(exist_ok=True)
+    folder = private_folder(_task_folders(), purpose="the locks of tasks")
     return folder / f"{sha256(str(path).encode()).hexdigest()[:24]}.tasks"
+
+
+def _task_folders() -> Iterator[Path]:
+    """Where the processes of this user look, in this order: the same for all of them."""
+    name = f"kstreams-assets-{os.getuid()}"
+    yield Path(tempfile.gettempdir()) / name
+    of_session = Path("/run/user") / str(os.getuid())
+    if of_session.is_dir():
+        yield of_session / name
+    with suppress(RuntimeError):  # no HOME, and no entry for this user
+        yield Path.home() / ".cache/kstreams-assets/locks"
 
 
 def _this_process() -> dict[str, Any]:
