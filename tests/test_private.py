@@ -104,7 +104,5 @@ def test_a_place_that_cannot_be_made_is_passed_over(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     wanted = tmp_path / "a" / "b"
     assert private_folder([tmp_path / "file/x", wanted], purpose="tests") == wanted
-    with pytest.raises(
-        ConfigurationError, match=r"no safe folder for tests: .*file/x cannot"
-    ):
+    with pytest.raises(ConfigurationError, match=r"no safe folder for tests: .*file/x cannot"):
         private_folder([tmp_path / "file/x"], purpose="tests")
