@@ -9,9 +9,17 @@ trimmed beginning alone.
 import hashlib
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
+from kstreams_assets.app.topology_text import (
+    REMEDY,
+    decoded_text,
+    not_understood,
+    numbered_lines,
+    unwrapped,
+)
 from kstreams_assets.errors import ConfigurationError
 
 _SUBTOPOLOGY = re.compile(
@@ -122,8 +130,28 @@ class Topology:
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
+def read_topology(file: Path) -> Topology:
+    """Read a file with the output of `Topology.describe().toString()`: see `parse_topology`.
+
+    UTF-8 or UTF-16, with or without a byte order mark.
+
+    Raises ConfigurationError.
+    """
+    try:
+        data = file.read_bytes()
+    except OSError as error:
+        raise ConfigurationError(
+            f"The topology file {file} cannot be read: {error.strerror}.",
+            remedy="Check the path, and the rights of the user this process runs as.",
+        ) from None
+    return parse_topology(decoded_text(data, file))
+
+
 def parse_topology(text: str) -> Topology:
     """Read the output of `Topology.describe().toString()`.
+
+    What a logger, a Markdown document or a JSON document has put around it is taken off (see
+    `kstreams_assets.app.topology_text`).
 
     Raises ConfigurationError, with line number and line, for anything else: also for a text that
     lacks lines, since then a node would name a neighbour that is not there.
@@ -131,7 +159,21 @@ def parse_topology(text: str) -> Topology:
     Two texts are ambiguous in Kafka's grammar: a pattern that is nothing but one character class of
     letters (`[abc]`) reads as a list of topics, and node names must not contain ", ".
     """
-    lines = _Lines(text)
+    try:
+        return _parsed(_Lines(numbered_lines(text)))
+    except ConfigurationError as error:
+        found = [_parsed(_Lines(lines)) for lines in unwrapped(text)]
+        if not found:
+            raise
+        if len({topology.fingerprint for topology in found}) > 1:
+            raise ConfigurationError(
+                f"The topology text holds {len(found)} topologies that differ.",
+                remedy="Keep one of them: the newest that the application runs with.",
+            ) from error
+        return found[0]
+
+
+def _parsed(lines: "_Lines") -> Topology:
     name = _header(lines)
     blocks: list[SubTopology] = []
     while lines.current is not None:
@@ -147,9 +189,8 @@ def parse_topology(text: str) -> Topology:
 class _Lines:
     """The lines that are not blank, trimmed, with their numbers."""
 
-    def __init__(self, text: str) -> None:
-        numbered = ((number, line.strip()) for number, line in enumerate(text.split("\n"), start=1))
-        self._lines = [(number, line) for number, line in numbered if line]
+    def __init__(self, lines: Sequence[tuple[int, str]]) -> None:
+        self._lines = lines
         self._next = 0
 
     @property
@@ -174,10 +215,15 @@ class _Lines:
             number, line = self._lines[at]
         else:  # the text ended too early: name the line after its last one
             number, line = (self._lines[-1][0] + 1 if self._lines else 1), ""
-        return ConfigurationError(
-            f"Line {number} of the topology text is not understood: {line!r}"
-            f" (expected {expected}).",
-            remedy="Give the unchanged output of Topology.describe().toString().",
+        return not_understood(number, line, expected)
+
+    def refuse_partial(self, what: str) -> None:
+        """Raise ConfigurationError: the line before the current one hides a topic."""
+        number, _ = self._lines[self._next - 1]
+        raise ConfigurationError(
+            f"Line {number} of the topology text {what}: kafka-streams-groups.sh tells neither"
+            " patterns of inputs nor outputs that are chosen for each record.",
+            remedy=REMEDY,
         )
 
 
@@ -218,6 +264,8 @@ def _node(lines: _Lines) -> Node:
     line = lines.current or ""
     if match := _SOURCE.fullmatch(line):
         lines.take()
+        if match.group(2) == "[]":
+            lines.refuse_partial(f"names no topic of source {match.group(1)}")
         listed = _TOPIC_LIST.fullmatch(match.group(2))
         return Source(
             name=match.group(1),
@@ -236,6 +284,8 @@ def _node(lines: _Lines) -> Node:
     if match := _SINK.fullmatch(line):
         lines.take()
         is_topic = match.group(2) == "topic"
+        if is_topic and match.group(3) == "null":
+            lines.refuse_partial(f"names no topic of sink {match.group(1)}")
         return Sink(
             name=match.group(1),
             topic=match.group(3) if is_topic else None,

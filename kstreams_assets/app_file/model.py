@@ -10,7 +10,7 @@ from kstreams_assets.app.declarations import Declarations, require_known
 from kstreams_assets.app.model import BackupMode, StreamsApplication
 from kstreams_assets.app.roles import application_from_declarations, application_from_topology
 from kstreams_assets.app.selection import select_topics
-from kstreams_assets.app.topology import Topology, parse_topology
+from kstreams_assets.app.topology import Topology, read_topology
 from kstreams_assets.app_file.blocks import (
     BackupModel,
     Block,
@@ -180,7 +180,7 @@ class ApplicationModel(Block):
                 remedy="Save the output of Topology.describe() under that name, or run"
                 " kstreams-assets discover and declare the topics.",
             )
-        return parse_topology(file.read_text(encoding="utf-8"))
+        return read_topology(file)
 
     def described(self, topology: Topology | None) -> StreamsApplication:
         """The application as this topology, None for none, and the declarations tell it."""

@@ -16,7 +16,7 @@ from kstreams_assets.app.discovery import ClusterFacts, with_observed
 from kstreams_assets.app.model import StreamsApplication, TopicRoles
 from kstreams_assets.app.names import is_internal_name, owner_of
 from kstreams_assets.app.roles import application_from_cluster, application_from_topology
-from kstreams_assets.app.topology import Topology, parse_topology
+from kstreams_assets.app.topology import Topology, read_topology
 from kstreams_assets.app_file.discovered import (
     GUESSES,
     Written,
@@ -97,7 +97,7 @@ def discover(
         )
     target = _target(application_id, bootstrap, app_file)
     topology_file = topology_file or target.topology_file
-    topology = None if topology_file is None else _read_topology(topology_file)
+    topology = None if topology_file is None else read_topology(topology_file)
     application = _discover(target, topology)
     made = _component(application, target, topology_file, output, warehouse)
     if output is not None:
@@ -152,10 +152,6 @@ def _is_set(attributes: Mapping[str, Any], key: str) -> bool:
     for part in key.split("."):
         value = value.get(part) if isinstance(value, Mapping) else None
     return value is not None
-
-
-def _read_topology(file: Path) -> Topology:
-    return parse_topology(file.read_text(encoding="utf-8"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -309,7 +305,7 @@ def _component(
     }
     if topology_file is None:
         return written(attributes, application, None)
-    topology = _read_topology(topology_file)
+    topology = read_topology(topology_file)
     if target.model is not None and target.model.topology is None:
         said = target.model.declarations.confirmed.topic_roles
         kept = _confirmed(target, topology).topic_roles
