@@ -5,6 +5,7 @@ do. What is told apart by who catches it has a class of its own, with the facts 
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -158,18 +159,51 @@ class KafkaError(KStreamsAssetsError):
     """A cluster did not do what was asked of it."""
 
 
+@dataclass(frozen=True, slots=True)
+class Unreached:
+    """A broker that a cluster advertises at an address which cannot be reached."""
+
+    broker: object
+    address: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"broker {self.broker} at {self.address} ({self.reason})"
+
+
 class ClusterUnavailableError(KafkaError):
-    """No broker answered in time."""
+    """No broker answered in time.
+
+    `unreached` are brokers whose address comes from the cluster itself, not from the connection.
+    """
 
     def __init__(
-        self, *, bootstrap_servers: str, operation: str, timeout_s: float, reason: str
+        self,
+        *,
+        bootstrap_servers: str,
+        operation: str,
+        timeout_s: float,
+        reason: str,
+        unreached: Sequence[Unreached] = (),
     ) -> None:
-        super().__init__(
-            f"Kafka at {bootstrap_servers} did not answer within {timeout_s:g} s ({operation}):"
-            f" {reason}.",
-            remedy="Check that the brokers run, the address and the security protocol; then try"
-            " again.",
+        remedy = (
+            "Check that the brokers run, the address and the security protocol; then try again."
         )
+        problem = f"did not answer within {timeout_s:g} s ({operation}): {reason}."
+        if unreached:
+            shown = ", ".join(map(str, unreached[:3]))
+            more = f" and {len(unreached) - 3} more" if len(unreached) > 3 else ""
+            reason = (
+                f"it advertises (advertised.listeners) {shown}{more}, which cannot be reached from"
+                " here"
+            )
+            problem = f"answers, but {reason} ({operation})."
+            remedy = (
+                "If clients are to use another address, correct advertised.listeners of the"
+                " broker (or the listener that bootstrap_servers names); else make this address"
+                " reachable from this machine and check that the broker runs."
+            )
+        super().__init__(f"Kafka at {bootstrap_servers} {problem}", remedy=remedy)
         self.bootstrap_servers = bootstrap_servers
         self.timeout_s = timeout_s
         self.reason = reason

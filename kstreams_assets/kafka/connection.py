@@ -321,6 +321,13 @@ class KafkaConnection(_Settings):
         if isinstance(value, str):
             servers = [server.strip() for server in value.split(",")]
             for server in servers:
+                if "://" in server:
+                    scheme, _, rest = server.partition("://")
+                    raise ConfigurationError(
+                        f"bootstrap_servers: {server!r} is not host:port, it has a scheme"
+                        f" ({scheme}).",
+                        remedy=f"Write {rest.rstrip('/')}; security_protocol says how to connect.",
+                    )
                 host, _, port = server.rpartition(":")
                 if not host or not port.isdigit():
                     raise ConfigurationError(

@@ -14,7 +14,8 @@ import time
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from enum import IntEnum
 from functools import partial
 from pathlib import Path
@@ -34,6 +35,7 @@ from kstreams_assets.errors import (
     ClusterUnavailableError,
     ConfigurationError,
     SecretNotFoundError,
+    Unreached,
 )
 from kstreams_assets.kafka.clients import tame_client_logs
 from kstreams_assets.kafka.connection import (
@@ -218,13 +220,32 @@ class _Manager(KafkaConnectionManager):
         super().__init__(net, **configs)
         self.refusal: Exception | None = None
         self.last_failure: Exception | None = None
+        self.unreached: dict[Any, str] = {}
+        """Why the last connection to a broker failed, by its id."""
 
     def get_connection(self, node_id: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
         if self.refusal is not None:
             raise self.refusal
         connection = super().get_connection(node_id, *args, **kwargs)
         connection.init_future.add_errback(self._remember)
+        connection.init_future.add_errback(lambda e: self.unreached.update({node_id: str(e)}))
+        connection.init_future.add_callback(lambda _: self.unreached.pop(node_id, None))
         return connection
+
+    def unreached_addresses(self, bootstrap_servers: str) -> dict[Any, Unreached]:
+        """Brokers whose last connection failed, where their address is not one of bootstrap's.
+
+        The cluster itself says where they are, and has answered with it.
+        """
+        given = {server.lower() for server in bootstrap_servers.split(",")}
+        found: dict[Any, Unreached] = {}
+        for node_id, reason in [*self.unreached.items()]:
+            node = self.cluster.broker_metadata(node_id)
+            if node is None or self.cluster.is_bootstrap(node_id):
+                continue
+            if f"{node.host}:{node.port}".lower() not in given:
+                found[node_id] = Unreached(node_id, f"{node.host}:{node.port}", reason)
+        return found
 
     async def _build_transport(self, node: Any, timeout_at: float | None = None) -> Any:  # noqa: ANN401
         transport = await super()._build_transport(node, timeout_at=timeout_at)
@@ -290,7 +311,13 @@ class WireClient:
                     # While it waits before it connects again, kafka-python does not say why.
                     waits = isinstance(error, client_errors.NodeNotReadyError)
                     reason = (waits and manager.last_failure) or error
-                    raise self.unavailable(operation, limit_s, str(reason)) from None
+                    unreached = manager.unreached_addresses(self.bootstrap_servers)
+                    raise self.unavailable(
+                        operation,
+                        limit_s,
+                        str(reason),
+                        unreached={n: one for n, one in unreached.items() if node in (None, n)},
+                    ) from None
             time.sleep(_RETRY_S)
 
     def metadata(
@@ -386,13 +413,24 @@ class WireClient:
         """Take this broker for the coordinator: it is from newer metadata."""
         self._coordinators[kind, key] = node
 
-    def unavailable(self, operation: str, timeout_s: float, reason: str) -> ClusterUnavailableError:
+    def unavailable(
+        self,
+        operation: str,
+        timeout_s: float,
+        reason: str,
+        *,
+        unreached: Mapping[Any, Unreached] = {},
+    ) -> ClusterUnavailableError:
         """The error for a call that got no usable answer in time."""
         return ClusterUnavailableError(
             bootstrap_servers=self.bootstrap_servers,
             operation=operation,
             timeout_s=timeout_s,
             reason=self._connection.scrub(reason).rstrip("."),
+            unreached=tuple(
+                replace(one, reason=self._connection.scrub(one.reason).rstrip("."))
+                for one in unreached.values()
+            ),
         )
 
     def close(self) -> None:
@@ -438,6 +476,7 @@ class WireClient:
     ) -> AuthenticationFailedError | ClusterUnavailableError | SecretNotFoundError:
         manager = self._manager
         remembered = None if manager is None else manager.refusal or manager.last_failure
+        unreached = {} if manager is None else manager.unreached_addresses(self.bootstrap_servers)
         self.close()
         for failure in (error, remembered):
             reason = None if failure is None else _refusal_reason(failure)
@@ -450,7 +489,8 @@ class WireClient:
                     reason=self._connection.scrub(reason).rstrip("."),
                 )
         timed_out = isinstance(error, client_errors.KafkaTimeoutError) and remembered is not None
-        return self.unavailable(operation, timeout_s, str(remembered if timed_out else error))
+        reason = str(remembered if timed_out else error)
+        return self.unavailable(operation, timeout_s, reason, unreached=unreached)
 
 
 def topics_not_allowed(

@@ -10,12 +10,21 @@ from pathlib import Path
 import dagster as dg
 import grpc
 import pytest
+from kafka.protocol.metadata import MetadataRequest
 from pyspark.errors.exceptions.connect import SparkConnectGrpcException
 
 from kstreams_assets.cli import main as main_module
-from kstreams_assets.errors import SparkJobError, SparkLostError
+from kstreams_assets.errors import (
+    ClusterUnavailableError,
+    ConfigurationError,
+    SparkJobError,
+    SparkLostError,
+)
+from kstreams_assets.kafka.connection import KafkaConnection
+from kstreams_assets.kafka.wire import WireClient
 from kstreams_assets.orchestration.failure import told_as_failure
 from spark_resources.failures import cause_in_log, spark_failure, spark_failures
+from tests.kafka.advertising import advertising
 
 _RPC = """<{kind} of RPC that terminated with:
 \tstatus = StatusCode.{status}
@@ -190,6 +199,46 @@ def test_why_an_engine_did_not_start(tmp_path: Path, log: str, cause: str) -> No
     path.write_text(log, "utf-8")
     assert cause_in_log(path) == cause
     assert cause_in_log(path.with_name("none")) == ""
+
+
+@pytest.mark.parametrize(
+    ("host", "port", "reason"), [("broker.invalid", 9092, "DNS"), ("127.0.0.1", 1, "ECONNREFUSED")]
+)
+def test_a_broker_that_advertises_an_address_that_cannot_be_reached(
+    host: str, port: int, reason: str
+) -> None:
+    with advertising(host, port) as bootstrap:
+        wire = WireClient(KafkaConnection(bootstrap_servers=bootstrap), timeout_s=0.5)
+        asked: list[Callable[[], object]] = [
+            lambda: wire.request(lambda: MetadataRequest(topics=[]), operation="ask"),
+            lambda: wire.request(
+                lambda: MetadataRequest(topics=[]), operation="ask", node=1, retry=False
+            ),
+            lambda: wire.connected_socket(1, operation="ask", timeout_s=0.5),
+        ]
+        for ask in asked:
+            with pytest.raises(ClusterUnavailableError) as found:
+                ask()
+            text = str(found.value)
+            _is_helpful(text, f"broker 1 at {host}:{port}", "correct advertised.listeners")
+            assert text.startswith(f"Kafka at {bootstrap} answers, but it advertises")
+            assert reason in text
+            assert f"{host}:{port}" in found.value.reason  # what readers of the log pass on
+        wire.close()
+
+
+def test_a_broker_that_is_down_is_no_question_of_what_it_advertises() -> None:
+    wire = WireClient(KafkaConnection(bootstrap_servers="127.0.0.1:1"), timeout_s=0.5)
+    with pytest.raises(ClusterUnavailableError, match="did not answer within") as found:
+        wire.request(lambda: MetadataRequest(topics=[]), operation="ask")
+    assert "advertised" not in str(found.value)
+
+
+@pytest.mark.parametrize("servers", ["PLAINTEXT://kafka:9092", "http://kafka:9092/", "a:1,b://c:2"])
+def test_bootstrap_servers_with_a_scheme(servers: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"is not host:port, it has a scheme") as found:
+        KafkaConnection(bootstrap_servers=servers)
+    assert found.value.remedy.startswith(("Write kafka:9092;", "Write c:2;"))
 
 
 def _is_helpful(text: str, cause: str, remedy: str) -> None:
