@@ -571,6 +571,20 @@ class RestoreCommandError(RestoreError):
         )
 
 
+class RestoreDeadlineError(RestoreError):
+    """A restore was not verified within its deadline, and was ended."""
+
+    def __init__(self, *, restore_id: str, deadline_s: float) -> None:
+        super().__init__(
+            f"Restore {restore_id} was not verified within {deadline_s:g} s (--deadline) and"
+            " was ended. No group offset was committed, and the after"
+            " command is not run: the application stays stopped.",
+            remedy="Run the same command again: it continues where it stopped and writes nothing"
+            " twice. Give a longer --deadline if the restore needs it. To do without the restore,"
+            " start the application by hand where its own topics and offsets are.",
+        )
+
+
 class RestoreStateError(RestoreError):
     """A step is not taken on a restore in its state; `step` names it, `problem` says why."""
 

@@ -31,6 +31,7 @@ from kstreams_assets.restore import report
 from kstreams_assets.restore.after import age_s, outcome, steps_after
 from kstreams_assets.restore.command_sources import asked_commands
 from kstreams_assets.restore.commands import require_programs, run_after, run_before
+from kstreams_assets.restore.deadline import within
 from kstreams_assets.restore.group_offsets import commit_group_offsets
 from kstreams_assets.restore.plan import RestorePlan
 from kstreams_assets.restore.planner import LOOK_S, plan_restore
@@ -70,7 +71,20 @@ def plan(settings: ApplicationSettings, as_json: bool, request: RestoreRequest) 
 @app_options
 @limit_options("restore")
 @request_options
-def run(settings: ApplicationSettings, as_json: bool, request: RestoreRequest) -> None:
+@click.option(
+    "--deadline",
+    "deadline_s",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="SECONDS",
+    help="End the restore if it is not verified so long after the before command, while the"
+    " application is stopped; the commit of the offsets and the after command are never cut off.",
+)
+def run(
+    settings: ApplicationSettings,
+    as_json: bool,
+    request: RestoreRequest,
+    deadline_s: float | None,
+) -> None:
     """Restore, verify, evaluate completeness rules, and commit the group offsets.
 
     The same command again continues a restore that was interrupted. Exits 1 when it is refused,
@@ -84,7 +98,7 @@ def run(settings: ApplicationSettings, as_json: bool, request: RestoreRequest) -
             print_markdown(report.markdown(planned))
         if not planned.refusals:
             planned = run_before(settings, planned, target, report=_command_line)
-        done = None if planned.refusals else _restored(settings, planned, target)
+        done = None if planned.refusals else _restored(settings, planned, target, deadline_s)
     if as_json:
         print_json(_outcome(planned, done))
     elif done is not None:
@@ -119,9 +133,26 @@ class _Done:
 
 
 def _restored(
-    settings: ApplicationSettings, planned: RestorePlan, target: KafkaConnection
+    settings: ApplicationSettings,
+    planned: RestorePlan,
+    target: KafkaConnection,
+    deadline_s: float | None,
 ) -> _Done:
     began = time.monotonic()
+    result, rules = within(
+        deadline_s,
+        lambda: _verified(settings, planned, target),
+        restore_id=planned.restore_id,
+    )
+    committed = None
+    if result.passed and not any(rule.blocks for rule in rules):
+        committed = commit_group_offsets(settings, result.restore, target, gate=require_complete)
+    return _Done(result, rules, committed, time.monotonic() - began)
+
+
+def _verified(
+    settings: ApplicationSettings, planned: RestorePlan, target: KafkaConnection
+) -> tuple[RestoreResult, Sequence[RuleResult]]:
     rules: Sequence[RuleResult] = ()
     with spark_run() as run:
         result = run_restore(
@@ -136,10 +167,7 @@ def _restored(
             rules = evaluate_restore(
                 settings, result.restore, target, spark=run.spark, log=_log.info
             )
-    committed = None
-    if result.passed and not any(rule.blocks for rule in rules):
-        committed = commit_group_offsets(settings, result.restore, target, gate=require_complete)
-    return _Done(result, rules, committed, time.monotonic() - began)
+    return result, rules
 
 
 def _exit_if_refused(planned: RestorePlan) -> None:

@@ -1,6 +1,7 @@
 """`restore plan`, `run`, `list` and `map`: what goes in, what comes out, how it ends."""
 
 import json
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -426,6 +427,46 @@ class TestCommands:
         assert (
             "The after command ended with exit code 1: false. Restore point-1-0123abcd is" in last
         )
+
+    def test_a_restore_that_takes_too_long_starts_nothing(
+        self,
+        program: Program,
+        app_file: Path,
+        fake: _Restore,
+        planned_again: list[Finding],
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        def slow(*args: Any, **more: Any) -> RestoreResult:
+            time.sleep(60)
+            return fake.run(*args, **more)
+
+        monkeypatch.setattr(restore_module, "run_restore", slow)
+        command = f"touch {app_file}.ran"
+        given = ("--before-command", "true", "--after-command", command, "--deadline", "0.5")
+        result = program("restore", "run", "--app", app_file, *given)
+        assert result.exit_code == 2
+        assert fake.committed == []
+        assert not app_file.with_name("defs.yaml.ran").exists()
+        assert "was not verified within 0.5 s (--deadline)" in result.err.splitlines()[-1]
+
+    def test_the_commit_and_the_command_after_it_are_never_cut_off(
+        self,
+        program: Program,
+        app_file: Path,
+        fake: _Restore,
+        planned_again: list[Finding],
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        commit = fake.commit
+
+        def slow(*args: Any, **more: Any) -> StoredRestore:
+            time.sleep(1.5)
+            return commit(*args, **more)
+
+        monkeypatch.setattr(restore_module, "commit_group_offsets", slow)
+        given = ("--before-command", "sleep 1.5", "--after-command", "sleep 1.5")
+        result = program("restore", "run", "--app", app_file, *given, "--deadline", "1")
+        assert (result.exit_code, fake.committed) == (0, ["target:1"])
 
     def test_nothing_starts_on_a_target_that_differs(
         self, program: Program, app_file: Path, fake: _Restore

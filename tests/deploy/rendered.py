@@ -51,6 +51,7 @@ class Pod:
 
     owner: str
     spec: Mapping[str, Any]
+    labels: Mapping[str, str]
 
     @property
     def containers(self) -> list[Manifest]:
@@ -72,7 +73,8 @@ def pods(manifests: Sequence[Manifest] | None = None) -> Iterator[Pod]:
         if manifest["kind"] == "CronJob":
             spec = spec["jobTemplate"]["spec"]
         if "template" in spec:
-            yield Pod(title(manifest), spec["template"]["spec"])
+            template = spec["template"]
+            yield Pod(title(manifest), template["spec"], template["metadata"]["labels"])
 
 
 def pod(owner: str, manifests: Sequence[Manifest] | None = None) -> Pod:

@@ -220,8 +220,68 @@ def test_a_failed_restore_or_drill_is_not_tried_blindly() -> None:
         assert spec["template"]["spec"]["restartPolicy"] == "Never"
 
 
+class TestNetwork:
+    """Who may connect to which pod, as the NetworkPolicies say."""
+
+    @pytest.mark.parametrize("owner", [each.owner for each in pods()])
+    def test_nobody_but_prometheus_may_connect_to_a_pod(self, owner: str) -> None:
+        ours = pod(owner)
+        of_follower = owner == "Deployment/kstreams-follower"
+        monitoring = {"kubernetes.io/metadata.name": "monitoring"}
+        port = one("Service/kstreams-follower")["spec"]["ports"][0]["port"]
+        assert _may_connect(ours, monitoring, port) is of_follower
+        for namespace in ("default", "kafka-backup", "shop"):
+            assert not _may_connect(ours, {"kubernetes.io/metadata.name": namespace}, port)
+        assert not _may_connect(ours, {}, port)
+        assert not any(_may_connect(ours, monitoring, other) for other in (22, 4040, 15002))
+
+    def test_the_port_is_the_one_that_the_follower_listens_on(self) -> None:
+        follower = pod("Deployment/kstreams-follower")
+        listened = follower.command[follower.command.index("--listen") + 1]
+        (rule,) = one("NetworkPolicy/kstreams-follower")["spec"]["ingress"]
+        (port,) = rule["ports"]
+        assert listened.rpartition(":")[2] == str(port["port"])
+
+    def test_a_namespace_with_dagster_in_it_is_not_cut_off(self) -> None:
+        for policy in _policies():
+            assert policy["metadata"]["namespace"] == "kafka-backup"
+            assert policy["spec"]["podSelector"]["matchLabels"]  # none of others
+            assert policy["spec"]["policyTypes"] == ["Ingress"]  # they reach Kafka and the bucket
+
+
+def _policies() -> list[Manifest]:
+    return [m for m in everything() if m["kind"] == "NetworkPolicy"]
+
+
+def _may_connect(to: Pod, namespace: Mapping[str, str], port: int) -> bool:
+    """Whether a pod in a namespace with these labels may, as Kubernetes adds policies up."""
+    chosen = [
+        policy["spec"]
+        for policy in _policies()
+        if policy["spec"]["podSelector"]["matchLabels"].items() <= to.labels.items()
+    ]
+    if not chosen:
+        return True
+    return any(
+        peer["namespaceSelector"]["matchLabels"].items() <= namespace.items()
+        for spec in chosen
+        for rule in spec.get("ingress", ())
+        if {"protocol": "TCP", "port": port} in rule["ports"]
+        for peer in rule["from"]
+    )
+
+
 class TestCommandsAroundARestore:
     """What `kubectl` is asked to do, and may."""
+
+    def test_the_restore_ends_itself_before_the_job_could_cut_off_a_command(self) -> None:
+        command = pod("Job/restore-order-processor").command
+        options = dict(word.split("=", 1) for word in command if word.startswith("--"))
+        deadline_s, command_s = (int(options[f"--{n}"]) for n in ("deadline", "command-timeout"))
+        spec = one("Job/restore-order-processor")["spec"]
+        assert "activeDeadlineSeconds" not in spec["template"]["spec"]
+        # Two commands, members that leave, the commit, and half an hour until the pod runs.
+        assert spec["activeDeadlineSeconds"] >= deadline_s + 3 * command_s + 300 + 1800
 
     @pytest.fixture
     def asked(self) -> Mapping[str, str]:
