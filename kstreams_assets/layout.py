@@ -12,6 +12,7 @@ from typing import Final
 from urllib.parse import unquote
 
 from kstreams_assets.errors import KStreamsAssetsError, StoredDataError, WarehouseError
+from kstreams_assets.home import user_cache
 from kstreams_assets.store import (
     ObjectPath,
     ObjectStoreSettings,
@@ -160,7 +161,7 @@ class Warehouse:
         if isinstance(self.noted, Path):
             return self.noted
         name = f"{self.root.name}-{hashlib.sha256(str(self.root).encode()).hexdigest()[:12]}"
-        return Path.home() / ".cache/kstreams-assets/warehouses" / name
+        return user_cache("warehouses") / name
 
     def records(self, application_id: str) -> StorePath:
         """The records of one application's backups."""

@@ -25,6 +25,7 @@ from urllib.parse import urlsplit
 from pydantic import BaseModel, ConfigDict, Field
 
 from kstreams_assets.errors import ConfigurationError
+from kstreams_assets.home import NoHomeError, expanded, home
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -201,9 +202,16 @@ def _looked_up(profile: str | None) -> Credentials:
     return Credentials(frozen.access_key, frozen.secret_key, frozen.token)
 
 
+def _has_aws_folder() -> bool:
+    try:
+        return (home() / ".aws").exists()
+    except (NoHomeError, PermissionError):
+        return False
+
+
 @cache
 def _configured_region(profile: str | None) -> str | None:
-    if not (Path.home() / ".aws").exists() and "AWS_CONFIG_FILE" not in os.environ:
+    if "AWS_CONFIG_FILE" not in os.environ and not _has_aws_folder():
         return None
     from botocore.exceptions import BotoCoreError
     from botocore.session import Session
@@ -493,7 +501,7 @@ def place_at(text: str, settings: ObjectStoreSettings | None = None) -> StorePat
             " the S3 kind.",
             remedy="Give a folder, or s3://bucket/prefix.",
         )
-    return Path(text).expanduser().absolute()
+    return expanded(text).absolute()
 
 
 def storage_reason(text: str) -> str | None:

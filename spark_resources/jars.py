@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final, Literal, get_args
 
 from kstreams_assets.errors import ConfigurationError, JarsMissingError
+from kstreams_assets.home import expanded, user_cache
 
 JarSet = Literal["spark", "kafka", "kafka39", "registry"]
 """`kafka39`, an older Kafka, and `registry`, a schema registry, serve tests only."""
@@ -49,9 +50,9 @@ def jars_home() -> Path:
     """
     configured = os.environ.get(JARS_VARIABLE)
     if configured:
-        return Path(configured).expanduser().absolute()
+        return expanded(configured).absolute()
     root = checkout_root()
-    return root / ".jars" if root is not None else Path.home() / ".cache/kstreams-assets/jars"
+    return root / ".jars" if root is not None else user_cache("jars")
 
 
 def jars_directory(jar_set: JarSet) -> Path:

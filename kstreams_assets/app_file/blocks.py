@@ -41,6 +41,7 @@ from kstreams_assets.checks import Severity
 from kstreams_assets.cron import is_cron
 from kstreams_assets.drill.command import check_placeholders
 from kstreams_assets.errors import ConfigurationError
+from kstreams_assets.home import expanded
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.settings import (
     BackupSettings,
@@ -689,7 +690,7 @@ class DrillModel(Block):
     def _directory(self, folder: Path | None) -> str | None:
         if self.working_directory is None:
             return None
-        directory = Path(self.working_directory).expanduser()
+        directory = expanded(self.working_directory)
         return str(directory if folder is None else (folder / directory).resolve())
 
 

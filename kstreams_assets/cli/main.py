@@ -17,6 +17,7 @@ import click
 
 from kstreams_assets.cli import exit_codes
 from kstreams_assets.errors import KStreamsAssetsError
+from kstreams_assets.home import home_failure
 from kstreams_assets.kafka.secret import mask_secrets
 
 _log = logging.getLogger("kstreams_assets.cli")
@@ -221,6 +222,8 @@ def _unforeseen(error: Exception) -> str:
         failure = spark_failure(error)
         if failure is not None:
             return str(failure)
+    if (homeless := home_failure(error)) is not None:
+        return str(homeless)
     from kstreams_assets.warehouse.table import disk_remedy  # which loads pyarrow
 
     remedy = disk_remedy(error)

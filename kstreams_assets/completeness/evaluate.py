@@ -25,6 +25,7 @@ from kstreams_assets.completeness.runnable import (
 )
 from kstreams_assets.completeness.view import ViewKind
 from kstreams_assets.errors import KafkaError, SparkJobError, SparkLostError
+from kstreams_assets.home import home_failure
 from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.settings import ApplicationSettings
 from kstreams_assets.warehouse.schemas import schemas_of
@@ -224,6 +225,8 @@ class Evaluator(Closing):
         except SparkLostError:
             raise  # no rule fails for want of a server
         except (SparkJobError, KafkaError, OSError) as error:
+            if (homeless := home_failure(error)) is not None:
+                raise homeless from error  # no fault of the rule
             told = str(error) if isinstance(error, OSError) else error.problem
             reason = contents.scrub(told).rstrip(".")
             found = Judged(

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 import dagster as dg
 
 from kstreams_assets.errors import KStreamsAssetsError
+from kstreams_assets.home import home_failure
 from spark_resources.failures import spark_failures
 
 
@@ -22,3 +23,8 @@ def told_as_failure() -> Iterator[None]:
         if not error.remedy:
             raise
         raise dg.Failure(description=str(error), allow_retries=False) from error
+    except (RuntimeError, OSError) as error:
+        homeless = home_failure(error)
+        if homeless is None:
+            raise
+        raise dg.Failure(description=str(homeless), allow_retries=False) from error

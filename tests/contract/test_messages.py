@@ -4,6 +4,7 @@ Each message that an operator gets of Spark, gRPC, Kafka, the environment or a f
 asserted here, without any of them.
 """
 
+import errno
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,9 +21,11 @@ from kstreams_assets.errors import (
     SparkJobError,
     SparkLostError,
 )
+from kstreams_assets.home import NoHomeError, home, home_failure, user_cache
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.kafka.wire import WireClient
 from kstreams_assets.orchestration.failure import told_as_failure
+from kstreams_assets.store import _configured_region, place_at
 from spark_resources.failures import cause_in_log, spark_failure, spark_failures
 from tests.kafka.advertising import advertising
 
@@ -239,6 +242,61 @@ def test_bootstrap_servers_with_a_scheme(servers: str) -> None:
     with pytest.raises(ConfigurationError, match=r"is not host:port, it has a scheme") as found:
         KafkaConnection(bootstrap_servers=servers)
     assert found.value.remedy.startswith(("Write kafka:9092;", "Write c:2;"))
+
+
+@pytest.fixture
+def homeless(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a container whose user has no entry in passwd."""
+    monkeypatch.delenv("HOME", raising=False)
+    monkeypatch.setattr("pwd.getpwuid", _no_entry)
+
+
+def _no_entry(uid: int) -> object:
+    raise KeyError(f"getpwuid(): uid not found: {uid}")
+
+
+@pytest.mark.usefixtures("homeless")
+def test_a_user_without_a_home_folder() -> None:
+    asked: list[Callable[[], object]] = [
+        home,
+        lambda: user_cache("jars"),
+        lambda: place_at("~/warehouse"),
+        lambda: _as_home_failure(Path.home),
+    ]
+    for ask in asked:
+        with pytest.raises(NoHomeError) as found:
+            ask()
+        _is_helpful(str(found.value), "HOME is not set", "KSTREAMS_ASSETS_ENGINES")
+    assert _configured_region.__wrapped__(None) is None
+
+
+def _as_home_failure(ask: Callable[[], object]) -> None:
+    try:
+        ask()
+    except RuntimeError as error:
+        failure = home_failure(error)
+        assert failure is not None
+        raise failure from error
+
+
+def test_a_home_folder_of_somebody_else() -> None:
+    failure = home_failure(PermissionError(errno.EACCES, "Permission denied", "/.cache"))
+    assert failure is not None
+    _is_helpful(str(failure), "/.cache cannot be used by this user", "KSTREAMS_ASSETS_ENGINES")
+    assert home_failure(PermissionError(errno.EACCES, "Permission denied", "/backup/x")) is None
+    assert home_failure(RuntimeError("another")) is None
+
+
+@pytest.mark.usefixtures("homeless")
+def test_the_command_line_names_what_to_set_without_a_home(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(main_module.cli, "main", lambda **_: Path.home())
+    with pytest.raises(SystemExit):
+        main_module.main()
+    _is_helpful(capsys.readouterr().err.strip(), "has no home folder", "KSTREAMS_ASSETS_ENGINES")
+    with pytest.raises(dg.Failure, match="KSTREAMS_ASSETS_ENGINES"), told_as_failure():
+        Path.home()
 
 
 def _is_helpful(text: str, cause: str, remedy: str) -> None:

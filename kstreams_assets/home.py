@@ -1,0 +1,81 @@
+"""The home folder of this user, which a container may lack: no HOME, no entry in passwd."""
+
+import errno
+import os
+from pathlib import Path
+from typing import Final
+
+from kstreams_assets.errors import ConfigurationError
+
+_CACHE: Final = ".cache"
+_UNKNOWN: Final = "Could not determine home directory"
+"""What pathlib says; it has no class of its own for it."""
+_UNUSABLE: Final = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR}
+_REMEDY: Final = (
+    "Set HOME to a folder that this user can write, or name the folders themselves:"
+    " KSTREAMS_ASSETS_ENGINES (engines of Spark) and KSTREAMS_ASSETS_JARS (jars)."
+)
+
+
+class NoHomeError(ConfigurationError):
+    """This user has no home folder, or cannot write to it."""
+
+    def __init__(self, problem: str) -> None:
+        super().__init__(problem, remedy=_REMEDY)
+
+
+def home() -> Path:
+    """The home folder; raises NoHomeError."""
+    try:
+        return Path.home()
+    except RuntimeError:
+        raise _none() from None
+
+
+def user_cache(name: str) -> Path:
+    """A folder of the user's cache, which need not be there; raises NoHomeError."""
+    return home() / _CACHE / "kstreams-assets" / name
+
+
+def expanded(text: str | os.PathLike[str]) -> Path:
+    """A path whose `~` is the home folder.
+
+    Raises:
+        NoHomeError: It begins with `~`, and there is none.
+    """
+    try:
+        return Path(text).expanduser()
+    except RuntimeError as error:
+        if _UNKNOWN in str(error):
+            raise NoHomeError(
+                f"The path {str(text)!r} names the home folder. {_problem()}"
+            ) from None
+        raise
+
+
+def home_failure(error: BaseException) -> NoHomeError | None:
+    """What an error means that comes of a home folder that is missing or not this user's.
+
+    None for any other error.
+    """
+    if isinstance(error, RuntimeError) and _UNKNOWN in str(error):
+        return _none()
+    if isinstance(error, OSError) and error.errno in _UNUSABLE and error.filename is not None:
+        path = Path(os.fsdecode(error.filename))
+        if _CACHE in path.parts:
+            return NoHomeError(
+                f"{path} cannot be used by this user (uid {os.getuid()}), whose HOME is"
+                f" {os.environ.get('HOME', 'not set')}: {error.strerror}."
+            )
+    return None
+
+
+def _none() -> NoHomeError:
+    return NoHomeError(_problem())
+
+
+def _problem() -> str:
+    return (
+        f"This user (uid {os.getuid()}) has no home folder: HOME is not set, and passwd has no"
+        " entry for it."
+    )
