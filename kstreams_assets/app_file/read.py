@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from yaml.nodes import Node
 
 from kstreams_assets.app_file.blocks import WrongBlockError
+from kstreams_assets.app_file.foreign import described, described_text
 from kstreams_assets.app_file.model import ApplicationModel
 from kstreams_assets.app_file.problems import leading_place, place, place_of_text, problems_in
 from kstreams_assets.app_file.yaml_lines import attributes_node
@@ -22,6 +23,10 @@ from kstreams_assets.settings import ApplicationSettings
 FILE: Final = "defs.yaml"
 _NAMED: Final = re.compile(r"The (declared [^']*|(in|ex)clude pattern) '(?P<name>[^']*)'")
 _TYPE_ENDING: Final = "KafkaStreamsAppComponent"
+_MAKE: Final = (
+    "Give the defs.yaml that `kstreams-assets discover --application-id ID --bootstrap HOST:PORT"
+    " --output defs.yaml` writes."
+)
 
 
 class AppFileError(ConfigurationError):
@@ -190,10 +195,13 @@ def read_attributes(path: Path, *, application_id: str | None = None) -> dict[st
         AppFileError: There is no such file or no such component in it.
     """
     try:
-        documents = list(yaml.safe_load_all(path.read_text(encoding="utf-8")))
+        text = path.read_text(encoding="utf-8")
+        documents = list(yaml.safe_load_all(text))
     except OSError as error:
         raise AppFileError(path=path, problem=f"{error.strerror}.") from None
     except yaml.MarkedYAMLError as error:
+        if (what := described_text(text)) is not None:
+            raise AppFileError(path=path, problem=_no_application(what), remedy=_MAKE) from None
         raise AppFileError(path=path, problem=_not_yaml(error)) from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise AppFileError(path=path, problem=f"not YAML: {error}.") from None
@@ -204,16 +212,33 @@ def read_attributes(path: Path, *, application_id: str | None = None) -> dict[st
         and str(document.get("type", "")).endswith(_TYPE_ENDING)
         and isinstance(document.get("attributes"), dict)
     ]
+    if not found:
+        what = described(documents, text)
+        raise AppFileError(path=path, problem=_no_application(what), remedy=_MAKE)
+    ids_there = ", ".join(str(a.get("application_id")) for a in found)
     if application_id is not None:
         found = [a for a in found if a.get("application_id") == application_id]
-    if len(found) != 1:
-        ids = ", ".join(str(a.get("application_id")) for a in found)
-        problem = f"{len(found)} applications ({ids})" if found else "no application"
+    if len(found) > 1:
         raise AppFileError(
             path=path,
-            problem=f"{problem} of type {_TYPE_ENDING}; one is needed (--application-id chooses).",
+            problem=f"{len(found)} applications ({ids_there}), and one is needed.",
+            remedy="Choose it with --application-id.",
+        )
+    if not found:
+        raise AppFileError(
+            path=path,
+            problem=f"no application of type {_TYPE_ENDING} has the id {application_id!r}; there"
+            f" are: {ids_there}.",
+            remedy="Choose one of them with --application-id.",
         )
     return dict(found[0])
+
+
+def _no_application(what: str) -> str:
+    return (
+        f"no application of type {_TYPE_ENDING} is in it: the file is {what}. The YAML of an"
+        f" application has `type: kstreams_assets.components.{_TYPE_ENDING}` and `attributes`."
+    )
 
 
 def _not_yaml(error: yaml.MarkedYAMLError) -> str:

@@ -14,6 +14,7 @@ import pytest
 from kafka.protocol.metadata import MetadataRequest
 from pyspark.errors.exceptions.connect import SparkConnectGrpcException
 
+from kstreams_assets.app_file.read import load_settings
 from kstreams_assets.cli import main as main_module
 from kstreams_assets.errors import (
     ClusterUnavailableError,
@@ -297,6 +298,68 @@ def test_the_command_line_names_what_to_set_without_a_home(
     _is_helpful(capsys.readouterr().err.strip(), "has no home folder", "KSTREAMS_ASSETS_ENGINES")
     with pytest.raises(dg.Failure, match="KSTREAMS_ASSETS_ENGINES"), told_as_failure():
         Path.home()
+
+
+_FOREIGN: dict[str, tuple[str, str]] = {
+    "strimzi": (
+        "apiVersion: kafka.strimzi.io/v1\nkind: KafkaConnector\nmetadata: {name: a}\nspec: {}\n",
+        "a Kubernetes manifest of Strimzi (KafkaConnector, kafka.strimzi.io/v1)",
+    ),
+    "topic": (
+        "apiVersion: kafka.strimzi.io/v1beta2\nkind: KafkaTopic\nspec: {partitions: 3}\n",
+        "a Kubernetes manifest of Strimzi (KafkaTopic,",
+    ),
+    "kubernetes": (
+        "---\napiVersion: apps/v1\nkind: Deployment\n---\napiVersion: v1\nkind: Service\n",
+        "a Kubernetes manifest (Deployment, apps/v1)",
+    ),
+    "kafka-backup": (
+        "mode: backup\nbackup_id: daily\nsource:\n  bootstrap_servers: [kafka:9092]\nstorage: {}\n",
+        "a configuration of kafka-backup (osodevops)",
+    ),
+    "properties": (
+        'application.id=orders\nbootstrap.servers=kafka:9092\nsasl.jaas.config=a b="c";\n',
+        "a file of Java properties of Kafka Streams",
+    ),
+    "properties with colons": (
+        "application.id: orders\nsasl.jaas.config: x: y\n",
+        "a file of Java properties of Kafka Streams",
+    ),
+    "compose": ("services:\n  kafka: {image: apache/kafka}\n", "a file of Docker Compose"),
+    "topology": ("Topologies:\n   Sub-topology: 0\n", "the text of a topology"),
+    "connector": (
+        '{"name": "a", "config": {"connector.class": "S3Sink"}}',
+        "the configuration of a connector of Kafka Connect",
+    ),
+    "component": (
+        "type: dagster_dbt.DbtProjectComponent\nattributes: {project: x}\n",
+        "another component of Dagster (dagster_dbt.DbtProjectComponent)",
+    ),
+    "attributes alone": (
+        "application_id: a\nconnection: {bootstrap_servers: 'a:1'}\n",
+        "the attributes of an application without `type` and `attributes` around them",
+    ),
+    "no attributes": (
+        "type: kstreams_assets.components.KafkaStreamsAppComponent\n",
+        "a component without `attributes`",
+    ),
+    "workspace": ("load_from: []\n", "a workspace file of Dagster"),
+    "unknown": ("colour: red\nsize: 3\n", "a YAML of another kind (its keys: colour, size)"),
+    "empty": ("# nothing\n", "an empty file"),
+    "text": ("hello\n", "a text, not a YAML of keys"),
+}
+
+
+@pytest.mark.parametrize("name", _FOREIGN)
+def test_the_file_of_another_tool_is_named(name: str, tmp_path: Path) -> None:
+    text, what = _FOREIGN[name]
+    path = tmp_path / "given.yaml"
+    path.write_text(text)
+    with pytest.raises(ConfigurationError) as found:
+        load_settings(path)
+    _is_helpful(str(found.value), f"{path}: no application of type", "kstreams-assets discover")
+    assert what in str(found.value)
+    assert "jaas" not in str(found.value)
 
 
 def _is_helpful(text: str, cause: str, remedy: str) -> None:
