@@ -194,6 +194,7 @@ def read_attributes(path: Path, *, application_id: str | None = None) -> dict[st
     Raises:
         AppFileError: There is no such file or no such component in it.
     """
+    text = ""
     try:
         text = path.read_text(encoding="utf-8")
         documents = list(yaml.safe_load_all(text))
