@@ -987,7 +987,7 @@ class KeptLogs(StrEnum):
 
 
 class KeepModel(Block):
-    """What `kstreams-assets expire` keeps; times as 36h, 7d, 4w, 6mo or 2y."""
+    """What `kstreams-assets expire` keeps; times as 90min, 36h, 7d, 4w, 6mo or 2y, not in m."""
 
     all: str = Field(
         default="2d", description="For how long every recovery point is kept.", examples=["2d"]

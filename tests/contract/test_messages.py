@@ -5,17 +5,29 @@ asserted here, without any of them.
 """
 
 import errno
-from collections.abc import Callable
+import json
+import re
+from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
+from typing import Final
 
 import dagster as dg
 import grpc
 import pytest
+from click.testing import CliRunner
 from kafka.protocol.metadata import MetadataRequest
 from pyspark.errors.exceptions.connect import SparkConnectGrpcException
+from rich.console import Console
 
+from kstreams_assets.app.topology import parse_topology, read_topology
+from kstreams_assets.app_file.blocks import KeepModel
 from kstreams_assets.app_file.read import load_settings
 from kstreams_assets.cli import main as main_module
+from kstreams_assets.cli import output
+from kstreams_assets.cli.discover import _what_next
+from kstreams_assets.cli.init import init
+from kstreams_assets.cli.output import print_facts, print_table
 from kstreams_assets.errors import (
     ClusterUnavailableError,
     ConfigurationError,
@@ -26,7 +38,12 @@ from kstreams_assets.home import NoHomeError, home, home_failure, user_cache
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.kafka.wire import WireClient
 from kstreams_assets.orchestration.failure import told_as_failure
+from kstreams_assets.restore.request import RestoreRequest
+from kstreams_assets.restore.selection import choose
 from kstreams_assets.store import _configured_region, place_at
+from kstreams_assets.warehouse.judge import PointStatus, Restores
+from kstreams_assets.warehouse.point import Guarantee, Method
+from kstreams_assets.warehouse.points import PointInstant
 from spark_resources.failures import cause_in_log, spark_failure, spark_failures
 from tests.kafka.advertising import advertising
 
@@ -360,6 +377,124 @@ def test_the_file_of_another_tool_is_named(name: str, tmp_path: Path) -> None:
     _is_helpful(str(found.value), f"{path}: no application of type", "kstreams-assets discover")
     assert what in str(found.value)
     assert "jaas" not in str(found.value)
+
+
+def test_a_policy_in_m_is_refused() -> None:
+    with pytest.raises(ConfigurationError) as found:
+        KeepModel(daily="30m").settings()
+    _is_helpful(str(found.value), "m may mean minutes or months", "Give 30min or 30mo")
+
+
+_ID: Final = "20261127T090000123Z-0b7f1a2c-9d3e-4f5a-8b6c-7d8e9f0a1b2c"
+
+
+@pytest.mark.parametrize("width", [80, 100])
+def test_ids_are_whole_and_plain_on_a_terminal(
+    width: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    console = partial(Console, width=width, force_terminal=True, no_color=True)
+    monkeypatch.setattr(output, "_console", console)
+    columns = ["restore", "point", "pid", "changed_at_ms", "records", "reason"]
+    print_table("t", columns, [[_ID, _ID, 29529, 1795724461221, 29529, "because it is so"]])
+    print_facts("f", {"pid": 29529, "started_at_ms": 1795724461221, "records": 29529})
+    said = capsys.readouterr().out
+    assert said.count(_ID) == 2
+    assert said.count("29529") == said.count("29,529") == 2
+    assert said.count("2026-11-26T20:21:01.221+00:00 (") == 2
+    assert "1,795" not in said
+    assert "1795" not in said
+
+
+def test_discover_says_how_to_go_on() -> None:
+    lines = " ".join(_what_next({"windows": {"every": "hour"}}, Path("my app/defs.yaml")))
+    assert "kstreams-assets follow --app 'my app/defs.yaml'" in lines
+
+
+def test_init_says_how_to_install_what_its_next_step_needs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kstreams_assets.cli.init.find_spec", lambda _: None)
+    done = CliRunner().invoke(init, [str(tmp_path / "backups")])
+    assert done.exit_code == 0, done.output
+    install, last = done.output.splitlines()[-2:]
+    assert re.search(r"pip install dagster-webserver==[\d.]+ .*\[ui\]", install)
+    assert last.endswith("dagster dev")
+
+
+def test_a_plan_beside_a_follower_says_nothing_of_points_it_is_about_to_cover() -> None:
+    def judge(ids: Iterable[str]) -> list[PointStatus]:
+        return [
+            PointStatus(
+                id=each,
+                taken_at_ms=1_000 * int(each[1:]),
+                method=Method.TRANSACTIONS,
+                guarantee=Guarantee.EXACT,
+                sealed=True,
+                covered=each == "p1",
+                gives=Restores.EXACT if each == "p1" else Restores.NOTHING,
+                reason="Not covered: t-0: offsets 5 to 6 are not backed up.",
+                is_pending=each == "p2",
+                in_open_window=True,
+            )
+            for each in ids
+        ]
+
+    def notes(newest: int) -> tuple[str, ...]:
+        points = [PointInstant(f"p{n}", 1_000 * n, 1_000 * n) for n in range(1, newest + 1)]
+        return choose(points, judge, RestoreRequest()).notes
+
+    assert notes(2) == ()
+    (note,) = notes(3)
+    assert note.startswith("1 newer point(s) cannot be restored. p3 gives nothing: Not covered")
+
+
+_TOPOLOGY: Final = """Topologies:
+   Sub-topology: 0
+    Source: KSTREAM-SOURCE-0000000000 (topics: [deals])
+      --> KSTREAM-AGGREGATE-0000000002
+    Processor: KSTREAM-AGGREGATE-0000000002 (stores: [per-desk])
+      --> none
+      <-- KSTREAM-SOURCE-0000000000
+
+"""
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        f"10:02:17.331 [main] INFO  Desk - {_TOPOLOGY}10:02:17.402 INFO up\n".encode(),
+        "".join(f"pod-7c9 | {line}\n" for line in _TOPOLOGY.splitlines()).encode(),
+        f"Processing topology\n-----\n{_TOPOLOGY}".encode(),
+        f"```\n{_TOPOLOGY}```\n".encode(),
+        b"\xef\xbb\xbf" + _TOPOLOGY.encode(),
+        _TOPOLOGY.encode("utf-16"),
+        json.dumps([_TOPOLOGY]).encode(),
+    ],
+)
+def test_topology_texts_as_people_have_them(data: bytes, tmp_path: Path) -> None:
+    file = tmp_path / "topology.txt"
+    file.write_bytes(data)
+    assert read_topology(file) == parse_topology(_TOPOLOGY)
+
+
+@pytest.mark.parametrize(
+    ("data", "problem", "remedy"),
+    [
+        (_TOPOLOGY.replace("desk", "b\xfcro").encode("latin-1"), "is not text in UTF-8", "iconv"),
+        (_TOPOLOGY.removeprefix("Topologies:\n").encode(), "expected 'Topologies:'", "describe()"),
+        (_TOPOLOGY.replace("[deals]", "[]").encode(), "names no topic", "describe()"),
+        (b"x" * 5_000, "Line 1 of the topology text", "describe()"),
+    ],
+)
+def test_topology_texts_that_are_refused(
+    data: bytes, problem: str, remedy: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "topology.txt"
+    file.write_bytes(data)
+    with pytest.raises(ConfigurationError) as found:
+        read_topology(file)
+    _is_helpful(str(found.value), problem, remedy)
+    assert len(str(found.value)) < 600
 
 
 def _is_helpful(text: str, cause: str, remedy: str) -> None:
