@@ -65,9 +65,8 @@ def test_the_command_ends_with_one_line(probe: str, number: signal.Signals, tmp_
     os.kill(jvm if number is signal.SIGKILL else engines()[0].pid, number)
     _, err = process.communicate("go\n", timeout=200)
     assert process.returncode == 2, err
-    lines = [line for line in err.splitlines() if "WARNING" not in line]
-    (line,) = lines
-    assert line.startswith("Error: ")
+    (line,) = [line for line in err.splitlines() if line.startswith("Error: ")]
+    assert err.rstrip().endswith(line)
     assert "Spark" in line
     assert "un the same again" in line
     for riddle in ("<_", "StatusCode", "not foreseen", "debug_error_string"):
