@@ -2,6 +2,7 @@
 
 import errno
 import os
+import pwd
 from pathlib import Path
 from typing import Final
 
@@ -68,6 +69,21 @@ def home_failure(error: BaseException) -> NoHomeError | None:
                 f" {os.environ.get('HOME', 'not set')}: {error.strerror}."
             )
     return None
+
+
+def require_passwd_entry() -> None:
+    """Raise ConfigurationError for a user whom Hadoop, which Spark uses, refuses to know."""
+    try:
+        pwd.getpwuid(os.getuid())
+    except KeyError:
+        raise ConfigurationError(
+            f"This user (uid {os.getuid()}) has no entry in passwd: Spark does not start for it"
+            " (Hadoop refuses users without a name).",
+            remedy="Add one when the container starts, such as echo"
+            ' "app:x:$(id -u):$(id -g)::/tmp:/bin/sh" >> /etc/passwd, or run as a user that the'
+            " image knows (runAsUser), or use another Spark Connect server (`remote`,"
+            " KSTREAMS_ASSETS_SPARK_REMOTE).",
+        ) from None
 
 
 def _none() -> NoHomeError:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final, Literal, get_args
 
 from kstreams_assets.errors import ConfigurationError, JarsMissingError
-from kstreams_assets.home import expanded, user_cache
+from kstreams_assets.home import expanded, require_passwd_entry, user_cache
 
 JarSet = Literal["spark", "kafka", "kafka39", "registry"]
 """`kafka39`, an older Kafka, and `registry`, a schema registry, serve tests only."""
@@ -136,6 +136,8 @@ def verify_jars(set_name: JarSet, *, hashes: bool) -> Path:
 def class_path(set_name: JarSet) -> str:
     """Return the Java class path of a set of jars, verified by name and size.
 
-    Raises JarsMissingError.
+    Raises JarsMissingError, for Spark also ConfigurationError: it does not start for this user.
     """
+    if set_name == "spark":
+        require_passwd_entry()
     return f"{verify_jars(set_name, hashes=False)}/*"

@@ -327,11 +327,11 @@ class _Search:
         return f"{count} newer point(s) cannot be restored. {_reasons(unexpected, count)}"
 
     def _is_to_be_covered(self, status: PointStatus, chosen: PointStatus) -> bool:
-        """Whether a follower does so: it covers points of open windows, soon after each other."""
+        """Whether a follower does so: it covers one point after the other, within seconds."""
         if not status.is_pending:
             return False
         is_soon = status.taken_at_ms - chosen.taken_at_ms <= _FOLLOWED_MS
-        return (chosen.in_open_window and is_soon) or self._is_followed()
+        return (chosen.has_increments and is_soon) or self._is_followed()
 
     def _judged(self, points: Sequence[Taken]) -> Iterator[PointStatus]:
         """Their statuses in order; behind the first ones without those beyond all backups."""

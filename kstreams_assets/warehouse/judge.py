@@ -26,6 +26,7 @@ from kstreams_assets.app.model import TopicRole, TopicRoles
 from kstreams_assets.offsets import RangeSet
 from kstreams_assets.warehouse.ledger import (
     DELETE_RETENTION_MS,
+    INCREMENT,
     Chain,
     PartitionLife,
     StoredSpan,
@@ -69,8 +70,8 @@ class PointStatus:
     is_pending: bool = False
     """Whether it only waits for a backup: all that is missing came after the newest one, and the
     window of the point is still open."""
-    in_open_window: bool = False
-    """Whether the window of the point is still open: only a follower covers such a point."""
+    has_increments: bool = False
+    """Whether the newest backups are increments: a follower is at work, or was."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +138,9 @@ class PointJudge:
         self._backed_up = backed_up
         self._closed = closed
         self._closed_starts = [window.start_ms for window in closed]
+        self._has_increments = any(
+            INCREMENT in chain.spans[-1].last_window.key for chain in chains.values() if chain.spans
+        )
         self._spans_of: dict[tuple[str, int], list[StoredSpan]] = {}
         for (topic, partition, _), chain in chains.items():
             self._spans_of.setdefault((topic, partition), []).extend(chain.spans)
@@ -177,7 +181,7 @@ class PointJudge:
             reason=reason + _notes(found),
             damaged=point.damaged or any(missing.damage for missing in found.missing),
             is_pending=self._is_pending(point, found),
-            in_open_window=self._window_of(point.effective_at_ms) is None,
+            has_increments=self._has_increments,
         )
 
     def _findings(self, point: RecoveryPoint) -> _Findings:

@@ -607,3 +607,8 @@ class TestPending:
 
     def test_a_covered_one(self) -> None:
         assert not judged(exact(cut(100), at_ms=95), FIRST).is_pending
+
+    def test_increments_are_of_a_follower(self) -> None:
+        part = replace(stored_span(100, 110, index=9), window=Window(90, 95, "w0009+000000"))
+        assert judged(exact(cut(120), at_ms=96), FIRST, part).has_increments
+        assert not judged(exact(cut(120), at_ms=96), FIRST).has_increments

@@ -45,6 +45,8 @@ from kstreams_assets.warehouse.judge import PointStatus, Restores
 from kstreams_assets.warehouse.point import Guarantee, Method
 from kstreams_assets.warehouse.points import PointInstant
 from spark_resources.failures import cause_in_log, spark_failure, spark_failures
+from spark_resources.session import LazySession
+from spark_resources.settings import SparkSettings
 from tests.kafka.advertising import advertising
 
 _RPC = """<{kind} of RPC that terminated with:
@@ -288,6 +290,13 @@ def test_a_user_without_a_home_folder() -> None:
     assert _configured_region.__wrapped__(None) is None
 
 
+@pytest.mark.usefixtures("homeless")
+def test_spark_for_a_user_without_an_entry_in_passwd() -> None:
+    with pytest.raises(ConfigurationError) as found:
+        LazySession(SparkSettings()).check()
+    _is_helpful(str(found.value), "has no entry in passwd: Spark does not start", "/etc/passwd")
+
+
 def _as_home_failure(ask: Callable[[], object]) -> None:
     try:
         ask()
@@ -434,7 +443,7 @@ def test_a_plan_beside_a_follower_says_nothing_of_points_it_is_about_to_cover() 
                 gives=Restores.EXACT if each == "p1" else Restores.NOTHING,
                 reason="Not covered: t-0: offsets 5 to 6 are not backed up.",
                 is_pending=each == "p2",
-                in_open_window=True,
+                has_increments=True,
             )
             for each in ids
         ]

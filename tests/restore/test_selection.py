@@ -40,7 +40,7 @@ class Points:
     """What the clock said, where it was wrong."""
     beyond: Set[str] = frozenset()
     pending: Set[str] = frozenset()
-    open_from: int = 10**6
+    has_increments: bool = False
     is_followed: bool = False
     """Those that need what no backup reaches."""
 
@@ -90,7 +90,7 @@ class Points:
             gives=gives,
             reason=f"because of {index}.",
             is_pending=f"p{index}" in self.pending,
-            in_open_window=index >= self.open_from,
+            has_increments=self.has_increments,
         )
 
 
@@ -152,7 +152,7 @@ class TestNewest:
         assert "500 newer point(s) cannot be restored" in chosen.notes[0]
         assert len(points.judged) < 50
 
-    @pytest.mark.parametrize("of_follower", [{"open_from": 0}, {"is_followed": True}])
+    @pytest.mark.parametrize("of_follower", [{"has_increments": True}, {"is_followed": True}])
     def test_points_that_a_follower_is_about_to_cover_are_no_news(
         self, of_follower: dict[str, Any]
     ) -> None:
@@ -163,7 +163,7 @@ class TestNewest:
     def test_without_a_follower_they_are(self) -> None:
         (note,) = Points([E, N, N], pending={"p1", "p2"}).choose().notes
         assert note.startswith("2 newer point(s) cannot be restored")
-        stopped = Points([E, N], pending={"p1"}, open_from=0, taken_s={1: 300})
+        stopped = Points([E, N], pending={"p1"}, has_increments=True, taken_s={1: 300})
         assert stopped.choose().notes[0].startswith("1 newer point(s) cannot be restored")
 
     def test_the_number_decides_what_is_newest_not_the_clock(self) -> None:
