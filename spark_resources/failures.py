@@ -78,8 +78,9 @@ _TOO_LARGE: Final = _Meaning(
     " windows, topics or rules).",
     is_lost=False,
 )
+_BROKEN_OFF: Final = _Meaning("The Spark server{at} ended the connection: {why}", _AGAIN)
 _CANCELLED: Final = _Meaning(
-    "The job was cancelled{at}: {why}",
+    "The Spark job was cancelled{at}: {why}",
     "If you did not cancel it, the server was stopped. Run the same again.",
     is_lost=False,
 )
@@ -120,6 +121,8 @@ _BY_DETAILS: Final = (
         _SESSION_ENDED,
     ),
     (re.compile(r"SparkContext was shut ?down|stopped SparkContext"), _SHUT_DOWN),
+    # So ends a stream of a server that is stopped in the middle of a job [seen], as CANCELLED too.
+    (re.compile(r"RST_STREAM|Stream removed|GOAWAY|goaway", re.IGNORECASE), _BROKEN_OFF),
     (re.compile(r"message larger than max"), _TOO_LARGE),
     (
         re.compile(

@@ -97,7 +97,13 @@ _LOST: tuple[tuple[Callable[[], Exception], str, str], ...] = (
         "KSTREAMS_ASSETS_SPARK_REMOTE",
     ),
     (lambda: _rpc("DEADLINE_EXCEEDED", "Deadline Exceeded"), "does not answer", "run the same"),
-    (lambda: _rpc("UNKNOWN", "Stream removed"), "failed: Stream removed", "run the same"),
+    (lambda: _rpc("UNKNOWN", "Stream removed"), "ended the connection: Stream removed", "run the"),
+    (lambda: _rpc("INTERNAL", "something"), "The Spark server failed: something", "run the same"),
+    (
+        lambda: _rpc("CANCELLED", "Stream removed (RST_STREAM (Received RST_STREAM with error 8))"),
+        "The Spark server ended the connection",
+        "run the same",
+    ),
     (lambda: _rpc("UNAVAILABLE", ""), "does not answer: no more than UNAVAILABLE", "run the same"),
     (lambda: _rpc("UNAUTHENTICATED", "No Authorization token"), "refuses this client", ";token="),
     (
@@ -134,6 +140,7 @@ _FAILED: tuple[tuple[Callable[[], Exception], str, str], ...] = (
         "not a Spark Connect server",
         "use_ssl",
     ),
+    (lambda: _rpc("CANCELLED", "Locally cancelled by application!"), "job was cancelled", "again"),
     (lambda: _rpc("RESOURCE_EXHAUSTED", "Received message larger than max"), "too large", "Raise"),
     (lambda: _answer("[OPERATION_CANCELED] Operation has been canceled."), "cancelled", "again"),
     (

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from spark_resources.engine import ENGINES_VARIABLE, engines, stop
@@ -63,6 +64,8 @@ def test_the_command_ends_with_one_line(probe: str, number: signal.Signals, tmp_
     assert process.stdout is not None
     jvm = int(process.stdout.readline())
     os.kill(jvm if number is signal.SIGKILL else engines()[0].pid, number)
+    if probe == "setting":
+        psutil.wait_procs([psutil.Process(jvm)] if psutil.pid_exists(jvm) else [], timeout=60)
     _, err = process.communicate("go\n", timeout=200)
     assert process.returncode == 2, err
     (line,) = [line for line in err.splitlines() if line.startswith("Error: ")]
