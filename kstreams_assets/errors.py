@@ -121,6 +121,10 @@ class SparkLostError(SparkJobError):
     """The Spark server does not answer, or has ended the session: another session may succeed."""
 
 
+class RuleLimitError(SparkJobError):
+    """The query of a rule reached one of its limits and was ended."""
+
+
 class WarehouseError(KStreamsAssetsError):
     """A folder or table of the warehouse cannot be read or written.
 

@@ -1,5 +1,6 @@
 """Completeness rules on Spark: their session, their views, a run of one of them."""
 
+import re
 import threading
 import uuid
 from collections.abc import Hashable, Iterator, Mapping, Sequence
@@ -13,6 +14,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
+from kstreams_assets.app.rules import RuleLimits
 from kstreams_assets.app.store_columns import (
     HEADERS_TYPE,
     as_text,
@@ -20,7 +22,7 @@ from kstreams_assets.app.store_columns import (
     value_columns,
 )
 from kstreams_assets.app.store_format import StoreFormat
-from kstreams_assets.errors import SparkJobError
+from kstreams_assets.errors import RuleLimitError, SparkJobError, SparkLostError
 from kstreams_assets.store import StorePath
 from spark_resources.failures import SPARK_FAILURES, free, spark_failures
 from spark_resources.ktable_columns import with_decoded_columns, with_decoded_record
@@ -283,49 +285,83 @@ def _shaped(rows: DataFrame, said: StoreFormat) -> DataFrame:
 
 
 _INTERRUPT_EVERY_S: Final = 1.0
+_MIB: Final = 1024**2
+_BROADCAST: Final = "spark.sql.maxBroadcastTableSize"
+_NO_MEMORY: Final = re.compile(
+    r"Java heap space|OutOfMemory|GC overhead limit|exceeds VM limit|UNABLE_TO_ACQUIRE_MEMORY"
+    r"|bigger than (?:local )?(?:spark\.driver\.)?maxResultSize",
+    re.IGNORECASE,
+)
+"""What Spark says where a query needs more than the heap has; the engine and the session go on."""
+_TOO_LARGE_A_TABLE: Final = re.compile(r"Cannot broadcast the table", re.IGNORECASE)
 SAMPLE_ROWS: Final = 20
 """How many rows in violation are shown."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReturnedRows:
-    """How many rows a rule returned, and the first of them."""
+    """How many rows a rule returned, and the first of them; `is_more`: it returned more."""
 
     count: int
     sample: Sample
+    is_more: bool = False
 
 
-def run_number(session: SparkSession, sql: str, timeout_s: float) -> int:
-    """The one number that SQL returns, 0 for NULL; `timeout_s` as in `run_rule`.
+def run_number(session: SparkSession, sql: str, limits: RuleLimits) -> int:
+    """The one number that SQL returns, 0 for NULL; `limits` as in `run_rule`.
 
     Raises:
         SparkJobError: As `run_rule`.
     """
-    with spark_failures(), _limited(session, timeout_s):
+    with _limited(session, limits):
         return int(session.sql(sql).take(1)[0][0] or 0)
 
 
-def run_rule(session: SparkSession, sql: str, timeout_s: float) -> ReturnedRows:
-    """Run the SQL of a rule over the session's views; its jobs are ended after `timeout_s` seconds.
+def run_rule(session: SparkSession, sql: str, limits: RuleLimits) -> ReturnedRows:
+    """Run the SQL of a rule over the session's views, and end it at the limits.
 
     Raises:
-        SparkJobError: Spark refused it, it failed on the way, or it took too long.
+        RuleLimitError: It took too long or too much memory.
+        SparkJobError: Spark refused it, or it failed on the way.
     """
-    with spark_failures(), _limited(session, timeout_s):
+    with _limited(session, limits):
         rows = session.sql(sql)
-        found = rows.take(SAMPLE_ROWS + 1)
-        count = len(found) if len(found) <= SAMPLE_ROWS else rows.count()
-        return ReturnedRows(count, _sample(rows, found[:SAMPLE_ROWS]))
+        found = _first_rows(rows, limits)
+        sample = _sample(rows, found[:SAMPLE_ROWS])
+        count = len(found)
+        if count > SAMPLE_ROWS:
+            count = rows.limit(limits.rows + 1).count()
+        return ReturnedRows(min(count, limits.rows), sample, is_more=count > limits.rows)
+
+
+def _first_rows(rows: DataFrame, limits: RuleLimits) -> list[tuple[Any, ...]]:
+    """The first rows; one that takes too much never leaves Spark."""
+    names = [f"c{position}" for position in range(len(rows.columns))]
+    named = rows.toDF(*names)  # in SQL several columns may have the same name
+    size = F.octet_length(F.struct(*names).cast("string"))
+    most = limits.memory_bytes // (SAMPLE_ROWS + 1)
+    shown = [F.when(size <= most, F.col(name)).alias(name) for name in names]
+    found = [tuple(row) for row in named.select(*shown, size).take(SAMPLE_ROWS + 1)]
+    largest = max((row[-1] for row in found), default=0)
+    if largest > most:
+        raise RuleLimitError(
+            f"a row that it returns takes {largest / _MIB:,.0f} MiB, more than"
+            f" {most / _MIB:,.1f} MiB, the {SAMPLE_ROWS + 1}st part of max_memory_mib"
+            f" ({limits.memory_bytes / _MIB:,.0f}).",
+            remedy="Have the rule return the columns that tell which records violate it, or raise"
+            " max_memory_mib.",
+        )
+    return [row[:-1] for row in found]
 
 
 @contextmanager
-def _limited(session: SparkSession, timeout_s: float) -> Iterator[None]:
-    """End what the session runs in the block when its time is up, and say so."""
+def _limited(session: SparkSession, limits: RuleLimits) -> Iterator[None]:
+    """End what the session runs in the block at the limits of a rule, and say so."""
     tag = f"rule-{uuid.uuid4().hex}"
     ended, over = threading.Event(), threading.Event()
 
     def end() -> None:
-        if ended.wait(timeout_s):
+        if ended.wait(limits.timeout_s):
             return
         over.set()
         with suppress(*SPARK_FAILURES):  # else the query fails too, and says why
@@ -335,15 +371,31 @@ def _limited(session: SparkSession, timeout_s: float) -> Iterator[None]:
                 session.interruptTag(tag)
 
     watch = threading.Thread(target=end, name=tag, daemon=True)
-    session.addTag(tag)
+    with spark_failures():
+        _set_memory(session, limits)
+        session.addTag(tag)
     watch.start()
     try:
-        yield
-    except SPARK_FAILURES as error:
-        if over.is_set():
-            raise SparkJobError(
-                f"its query took longer than {timeout_s:g} s (timeout_seconds of the rule) and was"
-                " ended"
+        with spark_failures():
+            yield
+    except SparkJobError as error:
+        if over.is_set() and not isinstance(error, SparkLostError):
+            raise RuleLimitError(
+                f"its query took longer than {limits.timeout_s:g} s (timeout_seconds).",
+                remedy="Have the rule read less (scope: window), or raise timeout_seconds.",
+            ) from error
+        if _TOO_LARGE_A_TABLE.search(error.problem):
+            raise RuleLimitError(
+                "a table that Spark holds in memory for a join in its query takes more than"
+                f" {limits.memory_bytes / _MIB:,.0f} MiB (max_memory_mib).",
+                remedy="Join by equal columns, or on fewer rows, or raise max_memory_mib.",
+            ) from error
+        if _NO_MEMORY.search(error.problem):
+            raise RuleLimitError(
+                "its query needs more memory than the engine has"
+                " (KSTREAMS_ASSETS_SPARK_DRIVER_MEMORY, 2g by default).",
+                remedy="Have the rule collect less (collect_list, long texts), or raise that and"
+                " run kstreams-assets engine stop.",
             ) from error
         raise
     finally:
@@ -352,7 +404,12 @@ def _limited(session: SparkSession, timeout_s: float) -> Iterator[None]:
         session.removeTag(tag)
 
 
-def _sample(rows: DataFrame, found: Sequence[Row]) -> Sample:
+def _set_memory(session: SparkSession, limits: RuleLimits) -> None:
+    """Limit what joins hold in memory; rules of one evaluation may have other limits."""
+    configure(session, {_BROADCAST: f"{limits.memory_bytes}b"})
+
+
+def _sample(rows: DataFrame, found: Sequence[tuple[Any, ...]]) -> Sample:
     return Sample(
         columns=tuple(rows.columns),
         rows=tuple(tuple(None if v is None else as_text(_plain(v)) for v in row) for row in found),

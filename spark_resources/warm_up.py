@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
+from kstreams_assets.app.rules import RuleLimits
 from kstreams_assets.app.store_format import Encoding, Format, StoreFormat
 from kstreams_assets.errors import SparkJobError
 from kstreams_assets.offsets import OffsetRange
@@ -31,7 +32,7 @@ _ROUNDS: Final = 6
 _AT_MOST_S: Final = 30.0
 _RECORDS: Final = 2_000
 _KEYS: Final = 100
-_TIMEOUT_S: Final = 60.0
+_LIMITS: Final = RuleLimits(timeout_s=60.0)
 _FORMAT: Final = StoreFormat(
     key=Format(Encoding.STRING),
     value=Format(Encoding.JSON, schema="id STRING, amount BIGINT"),
@@ -92,7 +93,7 @@ def _evaluate(spark: SparkSession, source: LogSource) -> None:
         for sql in _RULES:
             views.define("sent", "sent", sent, is_shared=True)
             views.define("kept", "kept", kept, is_shared=True)
-            run_rule(views.session, sql, _TIMEOUT_S)
+            run_rule(views.session, sql, _LIMITS)
     finally:
         views.forget(source.root)
         views.close()

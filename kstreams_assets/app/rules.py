@@ -23,6 +23,21 @@ class Place(StrEnum):
 
 
 DEFAULT_TIMEOUT_S: Final = 1800.0
+
+
+@dataclass(frozen=True, slots=True)
+class RuleLimits:
+    """What the queries of a rule may use; each is ended at the first limit that it reaches.
+
+    `timeout_s` are seconds for each. No more than `rows` in violation are counted. `memory_bytes`
+    may a table take that Spark holds in memory for a join, and all rows together that are shown.
+    """
+
+    timeout_s: float = DEFAULT_TIMEOUT_S
+    rows: int = 1_000_000
+    memory_bytes: int = 512 * 1024**2
+
+
 EVERYWHERE: Final = frozenset(Place)
 
 
@@ -43,8 +58,8 @@ class CompletenessRule:
 
     `sql` is Spark SQL over the views `views` (see `completeness.view`). `balance` is the short form
     it was made from, as the user wrote it. `blocking`: a violation on a restored cluster keeps the
-    group offsets from being committed. `line` is where it begins in the YAML. After `timeout_s`
-    seconds its query is ended.
+    group offsets from being committed. `line` is where it begins in the YAML. `limits` are what
+    its query may use.
     """
 
     name: str
@@ -56,7 +71,7 @@ class CompletenessRule:
     blocking: bool = True
     on: frozenset[Place] = EVERYWHERE
     description: str = ""
-    timeout_s: float = DEFAULT_TIMEOUT_S
+    limits: RuleLimits = RuleLimits()
     line: int | None = None
 
 
@@ -83,7 +98,8 @@ class Recomputation:
 
     `key` is a SQL expression over the view of `source` that gives the store's key, `where` which
     records count. `values` are aggregates, `count(*)` or `sum(...)`, by field of the value; the
-    name is empty where the whole value is one number. `through` is the repartition topic between
+    name is empty where the whole value is one number. `limits` are what its query may use.
+    `through` is the repartition topic between
     the two: its records in flight are not in the store yet. `windowed_by` is set for windowed
     stores. `line` is where it stands in the YAML.
     """
@@ -96,3 +112,4 @@ class Recomputation:
     through: str | None = None
     windowed_by: WindowedBy | None = None
     line: int | None = None
+    limits: RuleLimits = RuleLimits()

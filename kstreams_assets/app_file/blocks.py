@@ -1,6 +1,7 @@
 """The blocks of the YAML of an application."""
 
 import re
+import threading
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from enum import StrEnum
@@ -21,9 +22,9 @@ from kstreams_assets.app.governance import Governance, Limits
 from kstreams_assets.app.model import StreamsApplication, TopicRole, TopicRoles
 from kstreams_assets.app.names import internal_topic
 from kstreams_assets.app.rules import (
-    DEFAULT_TIMEOUT_S,
     Place,
     Recomputation,
+    RuleLimits,
     Scope,
     WindowedBy,
 )
@@ -38,6 +39,7 @@ from kstreams_assets.app.store_format import (
     kind_by_name,
 )
 from kstreams_assets.checks import Severity
+from kstreams_assets.completeness.view import RuleTextError
 from kstreams_assets.cron import is_cron
 from kstreams_assets.drill.command import check_placeholders
 from kstreams_assets.errors import ConfigurationError
@@ -86,6 +88,10 @@ def in_block(block: str) -> WrapValidator:
     return WrapValidator(checked)
 
 
+_RULE_LIMITS: Final = RuleLimits()
+_MOST: Final = 2_000_000_000
+"""What Spark can count and hold by one number of 32 bits."""
+
 _KEYS: Final = ("format", "schema")
 _ENCODINGS: Final = ", ".join(Encoding)
 
@@ -131,7 +137,39 @@ def _begun(what: str) -> str:
     return what[0].upper() + what[1:]
 
 
-class RuleModel(Block):
+class RuleLimitsModel(Block):
+    """What a rule or a recomputation may use."""
+
+    timeout_seconds: float = Field(
+        default=_RULE_LIMITS.timeout_s,
+        description="After how long its query is ended; the rule has then failed.",
+    )
+    max_rows: int = Field(
+        default=_RULE_LIMITS.rows,
+        description="How many rows in violation are counted; of more it is said that there are"
+        " more.",
+    )
+    max_memory_mib: int = Field(
+        default=_RULE_LIMITS.memory_bytes // 1024**2,
+        description="How much a table that Spark holds in memory for a join may take, and the rows"
+        " that are shown; the rule has failed where they take more.",
+    )
+
+    def limits(self) -> RuleLimits:
+        """The limits, as they are declared; raises RuleTextError for numbers out of bounds."""
+        if not 0 < self.timeout_seconds <= threading.TIMEOUT_MAX:
+            raise RuleTextError(
+                f"timeout_seconds is {self.timeout_seconds:g}", remedy="Give seconds above 0."
+            )
+        for name, value in (("max_rows", self.max_rows), ("max_memory_mib", self.max_memory_mib)):
+            if not 1 <= value <= _MOST:
+                raise RuleTextError(
+                    f"{name} is {value}", remedy=f"Give a number from 1 to {_MOST:,}."
+                )
+        return RuleLimits(self.timeout_seconds, self.max_rows, self.max_memory_mib * 1024**2)
+
+
+class RuleModel(RuleLimitsModel):
     """One completeness rule: `sql`, or `balance` as its short form.
 
     `sql` returns the rows in violation; it is Spark SQL over views that are named after topics and
@@ -165,10 +203,6 @@ class RuleModel(Block):
         default=list(Place), description="Where it is evaluated: backup, ktables, restore."
     )
     description: str = Field(default="", description="What it says, in words.")
-    timeout_seconds: float = Field(
-        default=DEFAULT_TIMEOUT_S,
-        description="After how long its query is ended; the rule has then failed.",
-    )
 
     @model_validator(mode="before")
     @classmethod
@@ -195,7 +229,7 @@ class WindowedByModel(Block):
         )
 
 
-class RecomputeModel(Block):
+class RecomputeModel(RuleLimitsModel):
     """How a store of counts or sums follows from one input topic."""
 
     source: str = Field(description="The input topic.")
@@ -227,6 +261,7 @@ class RecomputeModel(Block):
             through=self.through,
             windowed_by=None if self.windowed_by is None else self.windowed_by.windowed_by(),
             line=line,
+            limits=self.limits(),
         )
 
 

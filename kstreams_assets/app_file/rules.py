@@ -1,7 +1,6 @@
 """The rules of the YAML, checked and with their SQL: what of an application's settings they are."""
 
 import re
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
@@ -117,10 +116,7 @@ def _rule(model: RuleModel, known: KnownViews, line: int | None) -> Completeness
         raise RuleTextError(f"it has {given} balance", remedy="Give exactly one of the two.")
     if not model.on:
         raise RuleTextError("it is evaluated nowhere (on)", remedy="Name a place, or leave on out.")
-    if not 0 < model.timeout_seconds <= threading.TIMEOUT_MAX:
-        raise RuleTextError(
-            f"timeout_seconds is {model.timeout_seconds:g}", remedy="Give seconds above 0."
-        )
+    limits = model.limits()
     if model.sql is not None:
         if model.per is not None:
             raise RuleTextError(
@@ -140,7 +136,7 @@ def _rule(model: RuleModel, known: KnownViews, line: int | None) -> Completeness
         blocking=model.blocking,
         on=frozenset(model.on),
         description=model.description,
-        timeout_s=model.timeout_seconds,
+        limits=limits,
         line=line,
     )
 
@@ -152,8 +148,8 @@ def _recomputed(
         if model.recompute is None:
             continue
         where = lines.recomputed.get(store)
-        declared = model.recompute.recomputation(store, None if where is None else where.rule)
         try:
+            declared = model.recompute.recomputation(store, None if where is None else where.rule)
             check_recomputation(declared, known)
         except RuleTextError as error:
             raise _named(f"{RULE_PREFIX}{store}", error, lines, where) from None

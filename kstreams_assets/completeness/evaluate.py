@@ -24,7 +24,7 @@ from kstreams_assets.completeness.runnable import (
     runnables_of,
 )
 from kstreams_assets.completeness.view import ViewKind
-from kstreams_assets.errors import KafkaError, SparkJobError, SparkLostError
+from kstreams_assets.errors import KafkaError, RuleLimitError, SparkJobError, SparkLostError
 from kstreams_assets.home import home_failure
 from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.settings import ApplicationSettings
@@ -224,6 +224,8 @@ class Evaluator(Closing):
                 found, violations, sample = self._ran(contents, rule, parts, standing)
         except SparkLostError:
             raise  # no rule fails for want of a server
+        except RuleLimitError as error:
+            found = Judged(Outcome.FAILED, f"Rule {rule.name} was ended: {error}")
         except (SparkJobError, KafkaError, OSError) as error:
             if (homeless := home_failure(error)) is not None:
                 raise homeless from error  # no fault of the rule
@@ -279,9 +281,17 @@ class Evaluator(Closing):
     ) -> tuple[Judged, int, Sample]:
         from spark_resources.rules import run_number, run_rule
 
-        session, timeout_s = self._views.session, rule.rule.timeout_s
-        late = run_number(session, rule.late_sql, timeout_s) if rule.late_sql else 0
-        returned = run_rule(session, rule.rule.sql, timeout_s)
+        session, limits = self._views.session, rule.rule.limits
+        try:
+            late = run_number(session, rule.late_sql, limits) if rule.late_sql else 0
+            returned = run_rule(session, rule.rule.sql, limits)
+        except SparkLostError as error:
+            raise SparkLostError(
+                f"{error.problem.rstrip('.')}, while rule {rule.name} was evaluated.",
+                remedy=f"{error.remedy} If it ends at this rule again, the query of the rule needs"
+                " more memory than the engine has (KSTREAMS_ASSETS_SPARK_DRIVER_MEMORY, 2g): raise"
+                " that, or have the rule collect less.",
+            ) from error
         if late:
             differ = f"{returned.count:,} differences were found"
             found = not_verifiable(
@@ -296,7 +306,9 @@ class Evaluator(Closing):
             views = [part for part in parts.values() if part.view.kind is ViewKind.TOPIC]
             compacted = contents.compacted(views)
         point_id = contents.moment.point.id
-        found = rule.judged(standing, returned.count, point_id, compacted=compacted)
+        found = rule.judged(
+            standing, returned.count, point_id, compacted=compacted, is_more=returned.is_more
+        )
         return found, returned.count, returned.sample
 
     def _recorded(self, results: list[RuleResult]) -> list[RuleResult]:

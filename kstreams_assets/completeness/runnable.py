@@ -131,13 +131,21 @@ class Runnable:
         return not_verifiable(f"{standing.incomplete}: {what}. {remedy}")
 
     def judged(
-        self, standing: Standing, violations: int, point_id: str, *, compacted: str = ""
+        self,
+        standing: Standing,
+        violations: int,
+        point_id: str,
+        *,
+        compacted: str = "",
+        is_more: bool = False,
     ) -> Judged:
-        """How it came out after it returned so many rows.
+        """How it came out after it returned so many rows, or more (`is_more`).
 
         `compacted` names topics of a balance that lack records which compaction removed.
         """
         rows = f"{violations:,} row{'' if violations == 1 else 's'} in violation"
+        if is_more:
+            rows = f"More than {rows} (max_rows of rule {self.name}, where counting ends)"
         if standing.repeats:
             found = "no row in violation" if violations == 0 else rows
             return not_verifiable(
@@ -158,6 +166,8 @@ class Runnable:
                 " point that is exact and covered."
             )
         shown = "" if violations == 1 else ", the first of which are shown"
+        if is_more:
+            remark += " To have all counted, group the rows in its SQL, or raise max_rows."
         return Judged(
             Outcome.VIOLATED,
             f"{rows} at recovery point {point_id}{shown}.{remark} Look up in the topics and stores"
@@ -211,7 +221,9 @@ def runnables_of(
     found = [_of_rule(rule, views) for rule in settings.completeness]
     for declared in settings.recomputed:
         made = recompute_sql(declared, views)
-        rule = CompletenessRule(f"{RULE_PREFIX}{declared.store}", made.sql, made.views)
+        rule = CompletenessRule(
+            f"{RULE_PREFIX}{declared.store}", made.sql, made.views, limits=declared.limits
+        )
         parts = {name: (views[name], Part.ALL) for name in made.views}
         found.append(Runnable(rule, RuleKind.RECOMPUTE, parts, made.late_sql))
     if rules is None:

@@ -12,16 +12,22 @@ from kstreams_assets.app.rules import (
     CompletenessRule,
     Place,
     Recomputation,
+    RuleLimits,
     Scope,
     WindowedBy,
 )
 from kstreams_assets.app.store_format import Encoding, Format, StoreFormat, StoreKind
 from kstreams_assets.completeness.evaluate import Evaluator
 from kstreams_assets.completeness.result import Outcome, ResultsTable, RuleKind, RuleResult
-from kstreams_assets.errors import ConfigurationError, RecoveryPointNotFoundError
+from kstreams_assets.errors import (
+    ConfigurationError,
+    RecoveryPointNotFoundError,
+    SparkLostError,
+)
 from kstreams_assets.ktables.run import make_snapshots
 from kstreams_assets.settings import ApplicationSettings
 from kstreams_assets.warehouse.spans import Window
+from spark_resources import rules
 from spark_resources.resource import SparkSessionResource
 from tests.completeness.stored_topics import (
     CHANGELOG,
@@ -157,6 +163,62 @@ def test_a_rule_that_spark_refuses_is_told_and_the_others_run(
     assert "no_such_column" in wrong.explanation
     assert wrong.blocks
     assert positive.passed
+
+
+LIMITED = (
+    CompletenessRule(
+        "slow",
+        "SELECT count(*) AS n FROM totals, range(1000000000000) r WHERE r.id % 7 = 3",
+        ("totals",),
+        limits=RuleLimits(timeout_s=2),
+    ),
+    CompletenessRule(
+        "large",
+        "SELECT repeat('x', 2097152) AS text FROM totals",
+        ("totals",),
+        limits=RuleLimits(memory_bytes=21 * 1024**2),
+    ),
+    CompletenessRule(
+        "many",
+        "SELECT _key, r.id FROM totals, range(1000000) r",
+        ("totals",),
+        limits=RuleLimits(rows=1000),
+    ),
+)
+
+
+def test_a_rule_that_reaches_a_limit_is_named_with_it_and_the_others_run(
+    settings: ApplicationSettings, spark: SparkSessionResource
+) -> None:
+    limited = replace(copied(settings, *LIMITED, POSITIVE), recomputed=())
+    slow, large, many, positive = at_point(limited, "point-1", spark=spark)
+    assert (slow.outcome, large.outcome) == (Outcome.FAILED, Outcome.FAILED)
+    assert slow.explanation.startswith("Rule slow was ended: its query took longer than 2 s")
+    assert slow.explanation.endswith("raise timeout_seconds.")
+    assert large.explanation.startswith("Rule large was ended: a row that it returns takes 2 MiB")
+    assert large.explanation.endswith("raise max_memory_mib.")
+    assert (many.outcome, many.violations) == (Outcome.VIOLATED, 1000)
+    assert many.explanation.startswith(
+        "More than 1,000 rows in violation (max_rows of rule many, where counting ends)"
+    )
+    assert "raise max_rows" in many.explanation
+    assert len(many.sample.rows) == 20
+    assert positive.passed
+
+
+def test_an_engine_that_ends_in_a_rule_names_the_rule_and_its_memory(
+    settings: ApplicationSettings, spark: SparkSessionResource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lost(*_: Any) -> None:
+        raise SparkLostError("The Spark server does not answer", remedy="Run it again.")
+
+    monkeypatch.setattr(rules, "run_rule", lost)
+    with pytest.raises(SparkLostError) as raised:
+        at_point(replace(copied(settings, POSITIVE), recomputed=()), "point-1", spark=spark)
+    text = str(raised.value)
+    assert "does not answer, while rule no_debts was evaluated." in text
+    assert "Run it again." in text
+    assert "KSTREAMS_ASSETS_SPARK_DRIVER_MEMORY" in text
 
 
 def test_a_violation_shows_its_rows(

@@ -13,6 +13,7 @@ from kstreams_assets.app.rules import (
     CompletenessRule,
     Place,
     Recomputation,
+    RuleLimits,
     Scope,
     WindowedBy,
 )
@@ -61,7 +62,11 @@ class TestLoaded:
             blocking=False,
             on=["restore", "backup"],
             description="Why.",
+            timeout_seconds=5,
+            max_rows=7,
+            max_memory_mib=3,
         )
+        assert rule.limits == RuleLimits(timeout_s=5, rows=7, memory_bytes=3 * 1024**2)
         assert rule.on == {Place.RESTORE, Place.BACKUP}
         assert (rule.scope, rule.severity, rule.blocking) == (Scope.WINDOW, Severity.WARN, False)
         assert (rule.description, rule.line) == ("Why.", None)
@@ -81,6 +86,7 @@ class TestLoaded:
             "where": "cents > 0",
             "values": {"orders": "count(*)"},
             "through": "by-customer-repartition",
+            "max_rows": 9,
         }
         windows = {"size_ms": 60_000, "advance_ms": 20_000, "grace_ms": 5}
         more["per-minute"]["recompute"] = {"source": "orders", "windowed_by": windows}
@@ -93,6 +99,7 @@ class TestLoaded:
                 values={"orders": "count(*)"},
                 where="cents > 0",
                 through="by-customer-repartition",
+                limits=RuleLimits(rows=9),
             ),
             Recomputation(
                 store="per-minute",

@@ -11,13 +11,14 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import Row
 
+from kstreams_assets.app.rules import RuleLimits
 from kstreams_assets.app.store_columns import COMMON_COLUMNS
 from kstreams_assets.app.store_format import Encoding, Format, StoreFormat
 from kstreams_assets.completeness.view import View, ViewKind, views_of
+from kstreams_assets.errors import RuleLimitError, SparkJobError
 from kstreams_assets.layout import Warehouse
 from kstreams_assets.offsets import OffsetRange
 from spark_resources.data_files import FILE
-from spark_resources.failures import SparkJobError
 from spark_resources.resource import SparkSessionResource
 from spark_resources.rules import Views, run_rule
 from spark_resources.work import Content, LoggedRows, LogSource, SnapshotRows
@@ -25,7 +26,7 @@ from tests.completeness.stored_topics import ORDERS, TOTALS, StoredTopics
 
 pytestmark = pytest.mark.spark
 
-LIMIT_S = 120.0
+LIMITS = RuleLimits(timeout_s=120.0)
 _SCHEMA = FILE.remove(FILE.get_field_index("timestamp_type"))
 
 
@@ -260,28 +261,98 @@ def test_returned_rows_are_counted_and_the_first_shown_as_text(views: Views) -> 
         "SELECT id, CAST(NULL AS STRING) AS nothing, named_struct('b', X'00ff') AS both,"
         " timestamp_millis(5) AS at FROM range(45) ORDER BY id"
     )
-    found = run_rule(views.session, sql, LIMIT_S)
+    found = run_rule(views.session, sql, LIMITS)
     assert found.count == 45
     assert found.sample.columns == ("id", "nothing", "both", "at")
     assert len(found.sample.rows) == 20
     assert found.sample.rows[0] == ("0", None, '{"b": "0x00ff"}', "1970-01-01T00:00:00.005+00:00")
-    assert run_rule(views.session, "SELECT 1 WHERE false", LIMIT_S).count == 0
+    assert run_rule(views.session, "SELECT 1 WHERE false", LIMITS).count == 0
 
 
 def test_the_text_of_a_rule_is_not_replaced_and_a_path_is_no_table(
     views: Views, tmp_path: Path
 ) -> None:
-    found = run_rule(views.session, "SELECT '${env:PATH}' AS said", LIMIT_S)
+    found = run_rule(views.session, "SELECT '${env:PATH}' AS said", LIMITS)
     assert found.sample.rows == (("${env:PATH}",),)
     (tmp_path / "secret").write_text("hunter2\n", encoding="utf-8")
     with pytest.raises(SparkJobError):
-        run_rule(views.session, f"SELECT * FROM text.`{tmp_path / 'secret'}`", LIMIT_S)
+        run_rule(views.session, f"SELECT * FROM text.`{tmp_path / 'secret'}`", LIMITS)
 
 
 def test_a_rule_that_takes_too_long_is_ended_and_the_next_one_runs(views: Views) -> None:
     endless = "SELECT count(*) AS found FROM range(1000000000000) WHERE id % 7 = 3"
     began = time.monotonic()
-    with pytest.raises(SparkJobError, match="took longer than 2 s"):
-        run_rule(views.session, endless, 2)
+    with pytest.raises(RuleLimitError, match=r"took longer than 2 s \(timeout_seconds\)") as raised:
+        run_rule(views.session, endless, RuleLimits(timeout_s=2))
     assert time.monotonic() - began < 30
-    assert run_rule(views.session, "SELECT 1", LIMIT_S).count == 1
+    assert "raise timeout_seconds" in str(raised.value)
+    assert run_rule(views.session, "SELECT 1", LIMITS).count == 1
+
+
+@pytest.mark.parametrize(
+    ("rows", "returned", "count", "is_more"),
+    [(100, 100, 100, False), (100, 101, 100, True), (5, 6, 5, True), (5, 5, 5, False)],
+)
+def test_rows_are_counted_to_a_limit(
+    views: Views, rows: int, returned: int, count: int, is_more: bool
+) -> None:
+    sql = f"SELECT id FROM range({returned})"
+    found = run_rule(views.session, sql, RuleLimits(timeout_s=60, rows=rows))
+    assert (found.count, found.is_more) == (count, is_more)
+    assert len(found.sample.rows) == min(returned, 20)
+
+
+def test_counting_does_not_go_on_for_ever(views: Views) -> None:
+    endless = "SELECT a.id FROM range(10000000) a, range(10000000) b"
+    found = run_rule(views.session, endless, RuleLimits(timeout_s=60, rows=1000))
+    assert (found.count, found.is_more) == (1000, True)
+
+
+def test_a_large_row_stays_where_it_is(views: Views) -> None:
+    limits = RuleLimits(timeout_s=60, memory_bytes=21 * 1024**2)
+    wide = "SELECT id, repeat('x', {} * 1048576) AS text FROM range(3)"
+    with pytest.raises(RuleLimitError, match=r"a row that it returns takes 2 MiB") as raised:
+        run_rule(views.session, wide.format(2), limits)
+    assert "max_memory_mib (21)" in str(raised.value)
+    assert "raise max_memory_mib" in str(raised.value)
+    more = RuleLimits(timeout_s=60, memory_bytes=200 * 1024**2)
+    assert run_rule(views.session, wide.format(2), more).count == 3
+
+
+def test_a_join_holds_no_more_in_memory_than_it_may(views: Views) -> None:
+    joined = (
+        "SELECT a.id FROM range(1000) a LEFT ANTI JOIN"
+        " (SELECT id, repeat(CAST(id AS STRING), 20) AS t FROM range(100000)) b"
+        " ON a.id < b.id + length(b.t)"
+    )
+    few = RuleLimits(timeout_s=60, memory_bytes=1024**2)
+    with pytest.raises(RuleLimitError, match=r"for a join in its query takes more than 1 MiB"):
+        run_rule(views.session, joined, few)
+    # Others of the same evaluation have their own limits.
+    assert run_rule(views.session, joined, LIMITS).count == 0
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT repeat('x', 2100000000) || repeat('y', 2100000000) AS t FROM range(4)",
+        pytest.param(
+            "SELECT array_join(collect_list(repeat('x', 100000000)), '') AS n FROM range(100)",
+            marks=pytest.mark.drill,  # 20 s on a busy machine
+        ),
+    ],
+)
+def test_a_rule_that_needs_more_than_the_heap_is_named_and_the_next_one_runs(
+    views: Views, sql: str
+) -> None:
+    with pytest.raises(RuleLimitError, match="needs more memory than the engine has") as raised:
+        run_rule(views.session, sql, LIMITS)
+    assert "KSTREAMS_ASSETS_SPARK_DRIVER_MEMORY" in str(raised.value)
+    assert run_rule(views.session, "SELECT 1", LIMITS).count == 1
+
+
+def test_columns_of_one_name_and_of_any_type_are_shown(views: Views) -> None:
+    sql = "SELECT 1 AS a, 2 AS a, map('k', array(1)) AS m, X'00' AS b, NULL AS n, true AS t"
+    found = run_rule(views.session, sql, LIMITS)
+    assert found.sample.columns == ("a", "a", "m", "b", "n", "t")
+    assert found.sample.rows == (("1", "2", '{"k": [1]}', "0x00", None, "true"),)
