@@ -130,7 +130,10 @@ class Aborted(NamedTuple):
 
 
 class FetchAnswer(NamedTuple):
-    """What a broker says of one partition; `records` are whole batches, but perhaps the last."""
+    """What a broker says of one partition; `records` are whole batches, but perhaps the last.
+
+    One that a quota has emptied (`is_throttled`, KIP-219) does not mention the partition.
+    """
 
     throttle_time_ms: int
     error_code: int
@@ -139,6 +142,11 @@ class FetchAnswer(NamedTuple):
     log_start_offset: int
     aborted_transactions: tuple[Aborted, ...]
     records: memoryview
+
+    @property
+    def is_throttled(self) -> bool:
+        """Whether a quota has emptied it."""
+        return not self.error_code and self.high_watermark == _UNKNOWN
 
 
 _FETCH: Final = (1, 11)
@@ -177,30 +185,31 @@ def send_fetch(
     channel.send(*_FETCH, [b"".join(body)])
 
 
-def receive_fetch(channel: Channel) -> FetchAnswer:
+def receive_fetch(channel: Channel, partition: TopicPartitionId) -> FetchAnswer:
     """The answer to the request before; its records are overwritten by the next but one.
 
-    Raises OSError, also for an answer that cannot be read.
+    Raises OSError, also for an answer that cannot be read or is about another partition.
     """
     body = channel.receive()
     try:
         throttle_ms, error_code, _, topics = _FETCH_ANSWER.unpack_from(body)
-        if error_code or topics != 1:
-            return FetchAnswer(throttle_ms, error_code or _UNKNOWN, 0, 0, 0, (), body[:0])
-        at = _behind_string(body, _FETCH_ANSWER.size)
-        _, _, error, high, stable, log_start, count = _FETCHED_PARTITION.unpack_from(body, at)
+        if error_code or (not topics and throttle_ms > 0):
+            return FetchAnswer(throttle_ms, error_code, _UNKNOWN, _UNKNOWN, _UNKNOWN, (), body[:0])
+        at = _behind_topic(body, _FETCH_ANSWER.size, topics, partition)
+        partitions, number, error, high, stable, log_start, count = _FETCHED_PARTITION.unpack_from(
+            body, at
+        )
+        _require_partition(partitions, number, partition)
         at += _FETCHED_PARTITION.size
-        aborted: list[Aborted] = []
-        for _ in range(max(count, 0)):
-            aborted.append(Aborted(*_ABORTED.unpack_from(body, at)))
-            at += _ABORTED.size
-        _, size = _BEHIND_ABORTED.unpack_from(body, at)
-        at += _BEHIND_ABORTED.size
-        records = body[at : at + max(size, 0)]
+        behind = at + _ABORTED.size * max(count, 0)
+        aborted = tuple(
+            Aborted(*pair) for pair in _ABORTED.iter_unpack(_part(body, at, behind - at))
+        )
+        _, size = _BEHIND_ABORTED.unpack_from(body, behind)
+        records = _part(body, behind + _BEHIND_ABORTED.size, max(size, 0))
     except struct.error as error:
-        message = f"an answer that cannot be read ({error})"
-        raise ConnectionError(message) from error
-    return FetchAnswer(throttle_ms, error, high, stable, log_start, tuple(aborted), records)
+        raise _unreadable(error) from error
+    return FetchAnswer(throttle_ms, error, high, stable, log_start, aborted, records)
 
 
 class ProduceAnswer(NamedTuple):
@@ -237,16 +246,17 @@ def send_produce(
     channel.send(*_PRODUCE, [b"".join(head), *batch])
 
 
-def receive_produce(channel: Channel) -> ProduceAnswer:
-    """The answer to the oldest batch without one. Raises OSError."""
+def receive_produce(channel: Channel, partition: TopicPartitionId) -> ProduceAnswer:
+    """The answer to the oldest batch without one.
+
+    Raises OSError, also for an answer that cannot be read or is about another partition.
+    """
     body = channel.receive()
     try:
         (topics,) = _FRAME.unpack_from(body)
-        if topics != 1:
-            message = "an answer about another topic"
-            raise ConnectionError(message)
-        at = _behind_string(body, _FRAME.size)
-        _, _, error, base_offset, _, _ = _PRODUCED.unpack_from(body, at)
+        at = _behind_topic(body, _FRAME.size, topics, partition)
+        partitions, number, error, base_offset, _, _ = _PRODUCED.unpack_from(body, at)
+        _require_partition(partitions, number, partition)
         at += _PRODUCED.size
         (count,) = _FRAME.unpack_from(body, at)
         at += _FRAME.size
@@ -259,8 +269,7 @@ def receive_produce(channel: Channel) -> ProduceAnswer:
         text, at = _text(body, at)
         (throttle_ms,) = _FRAME.unpack_from(body, at)
     except struct.error as unread:
-        message = f"an answer that cannot be read ({unread})"
-        raise ConnectionError(message) from unread
+        raise _unreadable(unread) from unread
     told = next((one for one in [*texts[1:], text] if one), "")
     return ProduceAnswer(throttle_ms, error, base_offset, refused, told)
 
@@ -274,10 +283,41 @@ def _string(text: str) -> bytes:
 
 
 def _behind_string(body: memoryview, at: int) -> int:
-    return at + _LENGTH.size + max(_LENGTH.unpack_from(body, at)[0], 0)
+    return at + _LENGTH.size + len(_string_at(body, at))
+
+
+def _string_at(body: memoryview, at: int) -> memoryview:
+    """The bytes of a string, none where it is null."""
+    return _part(body, at + _LENGTH.size, max(_LENGTH.unpack_from(body, at)[0], 0))
 
 
 def _text(body: memoryview, at: int) -> tuple[str, int]:
     """A text that may be null, and the position behind it."""
-    behind = _behind_string(body, at)
-    return bytes(body[at + _LENGTH.size : behind]).decode("utf-8", "replace"), behind
+    text = bytes(_string_at(body, at)).decode("utf-8", "replace")
+    return text, _behind_string(body, at)
+
+
+def _part(body: memoryview, at: int, size: int) -> memoryview:
+    """So many bytes; what an answer announces must be there."""
+    if at + size > len(body):
+        message = f"a field of {size} bytes at {at} of {len(body)}"
+        raise struct.error(message)
+    return body[at : at + size]
+
+
+def _behind_topic(body: memoryview, at: int, topics: int, asked: TopicPartitionId) -> int:
+    """The position behind the name of the only topic that was asked for."""
+    if topics != 1 or _string_at(body, at) != asked.topic.encode():
+        message = f"an answer that does not mention {asked.topic}"
+        raise ConnectionError(message)
+    return _behind_string(body, at)
+
+
+def _require_partition(partitions: int, number: int, asked: TopicPartitionId) -> None:
+    if partitions != 1 or number != asked.partition:
+        message = f"an answer that does not mention {asked}"
+        raise ConnectionError(message)
+
+
+def _unreadable(error: struct.error) -> ConnectionError:
+    return ConnectionError(f"an answer that cannot be read ({error})")

@@ -19,6 +19,7 @@ from kstreams_assets.errors import (
     UnstableGroupOffsetsError,
 )
 from kstreams_assets.kafka.leaders import Requests, by_topic
+from kstreams_assets.kafka.throttle import unthrottled_time
 from kstreams_assets.kafka.topics import operation_names
 from kstreams_assets.kafka.wire import (
     COORDINATOR_BUSY,
@@ -231,7 +232,7 @@ class GroupRequests(Requests):
         UnstableGroupOffsetsError.
         """
         wanted = None if partitions is None else _numbers(partitions)
-        started = time.monotonic()
+        started = unthrottled_time()
         retry_s = _FIRST_RETRY_S
         while True:
             answer = self._fetch_offsets(group, wanted)
@@ -242,7 +243,7 @@ class GroupRequests(Requests):
             unstable = _unstable_partitions(answer)
             if not unstable:
                 return _committed(answer, group)
-            waited_s = time.monotonic() - started
+            waited_s = unthrottled_time() - started
             if waited_s + retry_s > UNSTABLE_LIMIT_S:
                 raise UnstableGroupOffsetsError(
                     group=group, partitions=map(str, unstable), waited_s=waited_s
@@ -424,11 +425,11 @@ class GroupRequests(Requests):
         `codes_of` gives the answer's error codes. A coordinator that is gone is looked for anew:
         another broker takes its place. Raises ClusterUnavailableError, AuthorizationFailedError.
         """
-        deadline = time.monotonic() + self._wire.timeout_s
+        deadline = unthrottled_time() + self._wire.timeout_s
         while True:
             try:
                 node = self._wire.coordinator(Coordinated.GROUP, group, operation=operation)
-                remaining_s = max(_BUSY_RETRY_S, deadline - time.monotonic())
+                remaining_s = max(_BUSY_RETRY_S, deadline - unthrottled_time())
                 response = self._wire.request(
                     make, operation=operation, node=node, timeout_s=remaining_s, retry=False
                 )
@@ -440,6 +441,6 @@ class GroupRequests(Requests):
                     return response
                 reason = client_errors.for_code(busy).__name__
             self._wire.forget_coordinator(Coordinated.GROUP, group)
-            if time.monotonic() + _LONGEST_RETRY_S > deadline:
+            if unthrottled_time() + _LONGEST_RETRY_S > deadline:
                 raise self._wire.unavailable(operation, self._wire.timeout_s, reason)
             time.sleep(_BUSY_RETRY_S)

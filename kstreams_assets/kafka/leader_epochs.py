@@ -11,6 +11,7 @@ from kafka.protocol.metadata.find_coordinator import FindCoordinatorRequest
 from kstreams_assets.errors import ClusterUnavailableError
 from kstreams_assets.kafka.coordinator_log import CONSUMER_OFFSETS
 from kstreams_assets.kafka.leaders import PartitionLeaders, Requests, ask_leaders, by_topic
+from kstreams_assets.kafka.throttle import unthrottled_time
 from kstreams_assets.kafka.wire import Coordinated, WireClient
 from kstreams_assets.offsets import TopicPartitionId
 
@@ -74,7 +75,7 @@ class EpochRequests(Requests):
         that the next question goes to the right broker.
         """
         wire, leaders = self._wire, self._leaders
-        deadline = time.monotonic() + wait_s
+        deadline = unthrottled_time() + wait_s
         while True:
             views = _views(wire, {partition.topic for partition in leaders.answered})
             old = [*_old_leaders(views, leaders), *_old_coordinator(views, wire, leaders, group)]
@@ -87,7 +88,7 @@ class EpochRequests(Requests):
                     return _disagreement(wire, views, group)
             if not unknown:
                 return ""
-            if time.monotonic() + _RETRY_S > deadline:
+            if unthrottled_time() + _RETRY_S > deadline:
                 return (
                     f"broker {min(unknown)} did not answer, and may have become the leader of a"
                     " partition without the others knowing yet"

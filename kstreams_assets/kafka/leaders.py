@@ -16,6 +16,7 @@ from kstreams_assets.errors import (
     KafkaRequestError,
     TopicNotFoundError,
 )
+from kstreams_assets.kafka.throttle import unthrottled_time
 from kstreams_assets.kafka.wire import TOPIC_NOT_ALLOWED, WireClient, topics_not_allowed
 from kstreams_assets.offsets import TopicPartitionId
 
@@ -124,11 +125,11 @@ def ask_leaders(
     TopicNotFoundError, AuthorizationFailedError, ClusterUnavailableError, KafkaRequestError.
     """
     limit_s = wire.timeout_s if timeout_s is None else timeout_s
-    deadline = time.monotonic() + limit_s
+    deadline = unthrottled_time() + limit_s
     found: dict[TopicPartitionId, Any] = {}
     reason = ""
     while missing := [partition for partition in wanted if partition not in found]:
-        remaining_s = max(0.001, deadline - time.monotonic())
+        remaining_s = max(0.001, deadline - unthrottled_time())
         try:
             led = leaders.of(missing, operation=operation, timeout_s=remaining_s)
             by_leader: defaultdict[int, dict[TopicPartitionId, int]] = defaultdict(dict)
@@ -141,7 +142,7 @@ def ask_leaders(
                         lambda asked=asked: make(asked),
                         operation=operation,
                         node=leader,
-                        timeout_s=max(0.001, deadline - time.monotonic()),
+                        timeout_s=max(0.001, deadline - unthrottled_time()),
                         retry=False,
                     )
                 except ClusterUnavailableError as error:
@@ -159,7 +160,7 @@ def ask_leaders(
             reason = error.reason
         if len(found) == len(wanted):
             break
-        if time.monotonic() + _MOVED_RETRY_S > deadline:
+        if unthrottled_time() + _MOVED_RETRY_S > deadline:
             absent = ", ".join(str(partition) for partition in missing if partition not in found)
             raise wire.unavailable(operation, limit_s, f"{reason}; no answer for {absent}")
         time.sleep(_MOVED_RETRY_S)

@@ -33,8 +33,11 @@ _GZIP: Final = 1
 _XERIAL: Final = b"\x82SNAPPY\x00"
 _XERIAL_HEADER: Final = 16
 _INT: Final = struct.Struct(">i")
+_LEAST_RECORD: Final = 7
+"""Bytes of the smallest record: length, attributes, two deltas, and three lengths or counts."""
+_LARGEST: Final = 2**31 - 1
 UNREADABLE: Final = (
-    struct.error, IndexError, zlib.error, pa.ArrowException, OSError
+    struct.error, IndexError, zlib.error, pa.ArrowException, OSError, OverflowError, MemoryError
 )  # fmt: skip
 """What bytes that are no records raise when they are read."""
 
@@ -99,11 +102,14 @@ def _parse(batch: memoryview) -> RawBatch:
     (
         base, _, _, _, _, attributes, delta, _, max_timestamp, producer_id, producer_epoch, _, count
     ) = HEADER.unpack_from(batch)  # fmt: skip
+    if base < 0 or not 0 <= count <= delta + 1:
+        message = f"{count} records in {delta + 1} offsets from {base} on"
+        raise IndexError(message)
     is_control = bool(attributes & _CONTROL)
     offsets = None
     if count != delta + 1:
         records = decompress(bytes(batch[HEADER.size :]), attributes & CODEC) if count else b""
-        offsets = tuple(base + step for step in _offset_deltas(records, count))
+        offsets = tuple(base + step for step in _offset_deltas(records, count, delta))
     return RawBatch(
         base,
         base + delta,
@@ -127,13 +133,18 @@ def _control_type(batch: memoryview) -> ControlType | None:
     return _CONTROL_TYPES.get(_CONTROL_KEY.unpack_from(batch, position)[1])
 
 
-def _offset_deltas(records: bytes, count: int) -> Iterator[int]:
-    view, position = memoryview(records), 0
+def _offset_deltas(records: bytes, count: int, last: int) -> Iterator[int]:
+    """The offsets of records within their batch; they rise, and none lies behind the last."""
+    view, position, before = memoryview(records), 0, -1
     for _ in range(count):
         length, start = _varint(view, position)
         after_timestamp = _varint(view, start + 1)[1]
-        yield _varint(view, after_timestamp)[0]
-        position = start + length
+        offset = _varint(view, after_timestamp)[0]
+        if length < _LEAST_RECORD - 1 or not before < offset <= last:
+            message = f"a record of {length} bytes with offset {offset} behind {before}"
+            raise IndexError(message)
+        yield offset
+        position, before = start + length, offset
 
 
 def _varint(data: memoryview, position: int) -> tuple[int, int]:
@@ -172,6 +183,9 @@ def _decompress_snappy(data: bytes) -> bytes:
     while position < len(data):
         (length,) = _INT.unpack_from(data, position)
         position += _INT.size
+        if not 0 < length <= len(data) - position:
+            message = f"a block of {length} bytes"
+            raise IndexError(message)
         blocks.append(_snappy_block(data[position : position + length]))
         position += length
     return b"".join(blocks)
@@ -185,6 +199,9 @@ def _snappy_block(block: bytes) -> bytes:
         position, shift = position + 1, shift + 7
         if byte < 0x80:
             break
+    if size > _LARGEST:
+        message = f"a block of {size} bytes"
+        raise IndexError(message)
     return pa.Codec("snappy").decompress(block, decompressed_size=size, asbytes=True)
 
 
@@ -339,6 +356,9 @@ def _decode(
 
 def _decode_headers(data: bytes, position: int) -> tuple[_Headers, int]:
     count, position = _zigzag(data, position)
+    if count < 0:
+        message = "a negative number of headers"
+        raise IndexError(message)
     headers: list[tuple[str, bytes | None]] = []
     for _ in range(count):
         length, start = _zigzag(data, position)

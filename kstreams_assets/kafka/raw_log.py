@@ -32,7 +32,17 @@ from kstreams_assets.kafka.leaders import (
     list_offsets,
 )
 from kstreams_assets.kafka.raw_batch import RawBatch, RawRecord, decode_records, parse_with_bytes
-from kstreams_assets.kafka.throttle import Throttle
+from kstreams_assets.kafka.throttle import (
+    QUOTA_PATIENCE_S,
+    QUOTA_REASON,
+    QuotaPatience,
+    Throttle,
+    count_throttled,
+    set_throttled,
+    throttled_s,
+    unthrottled_time,
+    wait_throttle_time,
+)
 from kstreams_assets.kafka.topics import is_compacted
 from kstreams_assets.kafka.wire import TOPIC_NOT_ALLOWED, WireClient, topics_not_allowed
 from kstreams_assets.offsets import OffsetRange, TopicPartitionId
@@ -159,8 +169,12 @@ def judged(
     answer: Any,  # noqa: ANN401 (kafka-python builds its response classes at run time)
     partition: TopicPartitionId,
     isolation: Isolation,
+    position: int,
 ) -> Iterator[tuple[RawBatch, memoryview]]:
     """Batches of one partition's answer with their bytes, told apart as Kafka's consumers do.
+
+    The answer is to a request from `position` on: its first batch reaches that offset, and the
+    others follow.
 
     A read_committed answer lists the aborted transactions its data overlaps: producer and first
     offset. From there on the producer's batches are aborted, until its abort marker. Raises
@@ -173,7 +187,14 @@ def judged(
         reverse=True,
     )
     aborting: set[int] = set()
+    before = -1
     for batch, data in parse_with_bytes(memoryview(answer.records), partition=str(partition)):
+        if batch.last_offset < position or batch.base_offset <= before:
+            reason = f"the broker's answer has a batch that ends at {batch.last_offset}"
+            raise CorruptBatchError(
+                partition=str(partition), offset=max(position, before + 1), reason=reason
+            )
+        before = batch.last_offset
         if not batch.is_transactional:
             yield batch, data
             continue
@@ -242,12 +263,12 @@ class _Emptiness:
 
 
 def _whole_batches(
-    answer: FetchAnswer, partition: TopicPartitionId, isolation: Isolation
+    answer: FetchAnswer, partition: TopicPartitionId, isolation: Isolation, position: int
 ) -> tuple[list[LoadedBatch], CorruptBatchError | None]:
     """The batches of an answer up to one that cannot be read, and what is wrong with that one."""
     batches: list[LoadedBatch] = []
     try:
-        for header, data in judged(answer, partition, isolation):
+        for header, data in judged(answer, partition, isolation, position):
             batches.append(LoadedBatch(header, data, partition))
     except CorruptBatchError as error:
         return batches, error
@@ -289,7 +310,7 @@ class _Reading:
         self.log_start = answer.log_start_offset
         self.served = False
         kept: list[LoadedBatch] = []
-        for header, data in judged(answer, self.partition, self.isolation):
+        for header, data in judged(answer, self.partition, self.isolation, self.position):
             self.served = True
             if header.base_offset >= self.end:
                 self.position = self.end
@@ -363,14 +384,15 @@ class BulkReader:
             )
             for partition, asked in ranges.items()
         ]
+        self._patience = QuotaPatience()
         self._limit_bytes = limit_bytes
         self._limit_s = deadline_s
-        self._deadline = time.monotonic() + deadline_s
+        self._deadline = unthrottled_time() + deadline_s
 
     def read(self) -> dict[TopicPartitionId, RawRange]:
         """Read until every range is complete."""
         while unfinished := [r for r in self._readings if r.position < r.end]:
-            if time.monotonic() >= self._deadline:
+            if unthrottled_time() >= self._deadline:
                 raise self._late(unfinished[0])
             if not self._round(unfinished):
                 time.sleep(min(reading.emptiness.pause_s for reading in unfinished))
@@ -401,7 +423,7 @@ class BulkReader:
         )
 
     def _remaining_s(self) -> float:
-        return max(_BULK_LEAST_S, min(self._wire.timeout_s, self._deadline - time.monotonic()))
+        return max(_BULK_LEAST_S, min(self._wire.timeout_s, self._deadline - unthrottled_time()))
 
     def _round(self, unfinished: list[_Reading]) -> bool:
         """Ask every leader once; whether anything came."""
@@ -425,10 +447,22 @@ class BulkReader:
         most = self._most_bytes(len(requests)) if requests else 0
         if len(requests) > 1:
             with ThreadPoolExecutor(len(requests)) as pool:
-                list(pool.map(self._ask, requests, requests.values(), repeat(most)))
+                asked = requests.items(), repeat(most), repeat(throttled_s())
+                count_throttled(max(pool.map(self._ask_beside, *asked)))
         elif requests:
             self._ask(*next(iter(requests.items())), most)
         return any(reading.served for reading in unfinished)
+
+    def _ask_beside(
+        self,
+        request: tuple[tuple[int, Isolation], list[_Reading]],
+        most_bytes: int,
+        throttled_before_s: float,
+    ) -> float:
+        """Ask in a thread of a pool; for how long it was throttled."""
+        set_throttled(throttled_before_s)
+        self._ask(*request, most_bytes)
+        return throttled_s() - throttled_before_s
 
     def _ask(self, whom: tuple[int, Isolation], readings: list[_Reading], most_bytes: int) -> None:
         leader, isolation = whom
@@ -446,17 +480,38 @@ class BulkReader:
         except ClusterUnavailableError as error:
             self._try_later(readings, error.reason)
             return
-        by_partition = {reading.partition: reading for reading in readings}
+        if response.error_code:
+            self._judge_error(response.error_code, readings[0])
+            self._try_later(readings, error_name(response.error_code))
+            return
+        if response.throttle_time_ms > 0 and not response.responses:
+            self._take_throttled(readings)
+            return
+        self._patience.served()
+        unmentioned = {reading.partition: reading for reading in readings}
         # a throttled broker answers without records
         was_first = not response.throttle_time_ms
-        for topic in response.responses:
-            for answer in topic.partitions:
-                reading = by_partition[TopicPartitionId(topic.topic, answer.partition_index)]
+        for topic in response.responses or ():
+            for answer in topic.partitions or ():
+                reading = unmentioned.pop(
+                    TopicPartitionId(topic.topic, answer.partition_index), None
+                )
+                if reading is None:
+                    continue
                 if answer.error_code:
                     self._judge_error(answer.error_code, reading)
                 else:
                     reading.take(answer, was_first=was_first)
                     was_first = was_first and not answer.records
+        self._try_later(unmentioned.values(), "an answer that does not mention the partition")
+
+    def _take_throttled(self, readings: Iterable[_Reading]) -> None:
+        """Take an answer that a quota has emptied: neither a stall nor the end of a log."""
+        for reading in readings:
+            reading.reason = QUOTA_REASON
+            reading.emptiness.end()
+            if self._patience.is_exhausted():
+                raise self._late(reading)
 
     def _judge_error(self, code: int, reading: _Reading) -> None:
         raise_lasting(
@@ -485,13 +540,13 @@ class _Deadline:
     at: float
 
     def renew(self) -> None:
-        self.at = time.monotonic() + self.limit_s
+        self.at = unthrottled_time() + self.limit_s
 
     def remaining_s(self) -> float:
-        return self.at - time.monotonic()
+        return self.at - unthrottled_time()
 
     def check(self, reached: int, reason: str, *, answered: bool = False) -> None:
-        if time.monotonic() >= self.at:
+        if unthrottled_time() >= self.at:
             raise RawReadTimeoutError(
                 partition=str(self.partition),
                 reached=reached,
@@ -512,9 +567,13 @@ class _Fetching:
         channels: Channels,
         deadline: _Deadline,
         throttle: Throttle | None,
+        emptiness: _Emptiness,
     ) -> None:
         self._wire, self._leaders, self._channels = wire, leaders, channels
-        self._deadline, self._throttle = deadline, throttle
+        self._deadline, self._throttle, self._emptiness = deadline, throttle, emptiness
+        self._patience = QuotaPatience()
+        self._mute_ms = 0
+        """For how long the broker reads nothing more, since its last answer."""
         self._unpaid: tuple[int, int] | None = None
         """Bytes of the last answer, and the broker they came from."""
         self._node: int | None = None
@@ -533,9 +592,11 @@ class _Fetching:
             try:
                 if self._node is not None or self._ask(position, size, isolation):
                     answer = self._received()
-                    if answer.throttle_time_ms:  # as KIP-219 has it: what is sent now waits there
-                        time.sleep(min(answer.throttle_time_ms / 1000, self._limit_s()))
-                    if answer.error_code == 0 and (answer.records or not answer.throttle_time_ms):
+                    if answer.is_throttled:
+                        self._take_throttled(position)
+                        continue
+                    self._patience.served()
+                    if answer.error_code == 0:
                         return answer
                     raise_lasting(
                         answer.error_code,
@@ -552,6 +613,19 @@ class _Fetching:
             self.leave()
             self._leaders.forget(partition)
             time.sleep(_RETRY_S)
+
+    def _take_throttled(self, position: int) -> None:
+        """Take an answer that a quota has emptied: neither a stall nor the end of the log."""
+        self._emptiness.end()
+        if self._patience.is_exhausted():
+            raise RawReadTimeoutError(
+                partition=str(self._deadline.partition),
+                reached=position,
+                end=self._deadline.end,
+                timeout_s=QUOTA_PATIENCE_S,
+                reason=QUOTA_REASON,
+                answered=True,
+            )
 
     def leave(self) -> None:
         """Leave unread what was asked for."""
@@ -577,17 +651,18 @@ class _Fetching:
         assert node is not None  # noqa: S101 (it was asked)
         channel = self._channels.to(node, operation="fetch", timeout_s=self._limit_s())
         channel.limit(self._limit_s())
-        answer = receive_fetch(channel)
+        answer = receive_fetch(channel, self._deadline.partition)
         self._node = None
         self._unpaid = len(answer.records), node
+        self._mute_ms = answer.throttle_time_ms
         return answer
 
     def pay(self) -> None:
         """Wait until there is time for the next answer; that is no lack of progress."""
+        wait_throttle_time(self._mute_ms)
+        self._mute_ms = 0
         if self._throttle is not None and self._unpaid is not None:
-            began = time.monotonic()
             self._throttle.wait(*self._unpaid)
-            self._deadline.at += time.monotonic() - began
         self._unpaid = None
 
     def _limit_s(self) -> float:
@@ -666,18 +741,20 @@ class RawLogReader(Closing):
 
         The next ones are on their way meanwhile. The bytes are overwritten when they are asked for.
         """
-        deadline = _Deadline(partition, end, deadline_s, time.monotonic() + deadline_s)
+        deadline = _Deadline(partition, end, deadline_s, unthrottled_time() + deadline_s)
         largest = LARGEST_FETCH_BYTES
         if self._throttle is not None:
             largest = min(largest, self._throttle.most_at_once)
         position, size = start, min(FIRST_FETCH_BYTES, largest)
         isolation = Isolation.READ_COMMITTED
         emptiness = _Emptiness(self._compacted, partition.topic)
-        fetching = _Fetching(self._wire, self._leaders, self._channels, deadline, self._throttle)
+        fetching = _Fetching(
+            self._wire, self._leaders, self._channels, deadline, self._throttle, emptiness
+        )
         try:
             while position < end:
                 answer = fetching.answer(position, size, isolation)
-                batches, corrupt = _whole_batches(answer, partition, isolation)
+                batches, corrupt = _whole_batches(answer, partition, isolation, position)
                 if batches:
                     before, position = position, max(position, batches[-1].header.last_offset + 1)
                     # What lies behind the end is fetched for nothing.
@@ -704,7 +781,7 @@ class RawLogReader(Closing):
                     # what lies from here on was undecided just now
                     isolation = Isolation.READ_UNCOMMITTED
                     continue
-                if answer.high_watermark < end:
+                if answer.throttle_time_ms > 0 or answer.high_watermark < end:
                     emptiness.end()
                 elif emptiness.lasts():
                     # nothing is left below the end: compaction may empty even a log's tail

@@ -36,7 +36,7 @@ from kstreams_assets.kafka.channel import Channel, Channels, receive_produce, se
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.kafka.leaders import LATEST, MOVED, PartitionLeaders, list_offsets
 from kstreams_assets.kafka.record_columns import ProducerSequence, batches_of
-from kstreams_assets.kafka.throttle import Throttle
+from kstreams_assets.kafka.throttle import Throttle, unthrottled_time, wait_throttle_time
 from kstreams_assets.kafka.wire import TOPIC_NOT_ALLOWED, WireClient
 from kstreams_assets.offsets import TopicPartitionId
 
@@ -158,13 +158,13 @@ class RecordWriter(Closing):
             ClusterUnavailableError: No broker answered for too long.
             AuthorizationFailedError (IDEMPOTENT_WRITE).
         """
-        deadline = time.monotonic() + self.delivery_timeout_s
+        deadline = unthrottled_time() + self.delivery_timeout_s
         while True:
-            remaining_s = max(_LEAST_S, deadline - time.monotonic())
+            remaining_s = max(_LEAST_S, deadline - unthrottled_time())
             try:
                 return self._producer_id(remaining_s)
             except ClusterUnavailableError:
-                if time.monotonic() + _RETRY_S >= deadline:
+                if unthrottled_time() + _RETRY_S >= deadline:
                     raise
                 time.sleep(_RETRY_S)
 
@@ -265,9 +265,7 @@ class _Writing:
         """Wait until there is time for so many bytes; that is no lack of progress."""
         throttle = self._writer._limits.throttle  # noqa: SLF001
         if throttle is not None and self._node is not None:
-            began = time.monotonic()
             throttle.wait(size, self._node)
-            self._deadline += time.monotonic() - began
 
     def _channel(self) -> Channel:
         """To the leader; kept while it answers."""
@@ -304,14 +302,14 @@ class _Writing:
 
     def _acknowledged(self) -> Acknowledged:
         """Wait for the answer to the oldest batch."""
-        self._deadline = time.monotonic() + self._writer.delivery_timeout_s
+        self._deadline = unthrottled_time() + self._writer.delivery_timeout_s
         batch = self._sent[0]
         while True:
             try:
                 self._send()
                 channel = self._channel()
-                channel.limit(max(_LEAST_S, self._deadline - time.monotonic()))
-                answer = receive_produce(channel)
+                channel.limit(max(_LEAST_S, self._deadline - unthrottled_time()))
+                answer = receive_produce(channel, self._partition)
                 if answer.error_code in (0, _KNOWN_ALREADY):
                     break
                 if answer.error_code == _NOT_THE_NEXT:
@@ -325,7 +323,7 @@ class _Writing:
                 self._reason = passing.__name__
             except (OSError, ClusterUnavailableError) as error:
                 self._fail(error)
-            if time.monotonic() + _RETRY_S >= self._deadline:
+            if unthrottled_time() + _RETRY_S >= self._deadline:
                 raise ClusterUnavailableError(
                     bootstrap_servers=self._writer._wire.bootstrap_servers,  # noqa: SLF001
                     operation=f"produce {self._partition} from source offset {batch.sources[0]}",
@@ -342,7 +340,7 @@ class _Writing:
                 f" {answer.base_offset} instead of {batch.target}",
             )
         if answer.throttle_time_ms:  # as KIP-219 has it: what is sent now waits there
-            time.sleep(min(answer.throttle_time_ms / 1000, self._writer.delivery_timeout_s))
+            wait_throttle_time(answer.throttle_time_ms)
         return Acknowledged(batch.sources, batch.target)
 
     def _refusal(self, batch: _Sent, code: int, index: int, message: str) -> KStreamsAssetsError:

@@ -1,7 +1,11 @@
-"""Keeps what is fetched from or produced to a cluster below a number of bytes per second.
+"""Limits of a rate: one's own in bytes per second, and the quotas of a cluster.
 
 All tasks of a job pay into one account, a file that they lock for a moment: so the rate holds
 however many of them run, and whenever they end.
+
+Brokers answer a client beyond its quota at once, with the time for which they read nothing more
+from its connection (KIP-219). Such time is neither a stall nor a failure: deadlines are measured
+with `unthrottled_time`, which stands still meanwhile.
 """
 
 import atexit
@@ -21,8 +25,66 @@ _CREDIT_S: Final = 1.0
 """So much of the time in which nothing was moved may be made up for."""
 _SHARE_S: Final = 0.25
 _LEAST_BYTES: Final = 65_536
+QUOTA_PATIENCE_S: Final = 600.0
+"""So long a quota may leave a reader without one record; no longer is waited at once."""
+QUOTA_REASON: Final = (
+    "a quota of the cluster throttled every answer; raise consumer_byte_rate or"
+    " request_percentage for this user or client"
+)
+_waited = threading.local()
 _elsewhere: dict[str, float] = {}
 """The accounts of this process where it has no folder with the others: on another machine."""
+
+
+def unthrottled_time() -> float:
+    """Seconds of a monotonic clock that stands still while this thread waits for a limit."""
+    return time.monotonic() - throttled_s()
+
+
+def wait_throttled(seconds: float) -> None:
+    """Wait until a limit allows more; `unthrottled_time` stands still meanwhile."""
+    if seconds > 0:
+        began = time.monotonic()
+        time.sleep(seconds)
+        count_throttled(time.monotonic() - began)
+
+
+def wait_throttle_time(throttle_time_ms: int) -> None:
+    """Wait until a broker reads again from a connection, after an answer with this time."""
+    wait_throttled(min(throttle_time_ms / 1000, QUOTA_PATIENCE_S))
+
+
+def count_throttled(seconds: float) -> None:
+    """Hold the clock of this thread back, for time that was waited on its behalf."""
+    set_throttled(throttled_s() + seconds)
+
+
+def set_throttled(seconds: float) -> None:
+    """Let the clock of this thread continue another thread's, which has waited so long."""
+    _waited.seconds = seconds
+
+
+def throttled_s() -> float:
+    """How many seconds this thread has waited for limits so far."""
+    return getattr(_waited, "seconds", 0.0)
+
+
+class QuotaPatience:
+    """For how long a quota has left a reader without one record."""
+
+    def __init__(self) -> None:
+        self._since: float | None = None
+
+    def served(self) -> None:
+        """There was an answer that no quota had emptied."""
+        self._since = None
+
+    def is_exhausted(self) -> bool:
+        """Take an answer that a quota has emptied; whether it has been the last for too long."""
+        now = time.monotonic()
+        if self._since is None:
+            self._since = now
+        return now - self._since > QUOTA_PATIENCE_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +113,7 @@ class Throttle:
             until = self._paid("all", size / self.bytes_per_s)
         if self.broker_bytes_per_s:
             until = max(until, self._paid(f"broker-{node}", size / self.broker_bytes_per_s))
-        time.sleep(max(0.0, until - time.monotonic()))
+        wait_throttled(until - time.monotonic())
 
     def _paid(self, account: str, takes_s: float) -> float:
         """When what was accounted for so far has had its time."""

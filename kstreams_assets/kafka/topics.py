@@ -30,6 +30,7 @@ from kstreams_assets.errors import (
     TopicNotFoundError,
 )
 from kstreams_assets.kafka.leaders import Requests
+from kstreams_assets.kafka.throttle import QuotaPatience, unthrottled_time, wait_throttle_time
 from kstreams_assets.kafka.wire import TOPIC_NOT_ALLOWED, WireClient, topics_not_allowed
 from kstreams_assets.offsets import TopicPartitionId
 
@@ -45,6 +46,8 @@ _SET_ON_THE_TOPIC: Final = 1
 _ABSENT: Final = client_errors.UnknownTopicOrPartitionError.errno
 _COMPACTED_BY_EVERY_CLUSTER: Final = frozenset({"__consumer_offsets", "__transaction_state"})
 _NOT_CONTROLLER: Final = client_errors.NotControllerError.errno
+_QUOTA_EXCEEDED: Final = client_errors.for_code(89).errno  # THROTTLING_QUOTA_EXCEEDED
+_QUOTA_RETRY_MS: Final = 100
 _NOT_ALLOWED: Final = {
     TOPIC_NOT_ALLOWED,
     client_errors.ClusterAuthorizationFailedError.errno,
@@ -311,16 +314,15 @@ class TopicRequests(Requests):
         wanted = list(specs)
         if not wanted:
             return
-        response = self._change(_CREATE, self._creation(wanted), lambda answer: answer.topics)
-        self._require_granted(response.topics, _CREATE, "CREATE")
+        self._require_granted(self._created(wanted), _CREATE, "CREATE")
         names = [spec.name for spec in wanted]
-        deadline = time.monotonic() + self._wire.timeout_s
+        deadline = unthrottled_time() + self._wire.timeout_s
         while True:
             described = self._wire.metadata(names, operation=_CREATE).topics
             absent = [topic.name for topic in described if not _is_led(topic)]
             if not absent:
                 return
-            if time.monotonic() + _RETRY_S > deadline:
+            if unthrottled_time() + _RETRY_S > deadline:
                 reason = f"no leader yet for {', '.join(absent)}"
                 raise self._wire.unavailable(_CREATE, self._wire.timeout_s, reason)
             time.sleep(_RETRY_S)
@@ -333,13 +335,20 @@ class TopicRequests(Requests):
         wanted = list(specs)
         if not wanted:
             return {}
-        request = self._creation(wanted, validate_only=True)
-        response = self._change(_CREATE, request, lambda answer: answer.topics)
         return {
             topic.name: self._refusal([topic], _CREATE, "CREATE")
-            for topic in response.topics
+            for topic in self._created(wanted, validate_only=True)
             if topic.error_code
         }
+
+    def _created(self, specs: Iterable[TopicSpec], *, validate_only: bool = False) -> list[Any]:
+        by_name = {spec.name: spec for spec in specs}
+        return self._change_topics(
+            _CREATE,
+            [*by_name],
+            lambda names: self._creation([by_name[n] for n in names], validate_only=validate_only),
+            lambda answer: answer.topics,
+        )
 
     def _creation(
         self, specs: Iterable[TopicSpec], *, validate_only: bool = False
@@ -394,13 +403,43 @@ class TopicRequests(Requests):
         """Delete topics; they vanish a moment later. Needs DELETE."""
         operation, wanted = "delete_topics", sorted(set(names))
         if wanted:
-            request = DeleteTopicsRequest(
-                topics=[DeleteTopicsRequest.DeleteTopicState(name=name) for name in wanted],
-                topic_names=wanted,
-                timeout_ms=round(1000 * self._wire.timeout_s),
+            results = self._change_topics(
+                operation,
+                wanted,
+                lambda names: DeleteTopicsRequest(
+                    topics=[DeleteTopicsRequest.DeleteTopicState(name=name) for name in names],
+                    topic_names=[*names],
+                    timeout_ms=round(1000 * self._wire.timeout_s),
+                ),
+                lambda answer: answer.responses,
             )
-            response = self._change(operation, request, lambda answer: answer.responses)
-            self._require_granted(response.responses, operation, "DELETE")
+            self._require_granted(results, operation, "DELETE")
+
+    def _change_topics(
+        self,
+        operation: str,
+        names: Sequence[str],
+        make: Callable[[Sequence[str]], ApiMessage],
+        results: Callable[[Any], Iterable[Any]],
+    ) -> list[Any]:
+        """The controller's result for each topic; asked again for those beyond its quota.
+
+        A quota of changes (`controller_mutation_rate`, KIP-599) lets some of the topics of a
+        request through and refuses the others for some time.
+        """
+        done: list[Any] = []
+        patience = QuotaPatience()
+        while names:
+            response = self._change(operation, make(names), results)
+            answers = [*results(response)]
+            refused = [one for one in answers if one.error_code == _QUOTA_EXCEEDED]
+            if refused and patience.is_exhausted():
+                return done + answers
+            done += [one for one in answers if one.error_code != _QUOTA_EXCEEDED]
+            names = [_name(one) for one in refused]
+            if names:
+                wait_throttle_time(max(response.throttle_time_ms, _QUOTA_RETRY_MS))
+        return done
 
     def _change(
         self, operation: str, request: ApiMessage, results: Callable[[Any], Iterable[Any]]
@@ -411,7 +450,7 @@ class TopicRequests(Requests):
         is that it is not the controller. Raises ClusterUnavailableError.
         """
         limit_s = self._wire.timeout_s
-        deadline = time.monotonic() + limit_s
+        deadline = unthrottled_time() + limit_s
         while True:
             reason = "the controller moves"
             node = self._wire.metadata([], operation=operation, timeout_s=limit_s).controller_id
@@ -427,15 +466,15 @@ class TopicRequests(Requests):
                     lambda: request,
                     operation=operation,
                     node=node,
-                    timeout_s=max(_RETRY_S, deadline - time.monotonic()),
+                    timeout_s=max(_RETRY_S, deadline - unthrottled_time()),
                     retry=False,
                 )
                 if all(result.error_code != _NOT_CONTROLLER for result in results(response)):
                     return response
-            if time.monotonic() + _RETRY_S > deadline:
+            if unthrottled_time() + _RETRY_S > deadline:
                 raise self._wire.unavailable(operation, self._wire.timeout_s, reason)
             time.sleep(_RETRY_S)
-            limit_s = max(_RETRY_S, deadline - time.monotonic())
+            limit_s = max(_RETRY_S, deadline - unthrottled_time())
 
     def _require_granted(self, results: Iterable[Any], operation: str, needed: str) -> None:
         refused = [result for result in results if result.error_code]

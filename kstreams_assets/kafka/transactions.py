@@ -32,6 +32,7 @@ from kstreams_assets.kafka.coordinator_log import (
 )
 from kstreams_assets.kafka.leaders import EARLIEST, LATEST, Requests, list_offsets
 from kstreams_assets.kafka.raw_log import RawLogReader
+from kstreams_assets.kafka.throttle import unthrottled_time
 from kstreams_assets.kafka.wire import COORDINATOR_BUSY, Coordinated, WireClient
 from kstreams_assets.offsets import OffsetRange, TopicPartitionId
 
@@ -193,7 +194,7 @@ class TransactionRequests(Requests):
         DESCRIBE, and do not say so. Asked again, for as long as a request may take, while
         coordinators move or load. Raises KafkaRequestError.
         """
-        deadline = time.monotonic() + self._wire.timeout_s
+        deadline = unthrottled_time() + self._wire.timeout_s
         while True:
             try:
                 return _listed(self._wire, application_id, _LIST, retry=False)
@@ -201,7 +202,7 @@ class TransactionRequests(Requests):
                 reason = error.reason
             except ClusterUnavailableError as error:
                 reason = error.reason  # a broker that is gone is not asked again
-            if time.monotonic() + _RETRY_S > deadline:
+            if unthrottled_time() + _RETRY_S > deadline:
                 raise self._wire.unavailable(_LIST, self._wire.timeout_s, reason)
             time.sleep(_RETRY_S)
 

@@ -8,6 +8,7 @@ import contextlib
 import json
 import socket
 import ssl
+import struct
 import tempfile
 import threading
 import time
@@ -43,6 +44,12 @@ from kstreams_assets.kafka.connection import (
     OAuthBearerSasl,
     read_certificates,
     resolve_extras,
+)
+from kstreams_assets.kafka.throttle import (
+    QUOTA_PATIENCE_S,
+    count_throttled,
+    unthrottled_time,
+    wait_throttled,
 )
 
 _REFRESH_AT = 0.8  # of a token's lifetime, as Kafka's own clients do
@@ -197,6 +204,9 @@ _SASL_REFUSALS = (
     AuthenticationFailedError,
     SecretNotFoundError,
 )
+_UNREADABLE = (
+    ArithmeticError, AttributeError, LookupError, MemoryError, TypeError, ValueError, struct.error
+)  # fmt: skip
 _BROKEN_OFF = (ssl.SSLEOFError, ssl.SSLZeroReturnError)
 # From version 13 on the answer has a top-level error that older brokers do not know.
 _METADATA_WITH_TOPIC_IDS = 10
@@ -214,7 +224,11 @@ class Coordinated(IntEnum):
 
 
 class _Manager(KafkaConnectionManager):
-    """Remembers why connections failed; kafka-python itself tries on and says only `timeout`."""
+    """Remembers why connections failed; kafka-python itself tries on and says only `timeout`.
+
+    Remembers also until when brokers do not read because of a quota (KIP-219): kafka-python refuses
+    requests to them as if they were not there.
+    """
 
     def __init__(self, net: NetworkSelector, **configs: Any) -> None:  # noqa: ANN401
         super().__init__(net, **configs)
@@ -222,14 +236,39 @@ class _Manager(KafkaConnectionManager):
         self.last_failure: Exception | None = None
         self.unreached: dict[Any, str] = {}
         """Why the last connection to a broker failed, by its id."""
+        self._muted_until: dict[Any, float] = {}
+
+    def muted_s(self, node: int | None) -> float:
+        """How long a broker, or the first of all that are known, does not read from us."""
+        until = self._muted_until
+        if node is None:
+            known = [broker.node_id for broker in self.cluster.brokers()]
+            latest = min((until.get(id_, 0.0) for id_ in known), default=0.0)
+        else:
+            latest = until.get(node, 0.0)
+        return max(0.0, latest - time.monotonic())
+
+    def was_muted(self, node: int | None, since: float) -> bool:
+        """Whether a broker, or any, did not read from us at a time after this one."""
+        if node is not None:
+            return self._muted_until.get(node, 0.0) > since
+        return any(until > since for until in self._muted_until.values())
 
     def get_connection(self, node_id: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
         if self.refusal is not None:
             raise self.refusal
+        is_new = node_id not in self._conns
         connection = super().get_connection(node_id, *args, **kwargs)
         connection.init_future.add_errback(self._remember)
         connection.init_future.add_errback(lambda e: self.unreached.update({node_id: str(e)}))
         connection.init_future.add_callback(lambda _: self.unreached.pop(node_id, None))
+        if is_new:
+            connection._maybe_throttle = partial(  # noqa: SLF001
+                self._note_muted,
+                node_id,
+                connection._maybe_throttle,  # noqa: SLF001
+            )
+            connection.data_received = partial(_readable, connection.data_received)
         return connection
 
     def unreached_addresses(self, bootstrap_servers: str) -> dict[Any, Unreached]:
@@ -246,6 +285,13 @@ class _Manager(KafkaConnectionManager):
             if f"{node.host}:{node.port}".lower() not in given:
                 found[node_id] = Unreached(node_id, f"{node.host}:{node.port}", reason)
         return found
+
+    def _note_muted(self, node_id: Any, throttle: Callable[[Any], None], response: Any) -> None:  # noqa: ANN401
+        for_s = min(getattr(response, "throttle_time_ms", 0) / 1000, QUOTA_PATIENCE_S)
+        if for_s > 0:
+            until = time.monotonic() + for_s
+            self._muted_until[node_id] = max(until, self._muted_until.get(node_id, 0.0))
+        throttle(response)
 
     async def _build_transport(self, node: Any, timeout_at: float | None = None) -> Any:  # noqa: ANN401
         transport = await super()._build_transport(node, timeout_at=timeout_at)
@@ -294,17 +340,24 @@ class WireClient:
         SecretNotFoundError.
         """
         limit_s = self.timeout_s if timeout_s is None else timeout_s
-        deadline = time.monotonic() + limit_s
+        deadline = unthrottled_time() + limit_s
         while True:
             manager = self._connected(operation, deadline, limit_s)
-            remaining_ms = max(1, round((deadline - time.monotonic()) * 1000))
+            wait_throttled(manager.muted_s(node))
+            asked_at = time.monotonic()
+            remaining_ms = max(1, round((deadline - unthrottled_time()) * 1000))
             try:
                 return manager.run(_send, manager, make, node, remaining_ms)
             except client_errors.IncompatibleBrokerVersion:
                 raise
             except (client_errors.KafkaError, AuthenticationFailedError, RuntimeError) as error:
                 # RuntimeError: the network loop was closed by another thread's failure
-                late = time.monotonic() + _RETRY_S >= deadline
+                if manager.was_muted(node, asked_at) and _refusal_reason(error) is None:
+                    # The broker reads it only when the quota allows it.
+                    time.sleep(_RETRY_S)
+                    count_throttled(time.monotonic() - asked_at)
+                    continue
+                late = unthrottled_time() + _RETRY_S >= deadline
                 if _refusal_reason(error) is not None or late:
                     raise self._failed(operation, limit_s, error) from None
                 if not retry:
@@ -355,9 +408,9 @@ class WireClient:
         When the broker ends it because its login has expired (`connections.max.reauth.ms`), the
         caller asks for another one. Raises what `request` raises.
         """
-        deadline = time.monotonic() + timeout_s
+        deadline = unthrottled_time() + timeout_s
         manager = self._connected(operation, deadline, timeout_s)
-        remaining_ms = max(1, round((deadline - time.monotonic()) * 1000))
+        remaining_ms = max(1, round((deadline - unthrottled_time()) * 1000))
         try:
             return manager.run(_taken_over, manager, node, remaining_ms)
         except (client_errors.KafkaError, AuthenticationFailedError, RuntimeError) as error:
@@ -365,7 +418,7 @@ class WireClient:
 
     def broker_ids(self, *, operation: str) -> list[int]:
         """The ids of all brokers."""
-        manager = self._connected(operation, time.monotonic() + self.timeout_s, self.timeout_s)
+        manager = self._connected(operation, unthrottled_time() + self.timeout_s, self.timeout_s)
         return sorted(broker.node_id for broker in manager.cluster.brokers())
 
     def coordinator(self, kind: Coordinated, key: str, *, operation: str) -> int:
@@ -381,7 +434,7 @@ class WireClient:
         return known
 
     def _find_coordinator(self, kind: Coordinated, key: str, operation: str) -> int:
-        deadline = time.monotonic() + self.timeout_s
+        deadline = unthrottled_time() + self.timeout_s
         while True:
             response = self.request(
                 lambda: FindCoordinatorRequest(
@@ -401,7 +454,7 @@ class WireClient:
                 raise AuthorizationFailedError(
                     operation=operation, resource=f"{kind_name} {key}", needed="DESCRIBE"
                 )
-            if time.monotonic() + _RETRY_S >= deadline:
+            if unthrottled_time() + _RETRY_S >= deadline:
                 raise self.unavailable(operation, self.timeout_s, error.__name__)
             time.sleep(_RETRY_S)
 
@@ -452,7 +505,7 @@ class WireClient:
                 return self._manager
             tame_client_logs()
             arguments = kafka_python_arguments(self._connection)
-            timeout_ms = max(1, round((deadline - time.monotonic()) * 1000))
+            timeout_ms = max(1, round((deadline - unthrottled_time()) * 1000))
             arguments |= {
                 "request_timeout_ms": timeout_ms,
                 "socket_connection_setup_timeout_ms": timeout_ms,
@@ -507,6 +560,17 @@ def _data_before_end(
 ) -> tuple[bytes, client_errors.KafkaConnectionError | None]:
     data, error = receive()
     return (data, None) if data else (data, error)  # the end is still there at the next read
+
+
+def _readable(receive: Callable[[bytes], None], data: bytes) -> None:
+    """Take what a broker sent; kafka-python would wait on after bytes that are no answer."""
+    try:
+        receive(data)
+    except client_errors.KafkaProtocolError:
+        raise
+    except (client_errors.KafkaError, *_UNREADABLE) as error:
+        message = f"an answer that cannot be read ({error})"
+        raise client_errors.KafkaProtocolError(message) from error
 
 
 async def _bootstrap(manager: _Manager, timeout_ms: int) -> None:

@@ -11,6 +11,7 @@ from kafka.protocol.consumer import FetchRequest, FetchResponse, ListOffsetsResp
 
 from kstreams_assets.errors import ClusterUnavailableError
 from kstreams_assets.kafka.raw_batch import RawRecord
+from kstreams_assets.kafka.throttle import wait_throttle_time
 from kstreams_assets.offsets import TopicPartitionId
 from tests.kafka.batch_bytes import batch_bytes
 
@@ -52,6 +53,9 @@ class FakeWire:
         self.answered_bytes = 0
         self.before_fetch: Callable[[], None] = lambda: None
         self.throttled = 0
+        self.muting = 0
+        """So many answers have no topic but a time in which nothing is read (KIP-219)."""
+        self._muted_ms = 0
         self.dead: set[int] = set()
         self.late = 0
         """So many answers hold nothing although there is something: a remote read is slow."""
@@ -84,6 +88,8 @@ class FakeWire:
         if node in self.dead:
             raise self.unavailable(operation, timeout_s, "the broker is dead")
         request = make()
+        wait_throttle_time(self._muted_ms)
+        self._muted_ms = 0
         if isinstance(request, FetchRequest):
             self.before_fetch()
             return self._fetch(request, node)
@@ -96,6 +102,9 @@ class FakeWire:
         )
 
     def _fetch(self, request: Any, node: int) -> Any:
+        if self.muting > 0:
+            self.muting, self._muted_ms = self.muting - 1, 300
+            return FetchResponse(throttle_time_ms=300, responses=[])
         left, answers, asked, found_any = request.max_bytes, defaultdict(list), {}, False
         throttled = self.throttled > 0
         self.throttled -= throttled

@@ -36,18 +36,21 @@ class FakeBroker:
         self.late = 0
         self.high_watermark = self.stable = 100
         self.asked: list[tuple[int, int]] = []
+        self.answers_all = False
+        """Each answer has every batch, wherever it lies."""
         monkeypatch.setattr(raw_log, "send_fetch", self._ask)
         monkeypatch.setattr(raw_log, "receive_fetch", self._answer)
 
     def _ask(self, _: object, __: object, position: int, **request: Any) -> None:
         self.asked.append((position, request["isolation"].value))
 
-    def _answer(self, _: object) -> FetchAnswer:
+    def _answer(self, _: object, __: object) -> FetchAnswer:
         position, committed_only = self.asked[-1]
         here = [
             data
             for base, data in zip(range(0, 1_000, 10), self.log, strict=False)
-            if data and base + 10 > position and (base < self.stable or not committed_only)
+            if self.answers_all
+            or (data and base + 10 > position and (base < self.stable or not committed_only))
         ]
         records = b"" if len(self.asked) <= self.late else b"".join(here)
         return FetchAnswer(0, 0, self.high_watermark, self.stable, 0, (), memoryview(records))

@@ -66,7 +66,7 @@ class Fake:
         ).read()
 
 
-def _fake(*partitions: TopicPartitionId, batches: int = 0, size: int = 10) -> Fake:
+def fake_cluster(*partitions: TopicPartitionId, batches: int = 0, size: int = 10) -> Fake:
     logs = {partition: FakeLog() for partition in partitions}
     for log in logs.values():
         for _ in range(batches):
@@ -82,7 +82,7 @@ class TestFake:
     """What does not need a broker, and what a broker rarely does."""
 
     def test_one_request_for_all_partitions_of_a_leader(self) -> None:
-        fake = _fake(FIRST, SECOND, OTHER, batches=3)
+        fake = fake_cluster(FIRST, SECOND, OTHER, batches=3)
         fake.logs[OTHER].leader = 1
         fake.logs[SECOND].log_start = 2
         ranges = {SECOND: OffsetRange(2, 5), FIRST: OffsetRange(3, 4), OTHER: OffsetRange(0, 6)}
@@ -101,7 +101,7 @@ class TestFake:
         ]
 
     def test_records_are_decoded_from_the_answer_itself(self) -> None:
-        fake = _fake(FIRST, batches=2)
+        fake = fake_cluster(FIRST, batches=2)
         batches = fake.read({FIRST: OffsetRange(0, 4)})[FIRST].batches
         assert batches[1].records() == [
             RawRecord(2, 1_000, 0, b"k", b"v" * 10, ()),
@@ -110,7 +110,7 @@ class TestFake:
         assert batches[0].data.obj is batches[1].data.obj  # one buffer, nothing copied
 
     def test_empty_ranges_ask_nobody(self) -> None:
-        fake = _fake(FIRST, SECOND, batches=1)
+        fake = fake_cluster(FIRST, SECOND, batches=1)
         found = fake.read({FIRST: OffsetRange(7, 7), SECOND: OffsetRange(1, 0)})
         assert found == {FIRST: RawRange(7, 7, None, ()), SECOND: RawRange(1, 0, None, ())}
         assert fake.wire.asked == []
@@ -118,7 +118,7 @@ class TestFake:
 
     def test_limits_of_an_answer(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(raw_bulk, "LARGEST_FETCH_BYTES", 300)
-        fake = _fake(FIRST, SECOND, THIRD, OTHER, batches=5, size=60)
+        fake = fake_cluster(FIRST, SECOND, THIRD, OTHER, batches=5, size=60)
         fake.logs[THIRD].append(2, size=5_000)  # larger than an answer may be
         fake.logs[THIRD].append(2)
         ends = {FIRST: 10, SECOND: 9, THIRD: 14, OTHER: 10}
@@ -130,7 +130,7 @@ class TestFake:
         assert orders[0][0] != orders[1][0]
 
     def test_a_limit_stops_the_reading_before_more_is_asked_for(self) -> None:
-        fake = _fake(FIRST, SECOND, THIRD, OTHER, batches=50, size=500)
+        fake = fake_cluster(FIRST, SECOND, THIRD, OTHER, batches=50, size=500)
         fake.logs[OTHER].leader = 1
         batch = len(fake.logs[FIRST].batches[0][2])
         ranges = {p: OffsetRange(0, 100) for p in fake.logs}
@@ -140,7 +140,7 @@ class TestFake:
 
     def test_what_a_limit_just_allows_is_read_whole(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(raw_bulk, "EMPTY_S", 0.1)
-        fake = _fake(FIRST, SECOND, OTHER, batches=5, size=500)
+        fake = fake_cluster(FIRST, SECOND, OTHER, batches=5, size=500)
         fake.wire.configs = COMPACT
         fake.logs[OTHER].leader = 1
         fake.logs[FIRST].high_watermark = 20  # compaction emptied the tail
@@ -152,14 +152,14 @@ class TestFake:
             fake.read(ranges, limit_bytes=size - 1)
 
     def test_no_more_is_held_than_the_range_has(self) -> None:
-        fake = _fake(FIRST, batches=100, size=500)
+        fake = fake_cluster(FIRST, batches=100, size=500)
         (batch,) = fake.read({FIRST: OffsetRange(0, 2)})[FIRST].batches
         held = batch.data.obj
         assert isinstance(held, bytes)
         assert len(held) == len(fake.logs[FIRST].batches[0][2])
 
     def test_throttled_answers_are_not_the_end(self) -> None:
-        fake = _fake(FIRST, batches=2)
+        fake = fake_cluster(FIRST, batches=2)
         fake.wire.throttled = 3
         assert _bases(fake.read({FIRST: OffsetRange(0, 4)})[FIRST]) == [0, 2]
 
@@ -169,7 +169,7 @@ class TestFake:
         self, monkeypatch: pytest.MonkeyPatch, isolation: Isolation, stable: int
     ) -> None:
         monkeypatch.setattr(raw_bulk, "EMPTY_S", 0.2)
-        fake = _fake(FIRST, SECOND, batches=3)
+        fake = fake_cluster(FIRST, SECOND, batches=3)
         fake.wire.configs = COMPACT
         fake.logs[FIRST].high_watermark = 20
         fake.logs[FIRST].last_stable_offset = stable
@@ -185,7 +185,7 @@ class TestFake:
         self, monkeypatch: pytest.MonkeyPatch, isolation: Isolation, configs: dict[str, str]
     ) -> None:
         monkeypatch.setattr(raw_bulk, "EMPTY_S", 0.1)
-        fake = _fake(FIRST, batches=3)
+        fake = fake_cluster(FIRST, batches=3)
         fake.wire.configs = configs
         fake.logs[FIRST].high_watermark = 20
         with pytest.raises(RawReadTimeoutError, match="hold no records, although"):
@@ -196,7 +196,7 @@ class TestFake:
     def test_late_answers_are_waited_for(
         self, isolation: Isolation, configs: dict[str, str]
     ) -> None:
-        fake = _fake(FIRST, batches=3)
+        fake = fake_cluster(FIRST, batches=3)
         fake.wire.configs = configs
         fake.wire.late = 5
         found = fake.read({FIRST: OffsetRange(0, 6)}, isolation=isolation)
@@ -204,7 +204,7 @@ class TestFake:
         assert [batch.header.aborted for batch in found[FIRST].batches] == [False] * 3
 
     def test_hole_at_the_end_of_the_range(self) -> None:
-        fake = _fake(FIRST, batches=2)
+        fake = fake_cluster(FIRST, batches=2)
         fake.logs[FIRST].high_watermark = 10
         fake.logs[FIRST].append(1)
         assert _bases(fake.read({FIRST: OffsetRange(0, 7)})[FIRST]) == [0, 2]
@@ -212,7 +212,7 @@ class TestFake:
 
     def test_leader_moves_while_it_is_read(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(raw_bulk, "LARGEST_FETCH_BYTES", 300)
-        fake = _fake(FIRST, SECOND, batches=6, size=60)
+        fake = fake_cluster(FIRST, SECOND, batches=6, size=60)
 
         def move() -> None:
             if len(fake.wire.asked) == 2:
@@ -230,7 +230,7 @@ class TestFake:
         assert {node for node, asked in fake.wire.asked if FIRST in asked} == {0, 1}
 
     def test_dead_leader_does_not_keep_others_from_being_read(self) -> None:
-        fake = _fake(FIRST, SECOND, batches=2)
+        fake = fake_cluster(FIRST, SECOND, batches=2)
         fake.logs[FIRST].leader = 1
         fake.wire.dead = {1}
         with pytest.raises(RawReadTimeoutError, match="the broker is dead") as caught:
@@ -240,13 +240,13 @@ class TestFake:
 
     @pytest.mark.parametrize("code", [3, 5, 6, 56, 74, 75, 78])
     def test_errors_that_pass(self, code: int) -> None:
-        fake = _fake(FIRST, SECOND, batches=2)
+        fake = fake_cluster(FIRST, SECOND, batches=2)
         fake.logs[FIRST].errors = [code, code]
         found = fake.read({p: OffsetRange(0, 4) for p in (FIRST, SECOND)})
         assert _bases(found[FIRST]) == _bases(found[SECOND]) == [0, 2]
 
     def test_errors_that_last(self) -> None:
-        fake = _fake(FIRST, SECOND, batches=2)
+        fake = fake_cluster(FIRST, SECOND, batches=2)
         ranges = {p: OffsetRange(0, 4) for p in (FIRST, SECOND)}
         fake.logs[SECOND].errors = [29]
         with pytest.raises(AuthorizationFailedError) as denied:
@@ -261,12 +261,12 @@ class TestFake:
         assert (gone.value.partition, gone.value.offset, gone.value.log_start) == ("t-1", 0, 1)
 
     def test_out_of_range_at_a_leader_that_lags(self) -> None:
-        fake = _fake(FIRST, batches=2)
+        fake = fake_cluster(FIRST, batches=2)
         fake.logs[FIRST].errors = [1, 1]
         assert _bases(fake.read({FIRST: OffsetRange(2, 4)})[FIRST]) == [2]
 
     def test_end_that_never_comes(self) -> None:
-        fake = _fake(FIRST, SECOND, batches=2)
+        fake = fake_cluster(FIRST, SECOND, batches=2)
         started = time.monotonic()
         with pytest.raises(RawReadTimeoutError, match="the log ends at 4") as caught:
             fake.read({FIRST: OffsetRange(0, 4), SECOND: OffsetRange(0, 5)}, deadline_s=0.3)
@@ -274,7 +274,7 @@ class TestFake:
         assert (caught.value.partition, caught.value.reached, caught.value.end) == ("t-1", 4, 5)
 
     def test_end_that_comes_while_it_is_awaited(self) -> None:
-        fake = _fake(FIRST, batches=2)
+        fake = fake_cluster(FIRST, batches=2)
 
         def grow() -> None:
             if len(fake.wire.asked) == 2:
@@ -284,7 +284,7 @@ class TestFake:
         assert _bases(fake.read({FIRST: OffsetRange(0, 5)})[FIRST]) == [0, 2, 4]
 
     def test_committed_up_to_the_last_stable_offset_then_the_rest(self) -> None:
-        fake = _fake(FIRST, SECOND)
+        fake = fake_cluster(FIRST, SECOND)
         for log in fake.logs.values():
             for _ in range(3):
                 log.append(2, attributes=0x10)
