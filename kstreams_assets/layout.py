@@ -17,6 +17,7 @@ from kstreams_assets.store import (
     ObjectPath,
     ObjectStoreSettings,
     StorePath,
+    disk_name,
     file_digest,
     place_at,
 )
@@ -160,8 +161,8 @@ class Warehouse:
         or one of this user's cache."""
         if isinstance(self.noted, Path):
             return self.noted
-        name = f"{self.root.name}-{hashlib.sha256(str(self.root).encode()).hexdigest()[:12]}"
-        return user_cache("warehouses") / name
+        digest = hashlib.sha256(str(self.root).encode()).hexdigest()[:12]
+        return user_cache("warehouses") / f"{disk_name(self.root.name)}-{digest}"
 
     def records(self, application_id: str) -> StorePath:
         """The records of one application's backups."""
@@ -177,11 +178,12 @@ class Warehouse:
 
     def lock_file(self, name: str) -> StorePath:
         """What a holder of the named lock keeps locked (`lease.warehouse_lock`)."""
-        return self.noted / ".locks" / f"{name}.lock"
+        folder, _, last = f".locks/{name}".rpartition("/")
+        return self.noted / folder / f"{disk_name(last)}.lock"
 
     def staging(self, name: str) -> StorePath:
         """A folder for files that Spark's tasks need for the time of a run."""
-        return self.noted / ".staging" / name
+        return self.noted / ".staging" / disk_name(name)
 
 
 _THREADS: Final = 4

@@ -9,6 +9,7 @@ import errno
 import fnmatch
 import hashlib
 import os
+import re
 import shutil
 import tempfile
 import threading
@@ -489,9 +490,11 @@ def place_at(text: str, settings: ObjectStoreSettings | None = None) -> StorePat
     """The place that a text names: a path, a `file:` URI, or `s3://bucket/prefix`.
 
     Raises:
-        ConfigurationError: It is of another kind of store.
+        ConfigurationError: It is of another kind of store, or has characters that not every
+            library reads alike.
     """
     if text.startswith(_SCHEMES):
+        _require_plain(text)
         return ObjectPath.at(text, settings)
     if text.startswith("file:"):
         text = "/" + text.removeprefix("file:").lstrip("/")
@@ -501,7 +504,26 @@ def place_at(text: str, settings: ObjectStoreSettings | None = None) -> StorePat
             " the S3 kind.",
             remedy="Give a folder, or s3://bucket/prefix.",
         )
-    return expanded(text).absolute()
+    path = expanded(text).absolute()
+    _require_plain(str(path))
+    _require_plain(os.path.realpath(path))  # libraries follow links before they decode
+    return path
+
+
+_AMBIGUOUS: Final = re.compile(r"%[0-9A-Fa-f]{2}|\\|[\0-\x1f\x7f]")
+
+
+def _require_plain(place: str) -> None:
+    """Refuse a path of which Delta's libraries look into another folder than was written to."""
+    found = _AMBIGUOUS.search(place)
+    if found is not None:
+        raise ConfigurationError(
+            f"The path {place!r} contains {found[0]!r}. Delta's libraries do not agree on the"
+            " folder that it names: some decode these characters, others do not or refuse them.",
+            remedy="Choose a path without backslashes, control characters, and percent signs"
+            " before two hexadecimal digits. Rename the folder, or write the decoded character"
+            " (a blank instead of %20).",
+        )
 
 
 def storage_reason(text: str) -> str | None:
@@ -649,7 +671,7 @@ def fetched(path: StorePath) -> Iterator[Path]:
         yield path
         return
     with tempfile.TemporaryDirectory(prefix="kstreams-assets-") as folder:
-        copy = Path(folder) / path.name
+        copy = Path(folder) / disk_name(path.name)
         with copy.open("wb") as file:
             for piece in path.pieces():
                 file.write(piece)
@@ -784,6 +806,22 @@ def write_parquet(rows: "pa.Table", path: StorePath, **options: Any) -> None:  #
     file.finish()
 
 
+_LONGEST_NAME: Final = 220
+"""Bytes; disks take 255, and endings and names of unfinished files come on top."""
+
+
+def disk_name(name: str) -> str:
+    """A name for a file after a topic, a group or an application; these may be 249 long.
+
+    One that is too long is cut, and told apart by a digest of the whole.
+    """
+    data = name.encode()
+    if len(data) <= _LONGEST_NAME:
+        return name
+    digest = hashlib.sha256(data).hexdigest()[:16]
+    return f"{data[: _LONGEST_NAME - len(digest) - 1].decode(errors='ignore')}-{digest}"
+
+
 def relative(path: StorePath, folder: StorePath) -> PurePosixPath:
     """The path from a folder to something in it."""
     return PurePosixPath(str(path)).relative_to(PurePosixPath(str(folder)))
@@ -812,7 +850,7 @@ def put_text(path: StorePath, text: str, *, durable: bool = True) -> None:
     if isinstance(path, ObjectPath):
         path.write_text(text)
         return
-    written = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}")
+    written = path.with_name(f".{disk_name(path.name)}.{uuid.uuid4().hex[:8]}")
     _put_by_way_of(written, path, text.encode(), durable=durable)
 
 
@@ -826,7 +864,7 @@ def put_file(path: StorePath, content: bytes) -> None:
             file.write(content)
             file.finish()
         return
-    _put_by_way_of(path.with_name(f"{path.name}.tmp"), path, content, durable=True)
+    _put_by_way_of(path.with_name(f"{disk_name(path.name)}.tmp"), path, content, durable=True)
 
 
 def _put_by_way_of(written: Path, path: Path, content: bytes, *, durable: bool) -> None:

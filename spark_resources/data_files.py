@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from kstreams_assets.app.store_columns import HEADERS_TYPE
 from kstreams_assets.kafka.record_columns import COLUMNS
 from kstreams_assets.offsets import TopicPartitionId
-from kstreams_assets.store import NewObject, StorePath, duplicate, readable, sync_content
+from kstreams_assets.store import NewObject, StorePath, disk_name, duplicate, readable, sync_content
 
 RECORD_COLUMNS: Final = (
     "window STRING NOT NULL, topic STRING NOT NULL, partition INT NOT NULL, "
@@ -134,7 +134,7 @@ class _SpanFile:
     def __init__(self, folder: NewFolder, span: tuple[str, str, int]) -> None:
         self.span = span
         _, topic, partition = span
-        self._file = _File(folder, f"{topic}-{partition}", FILE)
+        self._file = _File(folder, _span_name(topic, partition), FILE)
         self._last = -1
         self._odd = 0
 
@@ -187,11 +187,21 @@ class SnapshotFile:
             yield file.close({"window": self.window}, about)
 
 
+def _span_name(topic: str, partition: int) -> str:
+    """How the name of a file with records of a partition begins."""
+    return disk_name(f"{topic}-{partition}")
+
+
+def _new_name(begin: str) -> str:
+    """A name that no other file has."""
+    return f"{begin}-{uuid.uuid4().hex[:12]}.parquet"
+
+
 class _File:
     """One file; rows are gathered until they make a row group."""
 
     def __init__(self, folder: NewFolder, name: str, schema: pa.Schema) -> None:
-        self._name = f"{name}-{uuid.uuid4().hex[:12]}.parquet"
+        self._name = _new_name(name)
         self._metadata: list[pq.FileMetaData] = []
         self._sink = NewObject(folder.path / self._name)
         level = folder.compression_level if folder.compression in _LEVELS else None
@@ -268,7 +278,7 @@ def kept_file(
     It is a second name of the same file where the disk has such, else a copy (which a store makes).
     Keys and values are not read: `digest` is known to be that of the file.
     """
-    name = f"{values['topic']}-{partition}-{uuid.uuid4().hex[:12]}.parquet"
+    name = _new_name(_span_name(values["topic"], partition))
     new = folder.path / name
     duplicate(path, new)
     sync_content(new)

@@ -26,6 +26,7 @@ from kstreams_assets.settings import ApplicationSettings
 from kstreams_assets.store import (
     ObjectPath,
     StorePath,
+    disk_name,
     duplicate,
     file_digest,
     make_durable,
@@ -247,7 +248,8 @@ class _Repairs:
         """Keep a damaged file aside, with a note; it stays where it is, too."""
         if not path.is_file():
             return None
-        name = f"{DAMAGED}/{self._name(path)}.{time.time_ns() // 1_000_000}"
+        folder, _, file = self._name(path).rpartition("/")
+        name = f"{DAMAGED}/{folder}/{disk_name(file)}.{time.time_ns() // 1_000_000}"
         aside = self._root / name
         aside.parent.mkdir(parents=True, exist_ok=True)
         duplicate(path, aside)

@@ -28,7 +28,7 @@ from deltalake.exceptions import DeltaError
 from kstreams_assets.copy_mark import copied_from
 from kstreams_assets.errors import ConfigurationError, StoredDataError
 from kstreams_assets.layout import file_problem, is_linked, path_in_table
-from kstreams_assets.store import ObjectPath, StorePath, file_digest, readable
+from kstreams_assets.store import ObjectPath, StorePath, disk_name, file_digest, readable
 from kstreams_assets.warehouse.delta_log import (
     CHECKPOINT,
     ENTRY,
@@ -136,7 +136,7 @@ def file_name(content: bytes | memoryview, unique: str) -> str:
 
 def partition_folder(application_id: str) -> str:
     """The folder of an application's files, as Hive calls it."""
-    return f"application_id={quote(application_id, safe='')}"
+    return disk_name(f"application_id={quote(application_id, safe='')}")
 
 
 def digest_in(path: str) -> str | None:
@@ -273,8 +273,9 @@ def _in_wrong_folder(paths: Sequence[str], actions: pa.Table) -> str | None:
     """A file that the log gives to another application than its path says."""
     applications = actions["partition.application_id"].to_pylist()
     for path, application_id in zip(paths, applications, strict=True):
-        folder = path.partition("/")[0].removeprefix("application_id=")
-        if unquote(folder) != application_id:
+        folder = path.partition("/")[0]
+        named = unquote(folder.removeprefix("application_id="))
+        if application_id != named and folder != partition_folder(application_id):
             return path
     return None
 

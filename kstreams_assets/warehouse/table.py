@@ -15,7 +15,6 @@ from functools import reduce
 from operator import or_
 from pathlib import Path
 from typing import Any, Final, Generic, TypeVar
-from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -1211,13 +1210,14 @@ class Table(Generic[R]):
         elif not new and not stale:
             return
         actions = pa.table(table.get_add_actions(flatten=True))
-        paths = map(path_in_table, actions["path"].to_pylist())
+        paths = [path_in_table(path) for path in actions["path"].to_pylist()]
         sizes = dict(zip(paths, actions["size_bytes"].to_pylist(), strict=True))
+        owners = dict(zip(paths, actions["partition.application_id"].to_pylist(), strict=True))
         if any(file.path in sizes for file in new):
             return  # The attempt before has come through; what got lost is the store's answer.
         now_ms = time.time_ns() // 1_000_000
         removed = [
-            RemoveAction(path, True, now_ms, sizes[path], {"application_id": _application_of(path)})
+            RemoveAction(path, True, now_ms, sizes[path], {"application_id": owners[path]})
             for path in stale
         ]
         files = (sizes.keys() - set(stale)) | {file.path for file in new}
@@ -1390,10 +1390,6 @@ class _Parted:
     @property
     def others(self) -> pa.Table:
         return pa.concat_tables(self._others)
-
-
-def _application_of(path: str) -> str:
-    return unquote(path.partition("/")[0].removeprefix("application_id="))
 
 
 def lacks_columns(here: pa.Schema | pa.DataType, ours: pa.Schema | pa.DataType) -> bool:

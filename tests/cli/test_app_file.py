@@ -204,6 +204,14 @@ class TestErrors:
         ):
             assert SECRET not in _fails(write(tmp_path / "defs.yaml", said))
 
+    @pytest.mark.parametrize("key", ["warehouse", "notes_in", "second_copy"])
+    def test_paths_that_libraries_read_unlike(self, tmp_path: Path, key: str) -> None:
+        place = str(tmp_path / "share%20of/w")
+        said = {key: {"to": place, "every": "0 * * * *"} if key == "second_copy" else place}
+        with pytest.raises(ConfigurationError, match=r"share%20of.* do not agree on the folder"):
+            load_settings(write(tmp_path / "defs.yaml", document(**said)))
+        assert not (tmp_path / "share%20of").exists()
+
     def test_contradictions_are_errors_of_their_own(self, tmp_path: Path) -> None:
         with pytest.raises(ConfigurationError, match=r"topology file .* is not there"):
             load_settings(write(tmp_path / "defs.yaml", document(topology="x.txt")))

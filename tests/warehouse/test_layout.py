@@ -12,6 +12,8 @@ from kstreams_assets.layout import (
     Warehouse,
     check_layout,
 )
+from kstreams_assets.warehouse.points import RecoveryPointTable
+from tests.backup.samples import cut, point
 
 
 @pytest.mark.parametrize("found", [{}, {LAYOUT_PROPERTY: None}, {LAYOUT_PROPERTY: "1"}])
@@ -40,6 +42,35 @@ def test_stores_of_other_kinds_are_refused(location: str) -> None:
     with pytest.raises(ConfigurationError, match="not on a local or mounted disk") as caught:
         Warehouse.at(location)
     assert location in str(caught.value)
+
+
+AMBIGUOUS = ["share%20of", "pct%41", "100%25", "a%2Fb", "back\\slash", "tab\there", "line\nbreak"]
+
+
+@pytest.mark.parametrize("name", AMBIGUOUS)
+@pytest.mark.parametrize("form", ["/data/{}/w", "file:///data/{}", "s3://bucket/{}/w", "{}"])
+def test_paths_that_libraries_read_unlike_are_refused(name: str, form: str) -> None:
+    with pytest.raises(ConfigurationError, match="do not agree on the folder") as caught:
+        Warehouse.at(form.format(name))
+    assert "Rename the folder" in caught.value.remedy
+    with pytest.raises(ConfigurationError, match="do not agree on the folder"):
+        Warehouse.at("/data/w", notes_in=form.format(name))
+
+
+def test_a_link_to_such_a_path_is_refused(tmp_path: Path) -> None:
+    """Delta's libraries follow it first."""
+    (tmp_path / "a%20b").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "a%20b")
+    with pytest.raises(ConfigurationError, match=r"a%20b.* contains '%20'"):
+        Warehouse.at(tmp_path / "link/w")
+
+
+@pytest.mark.parametrize("name", ["100%", "a%zz", "x%2", "a b", "#1?", "[x]{y}", "ü", "a:b", "~"])
+def test_other_paths_hold_tables(tmp_path: Path, name: str) -> None:
+    table = RecoveryPointTable(Warehouse.at(tmp_path / name / "w"))
+    for time_ms in (1_790_000_000_000, 1_790_000_001_000):
+        table.append_many([point(time_ms, cut(0, 10))])
+    assert len(table.instants("shop")) == 2
 
 
 @pytest.mark.parametrize("location", ["/data/w", "file:/data/w", "file:///data/w", Path("/data/w")])
