@@ -16,7 +16,7 @@ from kstreams_assets.recovery.scene import incarnations
 from kstreams_assets.warehouse.ledger import INCREMENT, Ledger, LedgerEntry, is_folded
 from kstreams_assets.warehouse.lineage import Continuation, continuation
 from kstreams_assets.warehouse.point import PartitionLife, topic_id_of
-from kstreams_assets.warehouse.points import RecoveryPointTable, at_edges
+from kstreams_assets.warehouse.points import RecoveryPointTable
 from kstreams_assets.warehouse.spans import Gap, GapCause, Position, SpanPlan, Window
 from spark_resources.work import ReadRange
 
@@ -494,8 +494,8 @@ def load_edges(
     Raises:
         WindowsChangedError: The schedule of the windows is not what it was.
     """
-    instants = points.instants(application_id)
-    wanted = at_edges(instants, {edge for w in windows for edge in (w.start_ms, w.end_ms)})
+    edges = {edge for w in windows for edge in (w.start_ms, w.end_ms)}
+    wanted = points.bounds(application_id).at_edges(edges)
     recorded = ledger.recorded_spans(windows, topics)
     for window in windows:
         for other in {span.window for span in recorded} - {window}:

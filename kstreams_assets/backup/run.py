@@ -69,7 +69,7 @@ from kstreams_assets.warehouse.ledger import (
     increment_key,
 )
 from kstreams_assets.warehouse.lineage import continued_restores
-from kstreams_assets.warehouse.point import RecoveryPoint, in_force
+from kstreams_assets.warehouse.point import RecoveryPoint
 from kstreams_assets.warehouse.points import RecoveryPointTable
 from kstreams_assets.warehouse.records import (
     SpanId,
@@ -242,21 +242,17 @@ class BackupRun:
             KStreamsAssetsError: As `execute`.
         """
         with self._locked() as lock:
-            if newest_closed is not None and not self._ledger.increments_of(window):
+            if newest_closed is not None and not self._ledger.increments_so_far(window)[0]:
                 self.ensure_closing_point(newest_closed)
-            instants = in_force(
-                RecoveryPointTable(self.warehouse).instants(self.application.application_id)
-            )
-            inside = [
-                instant.effective_at_ms
-                for instant in instants
-                if window.start_ms <= instant.effective_at_ms < window.end_ms
-            ]
-            if not inside:
+            bounds = RecoveryPointTable(self.warehouse).bounds(self.application.application_id)
+            newest = bounds.last_inside(window.start_ms, window.end_ms)
+            if newest is None:
                 return None
             done = [
                 replace(self, topics=topics)._back_up_part(part, lock)  # noqa: SLF001
-                for part, topics in self._next_increments(window, inside[-1] + 1, self.topics)
+                for part, topics in self._next_increments(
+                    window, newest.effective_at_ms + 1, self.topics
+                )
             ]
         if not done:
             return None
@@ -274,12 +270,7 @@ class BackupRun:
         A topic that could not be read for a while continues where its own last increment ends: what
         others hold by then is in none of its increments. Those that are furthest come first.
         """
-        ended: dict[str, int] = {}
-        number = 0
-        for entry in self._ledger.increments_of(window):
-            part, name = entry.result.plan.window, entry.result.partition.topic
-            ended[name] = max(part.end_ms, ended.get(name, 0))
-            number = max(number, int(part.key.partition(INCREMENT)[2]) + 1)
+        ended, number = self._ledger.increments_so_far(window)
         by_start: dict[int, list[AppTopic]] = {}
         for topic in topics:
             by_start.setdefault(ended.get(topic.name, window.start_ms), []).append(topic)
@@ -621,9 +612,8 @@ class BackupRun:
         if self._ledger.done(names, windows=[newest_closed]).get(newest_closed):
             return False
         application_id = self.application.application_id
-        instants = in_force(RecoveryPointTable(self.warehouse).instants(application_id))
-        inside = range(newest_closed.start_ms, newest_closed.end_ms)
-        return not any(instant.effective_at_ms in inside for instant in instants)
+        bounds = RecoveryPointTable(self.warehouse).bounds(application_id)
+        return bounds.last_inside(newest_closed.start_ms, newest_closed.end_ms) is None
 
     def take_last_point(self) -> RecoveryPoint | None:
         """Take the point that a run ends with, sealed if it can be.

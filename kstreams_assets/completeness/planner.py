@@ -31,7 +31,7 @@ from kstreams_assets.warehouse.contents import Contents
 from kstreams_assets.warehouse.judge import PointStatus, Restores
 from kstreams_assets.warehouse.ledger import Ledger, PartitionLife, rows_with_gap
 from kstreams_assets.warehouse.point import PartitionCut, RecoveryPoint, WantedPartition
-from kstreams_assets.warehouse.points import RecoveryPointTable, at_edges
+from kstreams_assets.warehouse.points import RecoveryPointTable
 from kstreams_assets.warehouse.spans import GapCause, Window
 from spark_resources.work import Content, LoggedRows, LogSource, Renumbering, SnapshotRows
 
@@ -55,7 +55,7 @@ class Moments:
         if adjacent:
             before = self._closing[adjacent[0]]
         else:
-            earlier = at_edges(self._table.instants(self._application_id), [window.start_ms])
+            earlier = self._table.bounds(self._application_id).at_edges([window.start_ms])
             before = next(iter(earlier), None)
         return Moment(point, self.point(before), window.key)
 

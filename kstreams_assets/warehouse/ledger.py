@@ -748,7 +748,8 @@ class Ledger:
         )
         wanted = set(topics)
         spans = (span for file in files for span in file if span.partition.topic in wanted)
-        return folded([*spans, *spans_of(open_rows)], holes_matter=matter)
+        # Of an open window there may be an increment for every other second.
+        return folded([*spans, *folded_rows(open_rows, holes_matter=matter)], holes_matter=matter)
 
     def held_positions(
         self, application: StreamsApplication
@@ -883,16 +884,32 @@ class Ledger:
         """The increments of a window, in order, also where the ledger has the window by now."""
         return self.increments_between([window], topics)
 
+    def increments_so_far(self, window: Window) -> tuple[dict[str, int], int]:
+        """Where the increments of a window end (epoch ms), by topic, and the next one's number.
+
+        As of `increments_of`, without the rows: a follower asks every few seconds.
+        """
+        rows = self._open.read(
+            application_id=self._application_id,
+            columns=["window", "window_end_ms", "topic"],
+            where=_inside([window]),
+        )
+        ends = rows.group_by("topic").aggregate([("window_end_ms", "max")])
+        numbers = (int(k.partition(INCREMENT)[2]) for k in rows["window"].unique().to_pylist())
+        by_topic = zip(
+            ends["topic"].to_pylist(), ends["window_end_ms_max"].to_pylist(), strict=True
+        )
+        return dict(by_topic), 1 + max(numbers, default=-1)
+
     def increments_between(
         self, windows: Sequence[Window], topics: Collection[str] | None = None
     ) -> list[LedgerEntry]:
         """As `increments_of`, of all windows from the first to the last of these."""
         if not windows:
             return []
-        inside = (pc.field("window_start_ms") >= min(w.start_ms for w in windows)) & (
-            pc.field("window_end_ms") <= max(w.end_ms for w in windows)
-        )
-        where = inside if topics is None else inside & one_of("topic", topics)
+        where = _inside(windows)
+        if topics is not None:
+            where &= one_of("topic", topics)
         found = self._open.rows(self._application_id, where)
         return sorted(found, key=lambda e: (e.result.plan.window, e.result.partition))
 
@@ -1163,6 +1180,13 @@ def _chosen(windows: Collection[str] | None, topics: Collection[str] | None) -> 
     return where
 
 
+def _inside(windows: Sequence[Window]) -> pc.Expression:
+    """Rows of what lies between the begin of the first and the end of the last of these."""
+    return (pc.field("window_start_ms") >= min(w.start_ms for w in windows)) & (
+        pc.field("window_end_ms") <= max(w.end_ms for w in windows)
+    )
+
+
 def _no_span(backup: BackedUpTopic) -> SpanResult:
     plan = SpanPlan(
         window=backup.window,
@@ -1188,12 +1212,13 @@ def _nearest(rows: pa.Table, column: str, edge_ms: int, *, before: bool) -> pa.T
 
 def _parents(increments: pa.Table) -> list[str]:
     """The keys of the windows of increments."""
-    return sorted({key.partition(INCREMENT)[0] for key in increments["window"].to_pylist()})
+    keys = increments["window"].unique().to_pylist()
+    return sorted({key.partition(INCREMENT)[0] for key in keys})
 
 
 def _not_closed(increments: pa.Table, rows: pa.Table) -> pa.Table:
     """The increments of partitions that rows of the ledger do not have in their window yet."""
-    if increments.num_rows == 0:
+    if increments.num_rows == 0 or rows.num_rows == 0:
         return increments
     known = {*zip(*(rows[name].to_pylist() for name in _LIFE), strict=True)}
     keys = (key.partition(INCREMENT)[0] for key in increments["window"].to_pylist())

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +25,7 @@ from kstreams_assets.kafka.raw_batch import (
 from kstreams_assets.layout import Warehouse, value_digest
 from kstreams_assets.lease import LockHandle, warehouse_lock
 from kstreams_assets.offsets import OffsetRange, RangeSet, TopicPartitionId
+from kstreams_assets.store import StorePath
 from kstreams_assets.warehouse.column import (
     HEADERS,
     KEY,
@@ -269,32 +270,18 @@ class RecoveryPointTable:
 
     def instants(self, application_id: str) -> list[PointInstant]:
         """When each point of the application counts, oldest first."""
-        rows = self._table.read(application_id=application_id, columns=_INSTANT).to_pydict()
-        exact = Guarantee.EXACT.value
-        instants = [
-            PointInstant(
-                id=point_id,
-                taken_at_ms=taken_at_ms,
-                effective_at_ms=taken_at_ms if closes_ms is None else closes_ms - 1,
-                sealed=sealed,
-                exact=guarantee == exact,
-                took_ms=took_ms,
-                sequence=sequence,
-                cluster_id=cluster_id,
-            )
-            for (
-                point_id,
-                taken_at_ms,
-                closes_ms,
-                sealed,
-                guarantee,
-                took_ms,
-                sequence,
-                cluster_id,
-            ) in zip(*(rows[name] for name in _INSTANT), strict=True)
-        ]
-        # The id decides between equals, so that their order in the files never does.
-        return sorted(instants, key=lambda i: (i.effective_at_ms, i.taken_at_ms, i.id))
+        return [*self._instants(application_id).counting]
+
+    def bounds(self, application_id: str) -> "PointBounds":
+        """The points that can bound windows; costs what was added since the call before."""
+        return self._instants(application_id)
+
+    def _instants(self, application_id: str) -> "PointBounds":
+        parts = self._table.fold(application_id, _INSTANT, _instants_of)
+        key = (self._table.path, application_id)
+        found = _bounds.get(key, _NO_BOUNDS).with_parts(parts)
+        _bounds[key] = found
+        return found
 
     def clusters(self, application_id: str) -> frozenset[str]:
         """Ids of the clusters on which points were taken."""
@@ -397,8 +384,8 @@ class RecoveryPointTable:
     def _newest_of(
         self, application_id: str, fits: Callable[["PointInstant"], bool]
     ) -> RecoveryPoint | None:
-        instants = filter(fits, self.instants(application_id))
-        for newest in sorted(instants, key=in_order, reverse=True):
+        instants = reversed(self._instants(application_id).taken)
+        for newest in filter(fits, instants):
             where = (pc.field("taken_at_ms") == newest.taken_at_ms) & (pc.field("id") == newest.id)
             for point in _points(self._table.read(application_id=application_id, where=where)):
                 if not point.damaged:
@@ -519,12 +506,114 @@ def _cluster_ids(rows: pa.Table) -> frozenset[str]:
     return frozenset(rows["cluster_id"].unique().to_pylist())
 
 
-def at_edges(instants: Sequence[PointInstant], edges_ms: Iterable[int]) -> set[str]:
+def _instants_of(rows: pa.Table) -> tuple[PointInstant, ...]:
+    """When each of some points counts, oldest first."""
+    columns = rows.to_pydict()
+    exact = Guarantee.EXACT.value
+    instants = [
+        PointInstant(
+            id=point_id,
+            taken_at_ms=taken_at_ms,
+            effective_at_ms=taken_at_ms if closes_ms is None else closes_ms - 1,
+            sealed=sealed,
+            exact=guarantee == exact,
+            took_ms=took_ms,
+            sequence=sequence,
+            cluster_id=cluster_id,
+        )
+        for (
+            point_id,
+            taken_at_ms,
+            closes_ms,
+            sealed,
+            guarantee,
+            took_ms,
+            sequence,
+            cluster_id,
+        ) in zip(*(columns[name] for name in _INSTANT), strict=True)
+    ]
+    return tuple(sorted(instants, key=_as_counted))
+
+
+def _as_counted(instant: PointInstant) -> tuple[int, int, str]:
+    # The id decides between equals, so that their order in the files never does.
+    return (instant.effective_at_ms, instant.taken_at_ms, instant.id)
+
+
+@dataclass(frozen=True, slots=True)
+class PointBounds:
+    """The points of an application, in the orders in which they are asked for.
+
+    `counting` are all of them by the instant they count for, `taken` by when they were taken,
+    `in_force` those that can bound windows (`point.in_force`), of which `effective_ms` are the
+    instants. A follower takes a point every few seconds: adding it must not cost what all cost.
+    """
+
+    parts: tuple[tuple[PointInstant, ...], ...] = ()
+    """What the files of the table hold, each remembered for as long as the file is there."""
+    counting: Sequence[PointInstant] = ()
+    taken: Sequence[PointInstant] = ()
+    in_force: Sequence[PointInstant] = ()
+    effective_ms: Sequence[int] = ()
+
+    def with_parts(self, parts: Sequence[tuple[PointInstant, ...]]) -> "PointBounds":
+        """The same of the files that there are by now."""
+        known = {id(part) for part in self.parts}
+        new = [part for part in parts if id(part) not in known]
+        if not new and len(parts) == len(self.parts):
+            return self
+        added = sorted((one for part in new for one in part), key=_as_counted)
+        is_longer = len(parts) == len(self.parts) + len(new)
+        if is_longer and self._are_later(added):
+            return PointBounds(
+                (*self.parts, *new),
+                [*self.counting, *added],
+                [*self.taken, *added],
+                [*self.in_force, *added],
+                [*self.effective_ms, *(one.effective_at_ms for one in added)],
+            )
+        instants = sorted((one for part in parts for one in part), key=_as_counted)
+        ordered = in_force(instants)
+        return PointBounds(
+            tuple(parts),
+            instants,
+            sorted(instants, key=in_order),
+            ordered,
+            [one.effective_at_ms for one in ordered],
+        )
+
+    def _are_later(self, added: Sequence[PointInstant]) -> bool:
+        """Whether points count after all others in every order, and after one another."""
+        last = [self.counting[-1], self.taken[-1], self.in_force[-1]] if self.counting else []
+        return all(
+            _as_counted(before) < _as_counted(after) and in_order(before) < in_order(after)
+            for before, after in [*((one, added[0]) for one in last if added), *pairwise(added)]
+        )
+
+    def before(self, instant_ms: int) -> PointInstant | None:
+        """The last point that counts before an instant, None without one."""
+        index = bisect_left(self.effective_ms, instant_ms)
+        return self.in_force[index - 1] if index else None
+
+    def last_inside(self, start_ms: int, end_ms: int) -> PointInstant | None:
+        """The last point that counts in `[start_ms, end_ms)`, None without one."""
+        last = self.before(end_ms)
+        return last if last is not None and last.effective_at_ms >= start_ms else None
+
+    def at_edges(self, edges_ms: Iterable[int]) -> set[str]:
+        """As the function `at_edges`."""
+        found = (self.before(edge) for edge in edges_ms)
+        return {one.id for one in found if one is not None}
+
+
+def at_edges(instants: Iterable[PointInstant], edges_ms: Iterable[int]) -> set[str]:
     """Ids of the points that windows with these edges need: the last one before each edge."""
-    ordered = in_force(instants)
-    effective = [instant.effective_at_ms for instant in ordered]
-    before = {bisect_left(effective, edge) for edge in edges_ms}
-    return {ordered[index - 1].id for index in before if index}
+    return _NO_BOUNDS.with_parts([tuple(instants)]).at_edges(edges_ms)
+
+
+_NO_BOUNDS: Final = PointBounds()
+_bounds: dict[tuple[StorePath, str], PointBounds] = {}
+"""Of each table and application that this process has read."""
 
 
 def row_of(point: RecoveryPoint) -> dict[str, Any]:

@@ -985,7 +985,9 @@ class Table(Generic[R]):
         known = _folded.get(key, {})
         with storage_failures(self.path):
             files = list(self._dataset(table, application_id).get_fragments())
-            new = self._whole([file for file in files if file.path not in known])
+            on_disk = isinstance(self.path, Path)
+            whole = self._whole([f for f in files if on_disk or f.path not in known])
+            new = {path: file for path, file in whole.items() if path not in known}
             found = {file.path: known[file.path] for file in files if file.path in known}
         for path, file in new.items():
             with storage_failures(self.path):
