@@ -8,6 +8,7 @@ module. An object store has no folders: one is there as long as something lies b
 import errno
 import fnmatch
 import hashlib
+import math
 import os
 import re
 import shutil
@@ -840,6 +841,40 @@ def newest_change(folder: StorePath) -> float | None:
         return folder.stat().st_mtime
     except FileNotFoundError:
         return None
+
+
+def store_time(folder: StorePath) -> float:
+    """Now (epoch seconds) by the clock that dates what is written to a folder.
+
+    An object store has a clock of its own. What is deleted by its age must not depend on the clock
+    of the machine that deletes.
+
+    Raises:
+        OSError: Nothing can be written there.
+    """
+    if isinstance(folder, Path):
+        return time.time()
+    probe = folder / ".clock" / uuid.uuid4().hex
+    probe.write_bytes(b"")
+    try:
+        return probe.stat().st_mtime
+    finally:
+        with suppress(OSError):
+            probe.unlink()
+
+
+_HOUR_S: Final = 3600.0
+_NO_SKEW_H: Final = 0.05
+"""Stores date with whole seconds."""
+
+
+def local_hours(folder: StorePath, hours: int) -> int:
+    """How old (whole hours) what is older than `hours` looks by the clock of this machine.
+
+    For libraries that compare times of a store with that clock.
+    """
+    ahead_h = (time.time() - store_time(folder)) / _HOUR_S
+    return hours if abs(ahead_h) < _NO_SKEW_H else max(0, math.ceil(hours + ahead_h))
 
 
 def put_text(path: StorePath, text: str, *, durable: bool = True) -> None:

@@ -1,6 +1,5 @@
 """From a recovery point or a window to the rows of each view; reads the warehouse, no JVM."""
 
-import time
 import uuid
 from collections.abc import Collection, Sequence
 from dataclasses import replace
@@ -26,7 +25,14 @@ from kstreams_assets.ktables.table import open_table, window_files
 from kstreams_assets.layout import Warehouse
 from kstreams_assets.offsets import OffsetRange
 from kstreams_assets.settings import ApplicationSettings
-from kstreams_assets.store import StorePath, newest_change, remove_tree, subfolders, write_parquet
+from kstreams_assets.store import (
+    StorePath,
+    newest_change,
+    remove_tree,
+    store_time,
+    subfolders,
+    write_parquet,
+)
 from kstreams_assets.warehouse.contents import Contents
 from kstreams_assets.warehouse.judge import PointStatus, Restores
 from kstreams_assets.warehouse.ledger import Ledger, PartitionLife, rows_with_gap
@@ -184,14 +190,12 @@ class Staging(Closing):
         remove_tree(self._folder)
 
     def _sweep(self) -> None:
-        stale = time.time() - _STALE_S
-        for folder in subfolders(self._parent):
-            if _age_of(folder) < stale:
+        folders = subfolders(self._parent)
+        stale = store_time(self._parent) - _STALE_S if folders else 0.0
+        for folder in folders:
+            changed = newest_change(folder)  # None: another evaluation has removed it
+            if changed is not None and changed < stale:
                 remove_tree(folder)
-
-
-def _age_of(folder: StorePath) -> float:
-    return newest_change(folder) or time.time()  # 0: another evaluation has removed it
 
 
 KEPT_BYTES: Final = 256 * 1024**2

@@ -14,6 +14,7 @@ from kstreams_assets.checks import Severity
 from kstreams_assets.errors import KStreamsAssetsError, WarehouseError
 from kstreams_assets.kafka.throttle import throttle as throttle_of
 from kstreams_assets.settings import ApplicationSettings
+from kstreams_assets.store import store_time
 from kstreams_assets.texts import bytes_text
 from kstreams_assets.upkeep.contents import (
     noted_files,
@@ -325,7 +326,11 @@ class _Look:
             *map(settings.warehouse.control, ("windows", "increments", "recovery_points")),
         ]
         newest = max((at for path in paths if (at := newest_commit(path))), default=0.0)
-        return time.time() - newest > 6 * self._settle_s
+        try:
+            now = store_time(paths[0])
+        except OSError:  # It may be read only.
+            now = time.time()
+        return now - newest > 6 * self._settle_s
 
 
 def _order(damage: Damage) -> tuple[bool, str, str, int, int]:

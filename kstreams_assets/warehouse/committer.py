@@ -25,7 +25,7 @@ from deltalake.transaction import AddAction, RemoveAction
 from kstreams_assets.errors import WarehouseError
 from kstreams_assets.layout import WrittenFile, file_problem, path_in_table
 from kstreams_assets.lease import LockHandle
-from kstreams_assets.store import ObjectPath, StorePath, make_durable
+from kstreams_assets.store import ObjectPath, StorePath, make_durable, store_time
 from kstreams_assets.warehouse.delta_log import commit_hooks, committing, delta_table
 from kstreams_assets.warehouse.table import WRITER, require_newest, storage_failures
 
@@ -227,6 +227,8 @@ def commit(
     if not files and not stale:
         return None
     now_ms = time.time_ns() // 1_000_000
+    # By the clock that dates the files: both say when they may be deleted.
+    removed_at_ms = round(1000 * store_time(path)) if stale else 0
     actions: list[AddAction | RemoveAction] = [
         AddAction(file.path, file.size, {**file.values}, now_ms, True, json.dumps(file.stats))
         for file in files
@@ -235,7 +237,7 @@ def commit(
         RemoveAction(
             path_in_table(row["path"]),  # it is encoded again
             True,
-            now_ms,
+            removed_at_ms,
             row["size_bytes"],
             dict(zip(columns, values, strict=True)),
         )

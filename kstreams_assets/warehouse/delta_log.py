@@ -29,6 +29,7 @@ from kstreams_assets.store import (
     put_file,
     remove_tree,
     storage_options,
+    store_time,
     subfolders,
     sync_content,
     sync_names,
@@ -168,10 +169,8 @@ def commit_hooks(table: StorePath, *, keeps_log: bool = False) -> PostCommitHook
     With `keeps_log` old entries of the log stay.
     """
     is_local = isinstance(table, Path)
-    return PostCommitHookProperties(
-        create_checkpoint=not is_local,
-        cleanup_expired_logs=False if is_local or keeps_log else None,
-    )
+    # deltalake compares times of a store with the clock of this machine: `drop_old_log` does not.
+    return PostCommitHookProperties(create_checkpoint=not is_local, cleanup_expired_logs=False)
 
 
 @contextmanager
@@ -186,6 +185,10 @@ def committing(table: StorePath, *, keeps_log: bool = False) -> Iterator[None]:
     """
     if not isinstance(table, Path):
         yield
+        _commits[table.parts] = _commits.get(table.parts, 0) + 1
+        if not keeps_log and _commits[table.parts] % CHECKPOINT_INTERVAL == 0:
+            with suppress(OSError):  # The commit is there; the next ones try again.
+                drop_old_log(table)
         return
     before = _versions(log_names(table), ENTRY)[-1:]
     _settle(table, before)  # Who has made it may have been killed before that.
@@ -195,7 +198,33 @@ def committing(table: StorePath, *, keeps_log: bool = False) -> Iterator[None]:
     if any((version + 1) % CHECKPOINT_INTERVAL == 0 for version in new):
         make_checkpoint(table)
         if not keeps_log:
-            delta_table(table).cleanup_metadata()
+            drop_old_log(table)
+
+
+_commits: dict[tuple[str, ...], int] = {}
+"""How many commits to a table of a store this process has made."""
+_LOG_S: Final = 3600.0
+"""As `delta.logRetentionDuration` of the tables says."""
+
+
+def drop_old_log(table: StorePath) -> None:
+    """Delete entries of a log that no reader of the last hour's versions needs.
+
+    Raises:
+        OSError: The log cannot be read or written. Others are those of deltalake.
+    """
+    if isinstance(table, Path):
+        delta_table(table).cleanup_metadata()
+        return
+    log = table / LOG
+    entries = below(log)
+    old_ns = round(10**9 * (store_time(table) - _LOG_S))
+    old = [v for v in checkpoint_versions(n for n, (_, at_ns) in entries.items() if at_ns < old_ns)]
+    before = max(old, default=0)
+    for name in sorted(entries):
+        found = ENTRY.fullmatch(name) or CHECKPOINT.fullmatch(name)
+        if found is not None and int(found[1]) < before:
+            (log / name).unlink(missing_ok=True)
 
 
 _settled: dict[Path, tuple[int, int]] = {}

@@ -30,13 +30,14 @@ from kstreams_assets.layout import (
     path_in_table,
 )
 from kstreams_assets.offsets import OffsetRange, OffsetRuns, RangeSet, TopicPartitionId
-from kstreams_assets.store import StorePath, readable, sizes_in
+from kstreams_assets.store import StorePath, local_hours, readable, sizes_in
 from kstreams_assets.warehouse.committer import NewFile, require_written
 from kstreams_assets.warehouse.delta_log import (
     CHECKPOINT_INTERVAL,
     commit_hooks,
     committing,
     delta_table,
+    drop_old_log,
     make_checkpoint,
 )
 from kstreams_assets.warehouse.spans import SpanContent
@@ -320,7 +321,8 @@ def tidy_files(path: StorePath, table: DeltaTable, *, keep_files: bool) -> None:
     with storage_failures(path):
         if not keep_files:
             # Nothing but the list: deltalake's own vacuum makes two commits, and syncs neither.
-            gone = table.vacuum(_REPLACED_HOURS, dry_run=True, enforce_retention_duration=False)
+            hours = local_hours(path, _REPLACED_HOURS)
+            gone = table.vacuum(hours, dry_run=True, enforce_retention_duration=False)
             files = [path / path_in_table(file) for file in gone]
             with ThreadPoolExecutor(_DELETIONS) as pool:
                 list(pool.map(lambda file: file.unlink(missing_ok=True), files))
@@ -328,7 +330,7 @@ def tidy_files(path: StorePath, table: DeltaTable, *, keep_files: bool) -> None:
                 with suppress(OSError):  # other files are in it
                     folder.rmdir()
         make_checkpoint(path)
-        delta_table(path).cleanup_metadata()
+        drop_old_log(path)
 
 
 def contents_of(path: StorePath, files: Sequence[NewFile]) -> dict[SpanId, SpanContent]:

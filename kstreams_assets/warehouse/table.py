@@ -56,12 +56,14 @@ from kstreams_assets.store import (
     StorePath,
     arrow_place,
     below,
+    local_hours,
     put_file,
     put_text,
     readable,
     require_conditions,
     storage_options,
     storage_reason,
+    store_time,
 )
 from kstreams_assets.warehouse.chain import (
     Verified,
@@ -1217,7 +1219,8 @@ class Table(Generic[R]):
         owners = dict(zip(paths, actions["partition.application_id"].to_pylist(), strict=True))
         if any(file.path in sizes for file in new):
             return  # The attempt before has come through; what got lost is the store's answer.
-        now_ms = time.time_ns() // 1_000_000
+        # By the clock that dates the files: both say when they may be deleted.
+        now_ms = round(1000 * store_time(self.path)) if stale else 0
         removed = [
             RemoveAction(path, True, now_ms, sizes[path], {"application_id": owners[path]})
             for path in stale
@@ -1359,14 +1362,17 @@ class Table(Generic[R]):
     def _tidy(self, table: DeltaTable) -> None:
         # Nothing but the list: deltalake's own vacuum makes commits, which are not linked.
         unused = table.vacuum(
-            _RETENTION_HOURS, dry_run=True, enforce_retention_duration=False, full=True
+            local_hours(self.path, _RETENTION_HOURS),
+            dry_run=True,
+            enforce_retention_duration=False,
+            full=True,
         )
         for file in unused:
             (self.path / file).unlink(missing_ok=True)
         make_checkpoint(self.path)
         log = self.path / "_delta_log"
         entries = below(log)
-        expired_ns = time.time_ns() - _RETENTION_NS
+        expired_ns = round(10**9 * store_time(self.path)) - _RETENTION_NS
         for name in expired_entries(entries, before=table.version()):
             if entries[name][1] < expired_ns:
                 (log / name).unlink(missing_ok=True)

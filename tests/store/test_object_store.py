@@ -22,6 +22,7 @@ import pyarrow.parquet as pq
 import pytest
 from botocore.session import Session
 
+from kstreams_assets import store as store_module
 from kstreams_assets.errors import ConfigurationError, WarehouseError
 from kstreams_assets.layout import Warehouse
 from kstreams_assets.lease import LeaseLostError, LockHandle, WarehouseLockedError, warehouse_lock
@@ -31,10 +32,12 @@ from kstreams_assets.store import (
     ObjectPath,
     fetched,
     file_digest,
+    local_hours,
     put_text,
     readable,
     remove_tree,
     require_conditions,
+    store_time,
     write_parquet,
 )
 from kstreams_assets.warehouse.ledger import Ledger
@@ -50,6 +53,19 @@ __all__ = ["seaweed", "store"]
 pytestmark = pytest.mark.store
 
 _LEASE_S = 3.0
+
+
+def test_the_clock_of_the_store(store: ObjectPath, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert abs(store_time(store) - time.time()) < 5
+    assert not list(store.below())
+    assert local_hours(store, 6) == 6
+    real = time.time
+    monkeypatch.setattr(store_module.time, "time", lambda: real() + 3.5 * 3600)
+    assert local_hours(store, 6) == 10
+    monkeypatch.setattr(store_module.time, "time", lambda: real() - 3.5 * 3600)
+    assert local_hours(store, 6) == 3
+    monkeypatch.setattr(store_module.time, "time", lambda: real() - 24 * 3600)
+    assert local_hours(store, 6) == 0
 
 
 class TestObjects:

@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from kstreams_assets import store as store_module
 from kstreams_assets.completeness.result import ResultsTable
 from kstreams_assets.drill.report import DrillsTable
 from kstreams_assets.governance.findings import FindingsTable
@@ -569,6 +570,38 @@ class TestTidy:
         assert _numbers(growing, "a") == [0, 1, 2, 3, 4]
         growing.append(rows("a", 5))
         assert _numbers(growing, "a") == [0, 1, 2, 3, 4, 5]
+
+    @pytest.mark.parametrize(
+        ("ahead_h", "age_h", "stays"),
+        [(3, 0.0, True), (3, 2.0, False), (-3, 0.5, True), (-3, 4.5, False)],
+    )
+    def test_the_clock_that_dates_the_files_counts(
+        self,
+        growing: Table[Thing],
+        monkeypatch: pytest.MonkeyPatch,
+        ahead_h: int,
+        age_h: float,
+        stays: bool,
+    ) -> None:
+        """A machine whose clock is ahead of the store's deletes nothing that is being written."""
+
+        def of_the_store(_: object) -> float:
+            return time.time() - 3600 * ahead_h
+
+        monkeypatch.setattr(store_module, "store_time", of_the_store)
+        monkeypatch.setattr(tables, "store_time", of_the_store)
+        for number in range(3):
+            growing.append(rows("a", number))
+        growing.rewrite("a", 0, 2, lambda found: found)
+        folder = growing.path / "application_id=a"
+        writing = folder / "part-00000-writing.parquet"
+        writing.write_bytes(b"half of a file")
+        _age(on_disk(growing.path), round(3600 * (ahead_h + age_h)))
+        growing.tidy()
+        assert writing.exists() == stays
+        assert len(list(folder.iterdir())) == 4 + stays  # tombstones have the store's time, too
+        assert (len(_log_entries(growing)) >= 4) == stays
+        assert _numbers(growing, "a") == [0, 1, 2]
 
     def test_the_log_of_a_table_that_nobody_rewrites(self, growing: Table[Thing]) -> None:
         for number in range(5):
