@@ -6,13 +6,16 @@ read. Nothing goes through a JVM.
 """
 
 import json
+import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from hashlib import blake2b
 from itertools import groupby
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -42,8 +45,12 @@ _SHORT: Final = 20_000
 _TASK_STRETCHES: Final = 25
 _THREADS: Final = 4
 _FOLDED_RECORDS: Final = 8_192
-_CHOSEN_AT_ONCE: Final = 1_000_000
+_CHOSEN_AT_ONCE: Final = 500_000
 """So many keys are gathered before they are put together with those before."""
+_MOST_KEYS: Final = 2_000_000
+"""Keys of a partition of which the last record is remembered: about 200 MB. Of more, all records
+are read several times."""
+_DIGESTS: Final = 2**64
 _LARGE_FILE: Final = 8 * 1024**2
 
 
@@ -263,27 +270,25 @@ class FoldTask:
     def _kept(self, keeps: LastOfEachKey, files: SpanFiles, check: Callable[[], None]) -> Written:
         """Write what stays, then look whether exactly that was written."""
         choice = _Choice(keeps)
-        for path, _ in self.files:
-            for batch in _batches(path, ["offset", "key"], check):
-                choice.see(batch)
-        choice.decide()
-        expected: list[np.ndarray[Any, Any]] = []
+        while not choice.is_complete:
+            for path, _ in self.files:
+                for batch in _batches(path, ["offset", "key"], check):
+                    choice.see(batch)
+            choice.decide()
+        expected, there = blake2b(), blake2b()
 
         def kept() -> Iterator[tuple[TopicPartitionId, pa.RecordBatch]]:
             for partition, batch in self._records(self.files, check):
                 stays = batch.filter(pa.array(choice.stays(batch)))
                 if stays.num_rows:
-                    expected.append(stays["offset"].to_numpy())
+                    expected.update(stays["offset"].to_numpy())
                     yield partition, stays
 
         rows = [row for batch in files.write(kept()) for row in batch.to_pylist()]
-        there = [
-            batch["offset"].to_numpy()
-            for row in rows
-            for batch in _batches(self.folder.path / row["name"], ["offset"], check)
-        ]
-        none = np.empty(0, np.int64)
-        if not np.array_equal(np.concatenate([none, *there]), np.concatenate([none, *expected])):
+        for row in rows:
+            for batch in _batches(self.folder.path / row["name"], ["offset"], check):
+                there.update(batch["offset"].to_numpy())
+        if there.digest() != expected.digest():
             raise StoredDataError(
                 subject=f"What was put together of {self.partition}",
                 problem="it does not hold the records that were to be kept",
@@ -302,53 +307,73 @@ def _batches(
 
 
 class _Choice:
-    """Which records of a changelog stay, see `LastOfEachKey`; keys are compared as they are."""
+    """Which records of a changelog stay, see `LastOfEachKey`.
+
+    Keys are told apart by 128 bits of BLAKE2, however long they are. Of no more than `_MOST_KEYS`
+    the last record is remembered at a time: where there are more, those with the lowest digests
+    come first, and all records are seen again for the others, until `is_complete`. What stays is
+    one bit for each record.
+    """
 
     def __init__(self, keeps: LastOfEachKey) -> None:
         self._keeps = keeps
-        self._last = pa.table(
-            {"key": pa.array([], pa.binary()), "offset": pa.array([], pa.int64())}
-        )
-        self._seen: list[pa.Table] = []
-        self._waiting = 0
+        self._salt = secrets.token_bytes(16)
+        self.is_complete = False
+        self._low, self._high = 0, _DIGESTS
+        """The digests (their first 64 bits) whose keys are decided on this time; the high end is
+        not among them."""
+        self._row = 0
+        """How many records were seen, or asked for in `stays`: each is known by its number."""
+        self._last = self._none = _Seen.none()
+        self._waiting: list[_Seen] = []
         self._undecided: list[pa.Array] = []
-        self._offsets = np.empty(0, np.int64)
         self._undecided_keys = pa.array([], pa.binary())
+        self._stays: npt.NDArray[np.uint8] = np.empty(0, np.uint8)
 
     def see(self, batch: pa.RecordBatch) -> None:
-        """Take the keys and offsets of records in."""
-        rows = pa.table({"key": batch["key"], "offset": batch["offset"]})
-        undecided = self._keeps.undecided.mask(rows["offset"].to_numpy())
-        if undecided.any():
-            self._undecided.append(rows["key"].combine_chunks().filter(pa.array(undecided)))
-            rows = rows.filter(pa.array(~undecided))
-        self._seen.append(rows)
-        self._waiting += rows.num_rows
-        if self._waiting >= _CHOSEN_AT_ONCE:
+        """Take the keys and offsets of records in, in the order of their offsets."""
+        rows = np.arange(self._row, self._row + batch.num_rows)
+        self._row += batch.num_rows
+        keys = batch["key"]
+        undecided = self._keeps.undecided.mask(batch["offset"].to_numpy())
+        if undecided.any() and not self._low:
+            self._undecided.append(keys.filter(pa.array(undecided)))
+        counts = ~undecided & keys.is_valid().to_numpy(zero_copy_only=False)
+        seen = _Seen.of(keys.filter(pa.array(counts)), rows[counts], self._salt)
+        self._waiting.append(seen.inside(self._low, self._high))
+        if sum(len(one.rows) for one in self._waiting) >= _CHOSEN_AT_ONCE:
             self._gather()
 
     def _gather(self) -> None:
-        every = pa.concat_tables([self._last, *self._seen])
-        last = every.group_by("key").aggregate([("offset", "max")])
-        self._last = last.rename_columns(["key", "offset"])
-        self._seen, self._waiting = [], 0
+        self._last = _Seen.last_of_each([self._last, *self._waiting])
+        self._waiting = []
+        while len(self._last.rows) > _MOST_KEYS:
+            self._high = self._low + (self._high - self._low) // 2
+            self._last = self._last.inside(self._low, self._high)
 
     def decide(self) -> None:
-        """All was seen."""
+        """All was seen: once more, unless it is complete."""
         self._gather()
-        self._offsets = np.sort(self._last["offset"].to_numpy())
-        self._last = self._last.slice(0, 0)
-        if self._undecided:
-            self._undecided_keys = pa.chunked_array(self._undecided).combine_chunks().unique()
+        if not self._low:
+            self._stays = np.zeros(self._row // 8 + 1, np.uint8)
+            if self._undecided:
+                self._undecided_keys = pa.chunked_array(self._undecided).combine_chunks().unique()
+        rows = self._last.rows
+        np.bitwise_or.at(self._stays, rows >> 3, (1 << (rows & 7)).astype(np.uint8))
+        self._last, self._row = self._none, 0
+        width = self._high - self._low
+        if 2 * len(rows) <= _MOST_KEYS:
+            width *= 2
+        self.is_complete = self._high == _DIGESTS
+        self._low, self._high = self._high, min(self._high + width, _DIGESTS)
 
     def stays(self, batch: pa.RecordBatch) -> "np.ndarray[Any, np.dtype[np.bool_]]":
-        """Which records of a batch of `FILE` stay."""
+        """Which records of a batch of `FILE` stay; asked in the order in which they were seen."""
         offsets = batch["offset"].to_numpy()
         undecided = self._keeps.undecided.mask(offsets)
-        index = np.searchsorted(self._offsets, offsets)
-        is_last = np.zeros(len(offsets), np.bool_)
-        known = index < len(self._offsets)
-        is_last[known] = self._offsets[index[known]] == offsets[known]
+        rows = np.arange(self._row, self._row + batch.num_rows)
+        self._row += batch.num_rows
+        is_last = (self._stays[rows >> 3] >> (rows & 7).astype(np.uint8) & 1).astype(np.bool_)
         no_key = batch["key"].is_null().to_numpy(zero_copy_only=False)
         if self._keeps.without_deletions:
             deletes = batch["value"].is_null().to_numpy(zero_copy_only=False)
@@ -358,6 +383,47 @@ class _Choice:
             )
             is_last &= ~deletes | matters.to_numpy(zero_copy_only=False)
         return (undecided | is_last | no_key) & (offsets >= self._keeps.floor)
+
+
+class _Seen(NamedTuple):
+    """Digests of keys in two halves, and the number of a record of each."""
+
+    first: npt.NDArray[np.uint64]
+    second: npt.NDArray[np.uint64]
+    rows: npt.NDArray[np.int64]
+
+    @classmethod
+    def none(cls) -> "_Seen":
+        return cls(np.empty(0, np.uint64), np.empty(0, np.uint64), np.empty(0, np.int64))
+
+    @classmethod
+    def of(cls, keys: pa.Array, rows: npt.NDArray[np.int64], salt: bytes) -> "_Seen":
+        digests = b"".join(
+            [blake2b(key, digest_size=16, key=salt).digest() for key in keys.to_pylist()]
+        )
+        halves = np.frombuffer(digests, np.uint64).reshape(-1, 2)
+        return cls(halves[:, 0].copy(), halves[:, 1].copy(), rows)
+
+    def inside(self, low: int, high: int) -> "_Seen":
+        """Those whose first half is one of `[low, high)`."""
+        if (low, high) == (0, _DIGESTS):
+            return self
+        chosen = (self.first >= np.uint64(low)) & (self.first <= np.uint64(high - 1))
+        return _Seen(self.first[chosen], self.second[chosen], self.rows[chosen])
+
+    @classmethod
+    def last_of_each(cls, parts: "Sequence[_Seen]") -> "_Seen":
+        """The last record of each key; the numbers of records rise from part to part."""
+        first = np.concatenate([part.first for part in parts])
+        second = np.concatenate([part.second for part in parts])
+        rows = np.concatenate([part.rows for part in parts])
+        order = np.lexsort((second, first))  # stable: records of a key stay in their order
+        is_last = np.ones(len(order), np.bool_)
+        for_one, for_other = first[order], second[order]
+        is_last[:-1] = (for_one[1:] != for_one[:-1]) | (for_other[1:] != for_other[:-1])
+        del for_one, for_other
+        chosen = order[is_last]
+        return cls(first[chosen], second[chosen], rows[chosen])
 
 
 def span_tasks(
