@@ -195,7 +195,11 @@ def test_answers_that_do_not_mention_what_was_asked_for(topics: Any) -> None:
     cluster = fake_cluster(FIRST, batches=1)
     nonsense = SimpleNamespace(throttle_time_ms=0, error_code=0, responses=topics)
     fetch, answers = cluster.wire._fetch, [nonsense, nonsense]
-    cluster.wire._fetch = lambda *of: answers.pop() if answers else fetch(*of)
+
+    def answer(request: Any, node: int) -> Any:
+        return answers.pop() if answers else fetch(request, node)
+
+    cluster.wire._fetch = answer
     found: dict[TopicPartitionId, RawRange] = cluster.read({FIRST: OffsetRange(0, 2)})
     assert len(found[FIRST].batches) == 1
 

@@ -49,7 +49,7 @@ def _bulk(_: pytest.MonkeyPatch, answers: int) -> list[int]:
     cluster = fake_cluster(FIRST)
     cluster.wire.configs = COMPACT
     cluster.wire.muting = answers
-    for _ in range(10):
+    for _number in range(10):
         cluster.logs[FIRST].append(10)
     batches = cluster.read({FIRST: OffsetRange(0, 100)}, deadline_s=0.5)[FIRST].batches
     return [record.offset for batch in batches for record in batch.records()]
