@@ -31,7 +31,7 @@ class Channel(Closing):
     def __init__(self, connected: socket.socket, *, timeout_s: float) -> None:
         self._socket = connected
         self.limit(timeout_s)
-        self._asked: deque[int] = deque()
+        self._asked: deque[tuple[int, TopicPartitionId]] = deque()
         self._number = 0
         self._buffers = [bytearray(), bytearray()]
         self._head = bytearray(_FRAME.size)
@@ -49,7 +49,14 @@ class Channel(Closing):
         """From now on give up when nothing moves for so long."""
         self._socket.settimeout(timeout_s)
 
-    def send(self, api_key: int, version: int, body: Sequence[bytes | memoryview]) -> None:
+    def send(
+        self,
+        api_key: int,
+        version: int,
+        body: Sequence[bytes | memoryview],
+        *,
+        about: TopicPartitionId,
+    ) -> None:
         """Send a request in a version that is not flexible: header and body without tags."""
         self._number += 1
         header = _REQUEST.pack(api_key, version, self._number) + _string(CLIENT_ID)
@@ -64,10 +71,10 @@ class Channel(Closing):
             waiting = b""
         if waiting:
             self._socket.sendall(waiting)
-        self._asked.append(self._number)
+        self._asked.append((self._number, about))
 
-    def receive(self) -> memoryview:
-        """The body of the next answer; it is overwritten by the next but one."""
+    def receive(self) -> tuple[memoryview, TopicPartitionId]:
+        """The body of the next answer (overwritten by the next but one), and what was asked."""
         self._fill(memoryview(self._head))
         (size,) = _FRAME.unpack(self._head)
         if not _FRAME.size <= size <= LARGEST_RESPONSE:
@@ -78,10 +85,11 @@ class Channel(Closing):
             self._buffers[0] = bytearray(size)
         answer = memoryview(self._buffers[0])[:size]
         self._fill(answer)
-        if not self._asked or _FRAME.unpack_from(answer)[0] != self._asked.popleft():
+        number, about = self._asked.popleft() if self._asked else (None, None)
+        if about is None or _FRAME.unpack_from(answer)[0] != number:
             message = "an answer to something else"
             raise ConnectionError(message)
-        return answer[_FRAME.size :]
+        return answer[_FRAME.size :], about
 
     def _fill(self, view: memoryview) -> None:
         position = 0
@@ -182,15 +190,15 @@ def send_fetch(
         _FRAME.pack(0),  # topics to forget
         _string(""),  # rack
     ]
-    channel.send(*_FETCH, [b"".join(body)])
+    channel.send(*_FETCH, [b"".join(body)], about=partition)
 
 
-def receive_fetch(channel: Channel, partition: TopicPartitionId) -> FetchAnswer:
+def receive_fetch(channel: Channel) -> FetchAnswer:
     """The answer to the request before; its records are overwritten by the next but one.
 
     Raises OSError, also for an answer that cannot be read or is about another partition.
     """
-    body = channel.receive()
+    body, partition = channel.receive()
     try:
         throttle_ms, error_code, _, topics = _FETCH_ANSWER.unpack_from(body)
         if error_code or (not topics and throttle_ms > 0):
@@ -243,15 +251,15 @@ def send_produce(
         _string(partition.topic),
         _PRODUCE_PARTITION.pack(partitions, partition.partition, sum(len(part) for part in batch)),
     ]
-    channel.send(*_PRODUCE, [b"".join(head), *batch])
+    channel.send(*_PRODUCE, [b"".join(head), *batch], about=partition)
 
 
-def receive_produce(channel: Channel, partition: TopicPartitionId) -> ProduceAnswer:
+def receive_produce(channel: Channel) -> ProduceAnswer:
     """The answer to the oldest batch without one.
 
     Raises OSError, also for an answer that cannot be read or is about another partition.
     """
-    body = channel.receive()
+    body, partition = channel.receive()
     try:
         (topics,) = _FRAME.unpack_from(body)
         at = _behind_topic(body, _FRAME.size, topics, partition)

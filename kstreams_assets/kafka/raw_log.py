@@ -651,7 +651,7 @@ class _Fetching:
         assert node is not None  # noqa: S101 (it was asked)
         channel = self._channels.to(node, operation="fetch", timeout_s=self._limit_s())
         channel.limit(self._limit_s())
-        answer = receive_fetch(channel, self._deadline.partition)
+        answer = receive_fetch(channel)
         self._node = None
         self._unpaid = len(answer.records), node
         self._mute_ms = answer.throttle_time_ms

@@ -309,7 +309,7 @@ class _Writing:
                 self._send()
                 channel = self._channel()
                 channel.limit(max(_LEAST_S, self._deadline - unthrottled_time()))
-                answer = receive_produce(channel, self._partition)
+                answer = receive_produce(channel)
                 if answer.error_code in (0, _KNOWN_ALREADY):
                     break
                 if answer.error_code == _NOT_THE_NEXT:

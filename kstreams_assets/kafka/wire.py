@@ -193,6 +193,7 @@ def _unreadable(setting: str, error: ssl.SSLError) -> ConfigurationError:
 
 _RETRY_S = 0.1
 _STOP_MS = 2_000
+_UNMUTED_S = 0.01
 LARGEST_RESPONSE = 2**30
 """One batch may be as large as the broker's message.max.bytes."""
 CLIENT_ID = "kstreams-assets"
@@ -289,7 +290,7 @@ class _Manager(KafkaConnectionManager):
     def _note_muted(self, node_id: Any, throttle: Callable[[Any], None], response: Any) -> None:  # noqa: ANN401
         for_s = min(getattr(response, "throttle_time_ms", 0) / 1000, QUOTA_PATIENCE_S)
         if for_s > 0:
-            until = time.monotonic() + for_s
+            until = time.monotonic() + for_s + _UNMUTED_S
             self._muted_until[node_id] = max(until, self._muted_until.get(node_id, 0.0))
         throttle(response)
 
@@ -585,6 +586,7 @@ async def _send(
         await _known(manager, node, timeout_ms)
     target = manager.least_loaded_node() if node is None else node
     connection = manager.get_connection(target, timeout_ms=timeout_ms)
+    connection._maybe_unthrottle()  # noqa: SLF001 (its own timer may come a moment later)
     sent = connection.send_request(make(), request_timeout_ms=timeout_ms)
     return await manager.wait_for(sent, timeout_ms)
 

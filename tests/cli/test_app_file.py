@@ -207,7 +207,8 @@ class TestErrors:
     @pytest.mark.parametrize("key", ["warehouse", "notes_in", "second_copy"])
     def test_paths_that_libraries_read_unlike(self, tmp_path: Path, key: str) -> None:
         place = str(tmp_path / "share%20of/w")
-        said = {key: {"to": place, "every": "0 * * * *"} if key == "second_copy" else place}
+        copy = {"to": place, "every": "0 * * * *"}
+        said: dict[str, Any] = {key: copy if key == "second_copy" else place}
         with pytest.raises(ConfigurationError, match=r"share%20of.* do not agree on the folder"):
             load_settings(write(tmp_path / "defs.yaml", document(**said)))
         assert not (tmp_path / "share%20of").exists()

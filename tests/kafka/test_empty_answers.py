@@ -44,7 +44,7 @@ class FakeBroker:
     def _ask(self, _: object, __: object, position: int, **request: Any) -> None:
         self.asked.append((position, request["isolation"].value))
 
-    def _answer(self, _: object, __: object) -> FetchAnswer:
+    def _answer(self, _: object) -> FetchAnswer:
         position, committed_only = self.asked[-1]
         here = [
             data

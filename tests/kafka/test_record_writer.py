@@ -83,9 +83,9 @@ def test_lost_answers_change_nothing(
     partition = TopicPartitionId(topic_on(kafka_cluster), 0)
     chance, lost = random.Random(3), 0
 
-    def loses(channel: Channel, asked: TopicPartitionId) -> ProduceAnswer:
+    def loses(channel: Channel) -> ProduceAnswer:
         nonlocal lost
-        answer = receive_produce(channel, asked)
+        answer = receive_produce(channel)
         if chance.random() < 0.2:
             lost += 1
             raise ConnectionError("lost")
