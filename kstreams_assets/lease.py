@@ -24,6 +24,7 @@ from typing import IO, Any, Final, Protocol, TypeVar
 
 from kstreams_assets.copy_mark import refuse_copy
 from kstreams_assets.errors import KStreamsAssetsError
+from kstreams_assets.home import NoHomeError, user_cache
 from kstreams_assets.private import private_folder
 from kstreams_assets.store import (
     ConditionError,
@@ -461,8 +462,8 @@ def _task_folders() -> Iterator[Path]:
     of_session = Path("/run/user") / str(os.getuid())
     if of_session.is_dir():
         yield of_session / name
-    with suppress(RuntimeError):  # no HOME, and no entry for this user
-        yield Path.home() / ".cache/kstreams-assets/locks"
+    with suppress(NoHomeError):
+        yield user_cache("locks")
 
 
 def _this_process() -> dict[str, Any]:
