@@ -69,7 +69,7 @@ def status(as_json: bool) -> None:
     if as_json:
         print_json({"engines": found})
         return
-    columns = ["engine", "port", "pid", "jvm_pid", "since", "version", "clients"]
+    columns = ["engine", "port", "pid", "jvm_pid", "since_ms", "version", "clients"]
     print_table(f"{len(found)} engines", columns, [[one[c] for c in columns] for one in found])
 
 
@@ -95,6 +95,7 @@ def _engines() -> list[dict[str, Any]]:
             "pid": one.pid,
             "jvm_pid": one.jvm_pid,
             "since": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(one.since_ms / 1000)),
+            "since_ms": one.since_ms,
             "version": one.version,
             "clients": "in use" if is_used(one) else "none",
         }
