@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from botocore.session import Session
+from deltalake import DeltaTable, write_deltalake
 
 from kstreams_assets import store as store_module
 from kstreams_assets.errors import ConfigurationError, WarehouseError
@@ -37,9 +38,12 @@ from kstreams_assets.store import (
     readable,
     remove_tree,
     require_conditions,
+    storage_options,
     store_time,
     write_parquet,
 )
+from kstreams_assets.warehouse import delta_log
+from kstreams_assets.warehouse.delta_log import drop_old_log, log_names, make_checkpoint
 from kstreams_assets.warehouse.ledger import Ledger
 from kstreams_assets.warehouse.points import RecoveryPointTable
 from kstreams_assets.warehouse.records import open_records
@@ -66,6 +70,34 @@ def test_the_clock_of_the_store(store: ObjectPath, monkeypatch: pytest.MonkeyPat
     assert local_hours(store, 6) == 3
     monkeypatch.setattr(store_module.time, "time", lambda: real() - 24 * 3600)
     assert local_hours(store, 6) == 0
+
+
+def test_the_log_is_kept_by_the_clock_of_the_store(
+    store: ObjectPath, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Entries go once a checkpoint behind them is an hour old; later versions stay readable."""
+    table = store / "table"
+    for number in range(5):
+        rows = pa.table({"x": [number]})
+        write_deltalake(str(table), rows, mode="append", storage_options=storage_options(table))
+        if number == 2:
+            make_checkpoint(table)
+    names = set(log_names(table))
+    drop_old_log(table)
+    assert set(log_names(table)) == names
+    monkeypatch.setattr(delta_log, "store_time", lambda place: store_time(place) + 3_590)
+    drop_old_log(table)
+    assert set(log_names(table)) == names
+    monkeypatch.setattr(delta_log, "store_time", lambda place: store_time(place) + 3_700)
+    drop_old_log(table)
+    assert names - set(log_names(table)) == {f"{version:020d}.json" for version in (0, 1)}
+    for version in (2, 3, 4):
+        assert (
+            DeltaTable(str(table), version=version, storage_options=storage_options(table))
+            .to_pyarrow_table()
+            .num_rows
+            == version + 1
+        )
 
 
 class TestObjects:
