@@ -239,6 +239,28 @@ def test_the_restore_stops_the_application_and_starts_it(stage: Stage) -> None:
     assert json.loads(finished.stdout)["state"] == "finished"
 
 
+def test_a_restore_that_is_not_in_time_ends_itself_and_goes_on(stage: Stage) -> None:
+    late = ("--target-application-id=late", "--prefix=late-", "--replication-factor=1")
+    words = ("restore", "run", f"--target={stage.target.bootstrap_servers}", *late)
+    ended = 0
+    with KafkaCluster(KafkaConnection(bootstrap_servers=stage.target.bootstrap_servers)) as there:
+        for deadline_s in (0.3, 1.5, 3.0):  # before Spark is needed, while it writes, compares
+            done = stage.ours(*words, f"--deadline={deadline_s}")
+            if done.returncode == 0:
+                break
+            assert done.returncode == 2, done.stderr + done.stdout
+            last = done.stderr.strip().splitlines()[-1]
+            assert f"was not verified within {deadline_s:g} s (--deadline)" in last
+            assert there.group_offsets("late") == {}
+            ended += 1
+        assert ended
+        done = stage.ours(*words, "--json")
+        assert done.returncode == 0, done.stderr + done.stdout
+        assert json.loads(done.stdout)["state"] == "committed"
+        orders = [p for p in there.group_offsets("late") if p.topic == "late-orders"]
+        assert sum(there.high_watermarks(orders).values()) == ORDERS  # nothing twice
+
+
 def test_the_drill(stage: Stage) -> None:
     done = stage.run("Job/drill-order-processor")
     assert done.returncode == 0, done.stderr + done.stdout
