@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from kstreams_assets.process_log import cause_in_log
+
 
 class KStreamsAssetsError(Exception):
     """Something this project refuses or could not do; the message ends with the remedy."""
@@ -98,8 +100,9 @@ class EngineError(KStreamsAssetsError):
     """The engine of this host did not start, or did not end; `log` is what it prints."""
 
     def __init__(self, reason: str, log: Path) -> None:
+        cause = cause_in_log(log)
         super().__init__(
-            f"{reason}.",
+            f"{reason}{f' (its log: {cause})' if cause else ''}.",
             remedy=f"Read {log}; `kstreams-assets engine status` shows what runs. With another"
             " Spark Connect server instead, set `remote` (KSTREAMS_ASSETS_SPARK_REMOTE).",
         )

@@ -4,7 +4,6 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final, Protocol
 
 import grpc
@@ -205,34 +204,6 @@ def cause_of(error: BaseException) -> str:
     said = _LAST_ERROR.sub("", _one_line(rpc.details))
     said = _SEEN_BY_GRPC.sub("", said).rstrip("].! ")
     return said or f"no more than {rpc.status}"
-
-
-_ENDED_ITSELF: Final = (
-    re.compile(r"^((?:Invalid|Unrecognized|Conflicting) .+)$", re.MULTILINE),
-    re.compile(r"^(.*(?:insufficient memory|OutOfMemoryError).*)$", re.MULTILINE),
-    re.compile(r"^(No executor of .+)$", re.MULTILINE),
-    _CAUSE,
-    _PYTHON_ERROR,
-    _EXCEPTION,
-    re.compile(r"^Error: (?!A fatal exception|A JNI error)(.+)$", re.MULTILINE),
-)
-"""What a JVM, Spark and Python write before they end, the most telling first."""
-_READ_BYTES: Final = 256 * 1024
-
-
-def cause_in_log(log: Path) -> str:
-    """Why a process ended, by the end of what it wrote, in one line; empty if it says nothing."""
-    try:
-        with log.open("rb") as file:
-            file.seek(max(0, log.stat().st_size - _READ_BYTES))
-            text = file.read().decode("utf-8", "replace")
-    except OSError:
-        return ""
-    for pattern in _ENDED_ITSELF:
-        if found := pattern.findall(text):
-            return _one_line(found[-1]).rstrip(".")
-    lines = [line for line in text.splitlines() if line.strip()]
-    return _one_line(lines[-1]).rstrip(".") if lines else ""
 
 
 @dataclass(frozen=True, slots=True)

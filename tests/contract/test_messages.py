@@ -31,6 +31,7 @@ from kstreams_assets.cli.output import print_facts, print_table
 from kstreams_assets.errors import (
     ClusterUnavailableError,
     ConfigurationError,
+    EngineError,
     SparkJobError,
     SparkLostError,
 )
@@ -38,13 +39,14 @@ from kstreams_assets.home import NoHomeError, home, home_failure, user_cache
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.kafka.wire import WireClient
 from kstreams_assets.orchestration.failure import told_as_failure
+from kstreams_assets.process_log import cause_in_log
 from kstreams_assets.restore.request import RestoreRequest
 from kstreams_assets.restore.selection import choose
 from kstreams_assets.store import _configured_region, place_at
 from kstreams_assets.warehouse.judge import PointStatus, Restores
 from kstreams_assets.warehouse.point import Guarantee, Method
 from kstreams_assets.warehouse.points import PointInstant
-from spark_resources.failures import cause_in_log, spark_failure, spark_failures
+from spark_resources.failures import spark_failure, spark_failures
 from spark_resources.session import LazySession
 from spark_resources.settings import SparkSettings
 from tests.kafka.advertising import advertising
@@ -220,7 +222,10 @@ def test_a_fault_of_our_own_code_on_spark_keeps_its_trace() -> None:
          "No executor of spark://m:7077 has begun within 120 s"),
         ("OpenJDK: There is insufficient memory for the Java Runtime.\n# a\n",
          "OpenJDK: There is insufficient memory for the Java Runtime"),
-        ("just one line\n\n", "just one line"),
+        ('Exception in thread "main" java.lang.IllegalArgumentException: basedir must be absolute\n'
+         "\tat x\nTraceback (most recent call last):\nPySparkRuntimeError: [JAVA_GATEWAY] x\n",
+         "java.lang.IllegalArgumentException: basedir must be absolute"),
+        ("WARNING: Using incubator modules\n\n", ""),
         ("", ""),
     ],
 )  # fmt: skip
@@ -228,6 +233,10 @@ def test_why_an_engine_did_not_start(tmp_path: Path, log: str, cause: str) -> No
     path = tmp_path / "engine.log"
     path.write_text(log, "utf-8")
     assert cause_in_log(path) == cause
+    error = EngineError("The engine ended while it started", path)
+    shown = f" (its log: {cause})" if cause else ""
+    assert error.problem == f"The engine ended while it started{shown}."
+    _is_helpful(str(error), error.problem, f"Read {path}")
     assert cause_in_log(path.with_name("none")) == ""
 
 
