@@ -140,7 +140,7 @@ class Aborted(NamedTuple):
 class FetchAnswer(NamedTuple):
     """What a broker says of one partition; `records` are whole batches, but perhaps the last.
 
-    One that a quota has emptied (`is_throttled`, KIP-219) does not mention the partition.
+    One that a quota has emptied (`is_throttled`, KIP-219) says nothing of the partition.
     """
 
     throttle_time_ms: int
@@ -154,7 +154,7 @@ class FetchAnswer(NamedTuple):
     @property
     def is_throttled(self) -> bool:
         """Whether a quota has emptied it."""
-        return not self.error_code and self.high_watermark == _UNKNOWN
+        return self.throttle_time_ms > 0 and not (self.error_code or self.records)
 
 
 _FETCH: Final = (1, 11)

@@ -781,7 +781,7 @@ class RawLogReader(Closing):
                     # what lies from here on was undecided just now
                     isolation = Isolation.READ_UNCOMMITTED
                     continue
-                if answer.throttle_time_ms > 0 or answer.high_watermark < end:
+                if answer.high_watermark < end:
                     emptiness.end()
                 elif emptiness.lasts():
                     # nothing is left below the end: compaction may empty even a log's tail
