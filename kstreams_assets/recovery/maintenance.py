@@ -20,6 +20,7 @@ from kstreams_assets.layout import Warehouse
 from kstreams_assets.lease import LockHandle
 from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.settings import ApplicationSettings
+from kstreams_assets.store import StorePath, store_time
 from kstreams_assets.warehouse.calendar import WindowCalendar
 from kstreams_assets.warehouse.ledger import Ledger
 from kstreams_assets.warehouse.lineage import points_of_restores
@@ -78,7 +79,7 @@ def maintain_if_due(
     """
     mark = warehouse.lock_file(f"maintenance/{application_id}")
     try:
-        if mark.exists() and abs(time.time() - mark.stat().st_mtime) < _ROUND_S:
+        if mark.exists() and _is_recent(mark):
             return None
         mark.parent.mkdir(parents=True, exist_ok=True)
         mark.touch()  # before the work: a round that fails does not burden each point after it
@@ -96,6 +97,14 @@ def maintain_if_due(
     except (KStreamsAssetsError, DeltaError, pa.ArrowException, OSError) as error:
         _log.warning("Old recovery points of %s could not be dropped: %s", application_id, error)
         return None
+
+
+def _is_recent(mark: StorePath) -> bool:
+    """Whether the last round began ten minutes ago at most, by either clock."""
+    changed = mark.stat().st_mtime
+    return (
+        abs(time.time() - changed) < _ROUND_S or abs(store_time(mark.parent) - changed) < _ROUND_S
+    )
 
 
 def maintain(

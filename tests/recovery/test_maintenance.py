@@ -193,6 +193,17 @@ class TestIfDue:
             assert maintain_if_due(warehouse, APPLICATION_ID, DAY) is not None
             assert maintain_if_due(warehouse, APPLICATION_ID, DAY) is None
 
+    def test_a_store_whose_clock_is_another(
+        self, warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Every point would be followed by a round."""
+        assert maintain_if_due(warehouse, APPLICATION_ID, DAY) is not None
+        [mark] = on_disk(warehouse.root).glob(f".locks/maintenance/{APPLICATION_ID}*")
+        at_s = time.time() - 3 * 3600
+        os.utime(mark, (at_s, at_s))
+        monkeypatch.setattr(maintenance, "store_time", lambda _: time.time() - 3 * 3600)
+        assert maintain_if_due(warehouse, APPLICATION_ID, DAY) is None
+
     def test_only_what_has_come_since_is_judged_again(self, warehouse: Warehouse) -> None:
         """So that a round costs the same after years."""
         asked: list[int] = []
