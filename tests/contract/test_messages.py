@@ -26,7 +26,6 @@ from kstreams_assets.app_file.read import load_settings
 from kstreams_assets.cli import main as main_module
 from kstreams_assets.cli import output
 from kstreams_assets.cli.discover import _what_next
-from kstreams_assets.cli.init import init
 from kstreams_assets.cli.output import print_facts, print_table
 from kstreams_assets.errors import (
     ClusterUnavailableError,
@@ -439,7 +438,7 @@ def test_init_says_how_to_install_what_its_next_step_needs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("kstreams_assets.cli.init.find_spec", lambda _: None)
-    done = CliRunner().invoke(init, [str(tmp_path / "backups")])
+    done = CliRunner().invoke(main_module.cli, ["init", str(tmp_path / "backups")])
     assert done.exit_code == 0, done.output
     install, last = done.output.splitlines()[-2:]
     assert re.search(r"pip install dagster-webserver==[\d.]+ .*\[ui\]", install)
