@@ -86,8 +86,14 @@ class LockHandle(Protocol):
     is_taken_over: bool
     """Whether the holder before did not let it go."""
 
+    is_lost: bool
+    """Whether somebody else has it, or had it, meanwhile: it does not come back."""
+
     def require_held(self) -> None:
-        """Raise LeaseLostError unless it is still held."""
+        """Raise LeaseLostError unless it is still held.
+
+        A lease that could not be renewed in time is held again once it is, if nobody had it.
+        """
         ...
 
     def raise_epoch(self, above: int) -> None:
@@ -155,6 +161,7 @@ class _FileLock:
     """A file that the kernel keeps locked."""
 
     is_taken_over = False  # the kernel has ended who held it
+    is_lost = False
 
     def __init__(
         self, file: IO[str], purpose: str, tasks: Path, epoch: int, *, is_durable: bool
@@ -293,6 +300,7 @@ class _Lease:
         self._e_tag = ""
         self._renewed = time.monotonic()
         self._lost: str | None = None
+        self.is_lost, self._failure = False, ""
         self._lock = threading.Lock()
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._renew, name=f"lease {path.name}", daemon=True)
@@ -335,11 +343,8 @@ class _Lease:
             try:
                 self._write()
             except OSError as error:
-                # Another try comes, until the lease counts as lost.
-                reason = error.strerror or str(error)
-                if self._left_s() <= 0:
-                    self._lost = f"it could not be renewed ({reason})"
-                    return
+                # Another try comes: until somebody takes it over, it can be renewed.
+                self._failure = f" ({error.strerror or error})"
             except LeaseLostError:
                 return
 
@@ -356,19 +361,21 @@ class _Lease:
                 found = _look(self._path)
                 if found is None or found[0].get("token") != self._token:
                     holder = "nobody" if found is None else _holder(found[0])
-                    self._lost = f"{holder} has taken it over"
+                    self._lost, self.is_lost = f"{holder} has taken it over", True
                     raise LeaseLostError(path=self._path, reason=self._lost) from None
                 self._e_tag = found[1]
-            self._renewed = began
+            self._renewed, self._failure = began, ""
 
     def _left_s(self) -> float:
         return self._renewed + self._duration_s * _SAFE - time.monotonic()
 
     def require_held(self) -> None:
-        if self._lost is None and self._left_s() <= 0:
-            self._lost = f"it was not renewed for {time.monotonic() - self._renewed:.0f} s"
         if self._lost is not None:
             raise LeaseLostError(path=self._path, reason=self._lost)
+        if self._left_s() <= 0:
+            since_s = time.monotonic() - self._renewed
+            reason = f"it was not renewed for {since_s:.0f} s{self._failure}"
+            raise LeaseLostError(path=self._path, reason=reason)
 
     def raise_epoch(self, above: int) -> None:
         if above >= self.epoch:

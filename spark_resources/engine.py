@@ -29,6 +29,7 @@ from typing import IO, Any, Final
 from kstreams_assets.errors import ConfigurationError, EngineError
 from kstreams_assets.lease import keep_private
 from spark_resources.executors import (
+    LOOPBACK,
     PACKAGES,
     ROOT,
     SECRET_SETTING,
@@ -50,6 +51,12 @@ _EXECUTOR_S: Final = 120.0
 _SETTLE_S: Final = 3.0
 _BY_DEMAND: Final = "spark.dynamicAllocation.enabled"
 _STOP_S: Final = 30.0
+_NOTICE_S: Final = 10.0
+"""In which an engine whose JVM has died ends."""
+_CONNECT_S: Final = 2.0
+_SOCKETS: Final = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
+_LISTENS: Final = "0A"
+"""The state LISTEN in these files."""
 _POLL_S: Final = 0.05
 _LOOK_S: Final = 1.0
 _STARTED_WITH: Final = {*SparkSettings.model_fields} - {
@@ -80,7 +87,8 @@ class Engine:
     @property
     def url(self) -> str:
         """Where clients connect, with the token: not for logs."""
-        # Not 127.0.0.1: only for this name pyspark sends a token without TLS.
+        # Only for this name pyspark sends a token without TLS. Sessions connect to LOOPBACK: the
+        # name may mean ::1 too, where anybody can listen.
         return f"sc://localhost:{self.port}/;token={self.token}"
 
     def __repr__(self) -> str:
@@ -90,8 +98,19 @@ class Engine:
 class Lease:
     """The use of an engine: it does not end before this is closed, or its process is gone."""
 
-    def __init__(self, engine: Engine, held: IO[bytes] | None) -> None:
-        self.engine, self._held = engine, held
+    def __init__(self, place: "_Place", engine: Engine, held: IO[bytes]) -> None:
+        self._place, self.engine = place, engine
+        self._held: IO[bytes] | None = held
+
+    @property
+    def log(self) -> Path:
+        """What the engine prints."""
+        return self._place.log
+
+    def is_alive(self) -> bool:
+        """Whether the engine still runs, and lets clients in."""
+        found = self._place.engine()
+        return found is not None and found.token == self.engine.token
 
     def close(self) -> None:
         """Let the engine end when nobody else uses it."""
@@ -145,11 +164,8 @@ def stop(engine: Engine) -> None:
     place = _Place(_folder(), engine.key)
     with contextlib.suppress(ProcessLookupError):
         os.kill(engine.pid, signal.SIGTERM)
-    deadline = time.monotonic() + _STOP_S
-    while place.engine() is not None:
-        if time.monotonic() >= deadline:
-            raise EngineError(f"Process {engine.pid} did not end within {_STOP_S:.0f} s", place.log)
-        time.sleep(_POLL_S)
+    if not place.has_ended_within(_STOP_S):
+        raise EngineError(f"Process {engine.pid} did not end within {_STOP_S:.0f} s", place.log)
 
 
 def _places() -> "list[_Place]":
@@ -219,12 +235,31 @@ class _Place:
         return self.folder / f"{self.key}.{kind}"
 
     def engine(self) -> Engine | None:
-        """The engine, None where none runs."""
+        """The engine that clients can use, None where there is none.
+
+        The process of an engine notices after a moment that its JVM has died: until then nobody
+        listens on its port.
+        """
         told = self._told()
+        # What a killed engine told is gone before the next one takes the lock.
+        if told is None or not self._is_alive() or told != self._told():
+            return None
+        engine = Engine(**told)
+        return engine if is_listening(engine.port) else None
+
+    def has_ended_within(self, limit_s: float) -> bool:
+        """Wait until the process of its engine has ended, at most so long."""
+        deadline = time.monotonic() + limit_s
+        while self._is_alive():
+            if time.monotonic() >= deadline:
+                return False
+            time.sleep(_POLL_S)
+        return True
+
+    def _is_alive(self) -> bool:
+        """Whether a process of an engine runs here, of use or not."""
         with _lock(self.file("alive"), fcntl.LOCK_SH) as free:
-            # What a killed engine told is gone before the next one takes the lock.
-            runs = free is None and told == self._told()
-        return Engine(**told) if told is not None and runs else None
+            return free is None
 
     def _told(self) -> dict[str, Any] | None:
         try:
@@ -243,7 +278,7 @@ class _Place:
         if engine is None:
             held.close()
             return None
-        return Lease(engine, held)
+        return Lease(self, engine, held)
 
     def start(self, settings: SparkSettings) -> None:
         """Start it unless somebody else does so at the moment; returns when that has ended."""
@@ -257,6 +292,7 @@ class _Place:
             find_java()
             if not is_local(settings.master):
                 read_secret(settings)
+            self._end_the_useless()
             self.told.unlink(missing_ok=True)
             with self.log.open("wb") as log:
                 process = subprocess.Popen(
@@ -285,6 +321,43 @@ class _Place:
                     process.kill()
                     raise EngineError(f"The engine did not start in {start_s:.0f} s", self.log)
                 time.sleep(_POLL_S)
+
+    def _end_the_useless(self) -> None:
+        """End the process of an engine that nobody can use any more: it would keep the next out.
+
+        Raises EngineError when it is still there.
+        """
+        told = self._told()
+        if self.has_ended_within(_NOTICE_S):
+            return
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            # The lock shows that the process is the one that told its id.
+            if told is not None and self._is_alive():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(told["pid"], number)
+            if self.has_ended_within(_NOTICE_S):
+                return
+        raise EngineError("An engine that does not answer does not end", self.log)
+
+
+def is_listening(port: int) -> bool:
+    """Whether a process of this user listens on a port of 127.0.0.1.
+
+    Where Linux tells the owner, another user's process does not count, which may have taken the
+    port since: clients would send it their token.
+    """
+    sockets = [file for file in _SOCKETS if file.exists()]
+    if not sockets:
+        with socket.socket() as client:
+            client.settimeout(_CONNECT_S)
+            return client.connect_ex((LOOPBACK, port)) == 0
+    address = f"{int.from_bytes(socket.inet_aton(LOOPBACK), sys.byteorder):08X}:{port:04X}"
+    for file in sockets:
+        for line in file.read_text("ascii").splitlines()[1:]:
+            _, local, _, state, _, _, _, uid, *_ = line.split()
+            if state == _LISTENS and local.endswith(address) and int(uid) == os.getuid():
+                return True
+    return False
 
 
 def _start_s(settings: SparkSettings) -> float:
@@ -445,7 +518,7 @@ def _cores(master: str) -> int:
 
 def _free_port() -> int:
     with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
+        probe.bind((LOOPBACK, 0))
         return int(probe.getsockname()[1])
 
 
@@ -488,7 +561,7 @@ def launch_settings(settings: SparkSettings, port: int, archive: Path) -> Mappin
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
         "spark.python.daemon.module": "spark_resources.daemon",
         "spark.plugins": "org.apache.spark.sql.connect.SparkConnectPlugin",
-        "spark.connect.grpc.binding.address": "127.0.0.1",
+        "spark.connect.grpc.binding.address": LOOPBACK,
         "spark.connect.grpc.binding.port": str(port),
         # What a killed client has started ends soon after it: only where a stream ends does the
         # server see that nobody goes on with it.
@@ -510,8 +583,11 @@ def launch_settings(settings: SparkSettings, port: int, archive: Path) -> Mappin
 def _local_settings(master: str) -> Mapping[str, str]:
     return {
         "spark.default.parallelism": str(_cores(master)),
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": LOOPBACK,
+        "spark.driver.bindAddress": LOOPBACK,
+        # Everybody on this host reaches the driver's ports, and tasks carry secrets of Kafka. Spark
+        # makes a secret of its own for a local master.
+        "spark.authenticate": "true",
     }
 
 

@@ -19,7 +19,8 @@ PACKAGES: Final = ("kstreams_assets", "spark_resources")
 ROOT: Final = Path(__file__).resolve().parents[1]
 SECRET_SETTING: Final = "spark.authenticate.secret"  # noqa: S105 (a name)
 _STANDALONE: Final = "spark://"
-_LOOPBACK: Final = "127.0.0.1"
+LOOPBACK: Final = "127.0.0.1"
+"""Where a local engine listens, and its clients connect."""
 
 
 def is_local(master: str) -> bool:
@@ -115,5 +116,5 @@ def _addresses(master: str) -> Mapping[str, str]:
                 f"The host of the master {master} is not known ({error.strerror or error}).",
                 remedy="Check `master`: spark://host:port.",
             ) from None
-    own = _LOOPBACK if own.startswith("127.") else own
+    own = LOOPBACK if own.startswith("127.") else own
     return {"spark.driver.host": own, "spark.driver.bindAddress": own}

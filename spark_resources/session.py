@@ -1,17 +1,22 @@
 """The Spark session of a process, by Spark Connect: on this host's engine, or on another server."""
 
 import contextlib
+import logging
+import os
 import tempfile
+import threading
+import time
+import warnings
 import weakref
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from pyspark.errors import PySparkException
 
-from kstreams_assets.errors import ConfigurationError
+from kstreams_assets.errors import ConfigurationError, EngineError
 from kstreams_assets.store import file_digest
 from spark_resources.engine import Lease, lease
-from spark_resources.executors import is_local, write_package_archive
+from spark_resources.executors import LOOPBACK, is_local, write_package_archive
 from spark_resources.failures import SPARK_FAILURES
 from spark_resources.jars import class_path
 from spark_resources.java import find_java
@@ -21,11 +26,17 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from pyspark.sql import SparkSession
+    from pyspark.sql.connect.client import DefaultChannelBuilder
 
 
 _RETRIES: Final = 5
 """From 50 ms on, each four times as late as the one before: 17 s."""
+_ATTEMPTS: Final = 3
+"""Engines that are tried: one may die while a session begins."""
+_LOOK_S: Final = 1.0
+"""A session that answered so short a time ago is not asked again."""
 
+_log = logging.getLogger(__name__)
 
 _MOST_CORES: Final = 100_000
 _CORES: Final = "kstreams_assets.cores"
@@ -39,25 +50,34 @@ class LazySession:
     """A session that begins when it is first used, so a run with nothing to do never pays for it.
 
     Its settings and temp views are its own; the JVM is shared. Only what Spark Connect offers is
-    there: no `sparkContext`, no RDDs.
+    there: no `sparkContext`, no RDDs. Threads may share it.
     """
 
     def __init__(self, settings: SparkSettings | None = None) -> None:
         self._settings = settings or SparkSettings.from_environment()
         self._session: SparkSession | None = None
         self._lease: Lease | None = None
+        self._answered = float("-inf")
+        self._one_at_a_time = threading.RLock()
 
     @property
     def spark_session(self) -> "SparkSession":
-        """The session; on first use an engine is found or started.
+        """The session; on first use, or when its server is gone, an engine is found or started.
+
+        So a job that failed since its engine died can be repeated.
 
         Raises:
-            EngineError: No engine could be started.
+            EngineError: No engine could be started, or used.
             ConfigurationError: The server that the settings name cannot be used.
         """
-        if self._session is None:
-            self._session = self._begun()
-        return self._session
+        with self._one_at_a_time:
+            if self._session is not None and not self._answers(self._session):
+                _log.warning("The Spark session is gone with its server; another one begins.")
+                self._end(is_there=False)
+            if self._session is None:
+                self._session = self._begun()
+                self._answered = time.monotonic()
+            return self._session
 
     @property
     def is_started(self) -> bool:
@@ -75,14 +95,33 @@ class LazySession:
 
     def stop(self) -> None:
         """End the session; a later use begins another."""
-        session, self._session = self._session, None
-        held, self._lease = self._lease, None
+        self._end(is_there=self._lease is None or self._lease.is_alive())
+
+    def _end(self, *, is_there: bool) -> None:
+        with self._one_at_a_time:
+            session, self._session = self._session, None
+            held, self._lease = self._lease, None
         try:
-            if session is not None:
+            if session is not None and is_there:
                 session.stop()
+            elif session is not None:
+                session.client.close()  # what the server had of it is gone
         finally:
             if held is not None:
                 held.close()
+
+    def _answers(self, session: "SparkSession") -> bool:
+        """Whether its server still has the session."""
+        if self._lease is not None and not self._lease.is_alive():
+            return False
+        if time.monotonic() - self._answered < _LOOK_S:
+            return True
+        try:
+            session.conf.get("spark.sql.session.timeZone")
+        except (*SPARK_FAILURES, ValueError):  # ValueError: gRPC's, of a channel that is closed
+            return False
+        self._answered = time.monotonic()
+        return True
 
     def interrupt(self) -> None:
         """Before a stop in the middle of a job: end what it runs."""
@@ -99,18 +138,43 @@ class LazySession:
 
     def _begun(self) -> "SparkSession":
         from pyspark.logger import PySparkLogger
-        from pyspark.sql import SparkSession
-        from pyspark.sql.connect.client.retries import DefaultPolicy
 
         for name in _LOGGERS:
             PySparkLogger.getLogger(name).disabled = True
-        url = self._settings.remote
-        if url is None:
+        # pyspark's own words of what is raised anyway.
+        warnings.filterwarnings("ignore", message=".*RETRIES_EXCEEDED")
+        if self._settings.remote is not None:
+            try:
+                return self._connected(self._settings.remote)
+            except SPARK_FAILURES as error:
+                raise ConfigurationError(
+                    f"Spark Connect at {_without_token(self._settings.remote)} cannot be used:"
+                    f" {_first_line(error)}.",
+                    remedy="Check that it runs and that this is its address (`remote`, or"
+                    " KSTREAMS_ASSETS_SPARK_REMOTE); without one, this host's engine is used"
+                    " (`kstreams-assets engine status`).",
+                ) from None
+        attempt = 1
+        while True:
             self._lease = lease(self._settings)
-            url = self._lease.engine.url
+            try:
+                return self._connected(self._lease.engine.url)
+            except SPARK_FAILURES as error:
+                held, self._lease = self._lease, None
+                held.close()
+                problem = f"{held.engine} cannot be used: {_first_line(error)}"
+                if attempt == _ATTEMPTS:
+                    raise EngineError(problem, held.log) from None
+                _log.warning("%s. Another engine is tried.", problem)
+                attempt += 1
+
+    def _connected(self, url: str) -> "SparkSession":
+        """A session of the server at `url`, with the settings that this one has."""
+        from pyspark.sql.connect.client.retries import DefaultPolicy
+
+        session = _session_at(url, is_engine=self._lease is not None)
+        close_at_exit(session)
         try:
-            session = SparkSession.builder.remote(url).create()
-            close_at_exit(session)
             if self._lease is not None:
                 # On this host a server that does not answer is gone: not ten minutes of retries.
                 session.client.set_retry_policies([DefaultPolicy(max_retries=_RETRIES)])
@@ -119,13 +183,9 @@ class LazySession:
                 _send_packages(session)
             if self._is_elsewhere:
                 self._fit_to(session, _ask_cores(session))
-        except PySparkException as error:
-            raise ConfigurationError(
-                f"Spark Connect at {_without_token(url)} cannot be used: {_first_line(error)}.",
-                remedy="Check that it runs and that this is its address (`remote`, or"
-                " KSTREAMS_ASSETS_SPARK_REMOTE); without one, this host's engine is used"
-                " (`kstreams-assets engine status`).",
-            ) from None
+        except SPARK_FAILURES:
+            session.client.close()
+            raise
         return session
 
     @property
@@ -140,6 +200,33 @@ class LazySession:
             most = max(cores, self._settings.shuffle_partitions)
             fitting["spark.sql.shuffle.partitions"] = str(most)
         configure(session, fitting)
+
+
+def _session_at(url: str, *, is_engine: bool) -> "SparkSession":
+    """A session; of an engine it connects to where engines listen."""
+    from typing import cast
+
+    from pyspark.sql import SparkSession
+    from pyspark.sql.connect.session import SparkSession as ConnectSession
+
+    if not is_engine:
+        return SparkSession.builder.remote(url).create()
+    # As the builder of `remote` does it: functions of pyspark then build plans for Connect.
+    os.environ["SPARK_CONNECT_MODE_ENABLED"] = "1"
+    session = ConnectSession.Builder().channelBuilder(loopback_channel(url)).create()
+    return cast("SparkSession", session)
+
+
+def loopback_channel(url: str) -> "DefaultChannelBuilder":
+    """Connections to an engine at LOOPBACK, whatever `localhost` means on this host."""
+    from pyspark.sql.connect.client import DefaultChannelBuilder
+
+    class OnLoopback(DefaultChannelBuilder):
+        @property
+        def endpoint(self) -> str:
+            return f"{LOOPBACK}:{self._port}"
+
+    return OnLoopback(url)
 
 
 def _send_packages(session: "SparkSession") -> None:

@@ -90,6 +90,18 @@ class Pace:
         return size / self.bytes_per_s
 
 
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """What a run has read since it told last, and about how much it has still to read, in bytes.
+
+    `pace` is None where nothing is known of it yet.
+    """
+
+    read_bytes: float
+    left_bytes: float
+    pace: Pace | None
+
+
 def expected_pace(
     settings: BackupSettings, warehouse: Warehouse, application_id: str
 ) -> Pace | None:

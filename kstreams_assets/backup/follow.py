@@ -2,6 +2,9 @@
 
 A loss of the cluster costs what came after the newest covered point: seconds, however long a
 window is. All that a follower knows stands in the warehouse; one that is killed goes on there.
+
+A follower outlives an outage of the brokers, of the warehouse and of its engine: it tries again
+until it had no success for ten minutes. Followers of other applications in its process go on.
 """
 
 import json
@@ -11,10 +14,13 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
-from dataclasses import asdict, dataclass, field, replace
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field, fields, replace
+from functools import partial
 from typing import Final
 
+from kstreams_assets.backup.amounts import Pace, Progress
 from kstreams_assets.backup.requests import window_statuses
 from kstreams_assets.backup.result import WindowBackup
 from kstreams_assets.backup.run import BackupRun, backup_run
@@ -23,23 +29,36 @@ from kstreams_assets.checks import problem_lines
 from kstreams_assets.errors import KStreamsAssetsError
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.layout import Warehouse
-from kstreams_assets.lease import warehouse_lock
+from kstreams_assets.lease import LockHandle, WarehouseLockedError, warehouse_lock
 from kstreams_assets.recovery.recorder import recorder_of
 from kstreams_assets.settings import ApplicationSettings
 from kstreams_assets.store import StorePath, put_text
+from kstreams_assets.texts import bytes_text, duration
 from kstreams_assets.warehouse.calendar import WindowCalendar
 from kstreams_assets.warehouse.contents import Contents
 from kstreams_assets.warehouse.ledger import Ledger
 from kstreams_assets.warehouse.lineage import OtherClusterError
 from kstreams_assets.warehouse.schemas import try_to_save_schemas
 from kstreams_assets.warehouse.spans import Window
-from kstreams_assets.warehouse.table import make_warehouse
+from kstreams_assets.warehouse.table import STORAGE_FAILURES, make_warehouse
 from spark_resources.work import Spark
 
 _SHARE: Final = 0.5
 """Of one core; a step that takes more makes the next one wait."""
 _LONGEST_PAUSE_S: Final = 60.0
+_LONGEST_TRY_S: Final = 4.0
+"""The longest pause between two steps that fail: an outage costs hardly more than it lasts."""
 _LONGEST_AGE_S: Final = 60
+_GIVE_UP_S: Final = 600.0
+_STUCK_S: Final = 1_800.0
+"""Longer than it tries, and than a part of a long backup takes."""
+_LEAST_FAILURES: Final = 3
+"""A process that was stopped for a while has not tried."""
+_SHORT_WAIT_S: Final = 2.0
+"""How long increments wait for the lock while closed windows are backed up beside them."""
+_NEWS_S: Final = 900.0
+_FIRST: Final = "First backup"
+_LATER: Final = "Catching up"
 _WINDOWS_AT_ONCE: Final = 20
 _log = logging.getLogger(__name__)
 
@@ -50,6 +69,8 @@ class FollowerStatus:
 
     `covered_at_ms` is when the newest point was taken of those that are covered: a loss of the
     cluster costs what came after it. `failures` are those in a row, `problem` is the last one's.
+    `catching_up` says how far it is where much is left to be read, such as `First backup: 34 %
+    read, about 2 h left.`; `told_at_ms` is when all this was so.
     """
 
     application_id: str
@@ -67,13 +88,15 @@ class FollowerStatus:
     pause_s: float = 0.0
     failures: int = 0
     problem: str = ""
+    catching_up: str = ""
+    told_at_ms: int | None = None
 
     def trouble(self, longest_s: float) -> str:
         """Why nobody should rely on it; empty if the newest covered point is young enough."""
         now_ms = _now_ms()
+        reason = "".join(f" {text}" for text in (self.catching_up, self.problem) if text)
         if self.ended_at_ms is not None:
-            return "It has ended."
-        reason = f" {self.problem}" if self.problem else ""
+            return f"It has ended.{reason}"
         if self.covered_at_ms is None:
             waited_s = (now_ms - self.started_at_ms) / 1000
             return f"No point is covered yet.{reason}" if waited_s > longest_s or reason else ""
@@ -86,34 +109,52 @@ class FollowerStatus:
 def status_of(warehouse: Warehouse, application_id: str) -> FollowerStatus | None:
     """What the follower of an application told last, None if there never was one."""
     try:
-        return FollowerStatus(**json.loads(_status_file(warehouse, application_id).read_text()))
+        told = json.loads(_status_file(warehouse, application_id).read_text())
+        # Another release may tell other things.
+        known = {one.name: told[one.name] for one in fields(FollowerStatus) if one.name in told}
+        return FollowerStatus(**known)
     except (FileNotFoundError, ValueError, TypeError):
         return None
 
 
 def trouble_of(settings: ApplicationSettings) -> str:
-    """What is wrong with the follower of an application; empty if it follows.
-
-    Its newest covered point may be as old as the declared objective, or 60 s where there is none.
-    """
+    """What is wrong with the follower of an application; empty if it follows."""
     status = status_of(settings.warehouse, settings.application_id)
     if status is None:
         return "No follower has run here."
-    return status.trouble(settings.recovery_points.objective_s or _LONGEST_AGE_S)
+    return status.trouble(longest_age_s(settings))
+
+
+def longest_age_s(settings: ApplicationSettings) -> float:
+    """How old the newest covered point of a follower may be: the objective, 60 s without one."""
+    return settings.recovery_points.objective_s or _LONGEST_AGE_S
+
+
+def catching_up(warehouse: Warehouse, application_id: str) -> str:
+    """How far the follower is that has much to read; empty where none has, or none runs."""
+    status = status_of(warehouse, application_id)
+    if status is None or status.ended_at_ms is not None or status.told_at_ms is None:
+        return ""
+    is_news = _now_ms() - status.told_at_ms < 1000 * _NEWS_S
+    return status.catching_up if is_news else ""
 
 
 def follow(followers: Sequence["Follower"], ended: threading.Event) -> None:
-    """Follow all of them until asked to end, each in a thread; one that cannot ends them all.
+    """Follow all of them until asked to end, each in a thread; one that cannot go on ends alone.
 
     Raises:
-        WarehouseLockedError: Another follower of one of the applications runs.
+        KStreamsAssetsError: The first follower that has ended by itself says why, when the others
+            have ended as well; what each says is logged at once.
     """
     with ThreadPoolExecutor(len(followers), "follow") as pool:
-        running = [pool.submit(follower.follow, ended) for follower in followers]
-        try:
-            wait(running, return_when=FIRST_EXCEPTION)
-        finally:
-            ended.set()
+        running = {pool.submit(follower.follow, ended): follower for follower in followers}
+        for one in as_completed(running):
+            error = one.exception()
+            if error is not None and len(running) > 1:
+                name = running[one].settings.application_id
+                # Of what is known the trace tells nothing.
+                trace = None if isinstance(error, _outages()) else error
+                _log.error("%s is not followed any more: %s", name, _line(error), exc_info=trace)
     for one in running:
         one.result()
 
@@ -131,14 +172,17 @@ class _Closing:
     """Backs up windows that have closed beside the steps: a long one would keep points waiting."""
 
     settings: ApplicationSettings
-    spark: Spark
-    run_id: str
     pool: ThreadPoolExecutor
-    ended: threading.Event
+    run: Callable[[KafkaCluster], BackupRun]
     _open: Window | None = None
     _failures: int = 0
     _not_before: float = 0.0
     _running: "Future[None] | None" = None
+
+    @property
+    def is_running(self) -> bool:
+        """Whether windows are being backed up at the moment."""
+        return self._running is not None and not self._running.done()
 
     def look(self) -> None:
         """Begin when a window has closed, or what failed is to be tried again."""
@@ -157,14 +201,14 @@ class _Closing:
     def _look_back(self, running: "Future[None]") -> None:
         try:
             running.result()
-        except KStreamsAssetsError as error:
+        except _outages() as error:
             self._failures += 1
             pause_s = _pause_s(1.0, self._failures)
             self._not_before = time.monotonic() + pause_s
             _log.warning(
                 "%s: closed windows could not be backed up: %s Trying again in %.0f s.",
                 self.settings.application_id,
-                error,
+                _line(error),
                 pause_s,
             )
         else:
@@ -178,7 +222,7 @@ class _Closing:
         if not due:
             return
         with KafkaCluster(settings.connection) as cluster:
-            run = _run_of(settings, cluster, self.spark, self.run_id, self.ended)
+            run = self.run(cluster)
             for first in range(0, len(due), _WINDOWS_AT_ONCE):
                 group = due[first : first + _WINDOWS_AT_ONCE]
                 for backup in run.execute(group, newest_closed=calendar.newest_closed()):
@@ -189,22 +233,45 @@ class _Closing:
         try_to_save_schemas(settings)
 
 
-def _run_of(
-    settings: ApplicationSettings,
-    cluster: KafkaCluster,
-    spark: Spark,
-    run_id: str,
-    ended: threading.Event,
-) -> BackupRun:
-    def check() -> None:
-        if ended.is_set():
-            raise _Ended
-
-    return backup_run(settings, settings.topics, cluster, spark, run_id, check)
+def _pause_s(first_s: float, failures: int, longest_s: float = _LONGEST_PAUSE_S) -> float:
+    return min(first_s * 2 ** min(failures, 10), max(first_s, longest_s))
 
 
-def _pause_s(first_s: float, failures: int) -> float:
-    return min(first_s * 2 ** min(failures, 10), _LONGEST_PAUSE_S)
+def _outages() -> tuple[type[Exception], ...]:
+    """What a follower tries again after: what Kafka, the warehouse and Spark raise."""
+    from spark_resources.failures import SPARK_FAILURES, SparkJobError
+
+    return KStreamsAssetsError, *STORAGE_FAILURES, *SPARK_FAILURES, SparkJobError
+
+
+def _line(error: BaseException) -> str:
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+def _problem(error: BaseException) -> str:
+    return error.problem if isinstance(error, KStreamsAssetsError) else _line(error)
+
+
+@dataclass(slots=True)
+class _Tally:
+    """How much of a long backup, which has this name, is read."""
+
+    name: str
+    began: float = field(default_factory=time.monotonic)
+    read: float = 0.0
+    left: float = 0.0
+
+    def add(self, progress: Progress) -> str:
+        """What to tell: the share that is read, and how long the rest takes."""
+        self.read += progress.read_bytes
+        self.left = max(self.left - progress.read_bytes, progress.left_bytes, 0.0)
+        share = self.read / max(self.read + self.left, 1.0)
+        text = f"{self.name}: {100 * share:.0f} % read"
+        took_s = time.monotonic() - self.began
+        pace = Pace(self.read / took_s, "") if self.read and took_s else progress.pace
+        if pace is None:
+            return f"{text}, {bytes_text(round(self.left))} left."
+        return f"{text}, about {duration(round(1000 * pace.takes_s(self.left)))} left."
 
 
 @dataclass(slots=True)
@@ -219,7 +286,15 @@ class Follower:
     """Called after each step."""
     new_lineage: bool = False
     """Accept a cluster to which neither the backups nor a restore of them lead."""
+    give_up_s: float = _GIVE_UP_S
+    """It ends when it had no success for so long."""
     status: FollowerStatus = field(init=False)
+    _closing: _Closing | None = field(init=False, default=None)
+    _over: threading.Event = field(init=False, default_factory=threading.Event)
+    _success: float = field(init=False, default_factory=time.monotonic)
+    _logged: float = field(init=False, default=float("-inf"))
+    _tally: _Tally | None = field(init=False, default=None)
+    _telling: threading.RLock = field(init=False, default_factory=threading.RLock)
 
     def __post_init__(self) -> None:
         self.status = FollowerStatus(
@@ -229,35 +304,82 @@ class Follower:
             _now_ms(),
         )
 
+    def trouble(self) -> str:
+        """Why nobody should rely on it, of what it knows itself; empty if it follows."""
+        return self.status.trouble(longest_age_s(self.settings))
+
+    def stuck(self) -> str:
+        """That it does nothing any more, not even fail, so that it should be started anew."""
+        if self._idle_s() <= _STUCK_S:
+            return ""
+        ago = duration(round(1000 * self._idle_s()))
+        return f"Its last success was {ago} ago. {self.status.problem}".strip()
+
+    def _idle_s(self) -> float:
+        """How long ago its last success is: a step, or a part of a long backup."""
+        return time.monotonic() - self._success
+
     def follow(self, ended: threading.Event) -> None:
         """Step until asked to end; what a step has begun to commit is finished.
 
         Raises:
             WarehouseLockedError: Another follower of the application runs.
+            LeaseLostError: Another follower has taken over.
             OtherClusterError: The backups are of another cluster.
+            KStreamsAssetsError: What has stood in the way for `give_up_s`.
         """
-        make_warehouse(self.settings.warehouse.root)
-        lock = self.settings.warehouse.lock_file(f"followers/{self._name}")
-        with (
-            warehouse_lock(lock, purpose=f"follower {self.run_id}", wait_s=0),
-            ThreadPoolExecutor(1, "close") as pool,
-        ):
-            closing = _Closing(self.settings, self.spark, self.run_id, pool, ended)
-            self._tell()
-            while not ended.is_set():
-                try:
-                    with KafkaCluster(self.settings.connection) as cluster:
-                        while not ended.is_set():
-                            closing.look()
-                            ended.wait(self._paced(cluster, ended))
-                except OtherClusterError as error:
-                    self._tell(ended_at_ms=_now_ms(), problem=error.problem)
+        try:
+            with ThreadPoolExecutor(1, "close") as pool, ExitStack() as stack:
+                stack.callback(self._over.set)  # what closes windows ends as well
+                self._closing = _Closing(self.settings, pool, partial(self._run_of, ended=ended))
+                self._go_on(self._closing, stack, ended)
+        except _Ended:
+            pass
+        except BaseException as error:
+            self._tell(ended_at_ms=_now_ms(), problem=_problem(error), catching_up="")
+            raise
+        self._tell(ended_at_ms=_now_ms(), catching_up="")
+
+    def _go_on(self, closing: _Closing, stack: ExitStack, ended: threading.Event) -> None:
+        """Step until asked to end, after an outage again."""
+        path = self.settings.warehouse.lock_file(f"followers/{self._name}")
+        held: LockHandle | None = None
+        while not ended.is_set():
+            try:
+                if held is None:
+                    make_warehouse(self.settings.warehouse.root)
+                    lock = warehouse_lock(path, purpose=f"follower {self.run_id}", wait_s=0)
+                    held = stack.enter_context(lock)
+                    self._tell()
+                with KafkaCluster(self.settings.connection) as cluster:
+                    while not ended.is_set():
+                        held.require_held()
+                        closing.look()
+                        ended.wait(self._paced(cluster, ended))
+            except _outages() as error:
+                is_over = held.is_lost if held else isinstance(error, WarehouseLockedError)
+                if is_over or isinstance(error, OtherClusterError) or self._has_given_up():
                     raise
-                except KStreamsAssetsError as error:
-                    ended.wait(self._failed(error))
-                except _Ended:
-                    break
-            self._tell(ended_at_ms=_now_ms())
+                ended.wait(self._failed(error))
+
+    def _has_given_up(self) -> bool:
+        return self.status.failures >= _LEAST_FAILURES and self._idle_s() > self.give_up_s
+
+    def _run_of(self, cluster: KafkaCluster, ended: threading.Event) -> BackupRun:
+        def check() -> None:
+            if ended.is_set() or self._over.is_set():
+                raise _Ended
+
+        settings = self.settings
+        return backup_run(
+            settings,
+            settings.topics,
+            cluster,
+            self.spark,
+            self.run_id,
+            check,
+            progress=self._has_read,
+        )
 
     def _paced(self, cluster: KafkaCluster, ended: threading.Event) -> float:
         """One step; how long to wait for the next (s)."""
@@ -269,15 +391,19 @@ class Follower:
         self._tell(step_s=round(took_s, 3), pause_s=round(pause_s, 3))
         return pause_s
 
-    def _failed(self, error: KStreamsAssetsError) -> float:
-        failures = self.status.failures + 1
-        pause_s = _pause_s(self.every_s, failures)
-        _log.warning("%s: %s Trying again in %.0f s.", self._name, error, pause_s)
-        self._tell(failures=failures, problem=error.problem, pause_s=pause_s)
+    def _failed(self, error: Exception) -> float:
+        failures, problem = self.status.failures + 1, _problem(error)
+        pause_s = _pause_s(self.every_s, failures, _LONGEST_TRY_S)
+        if problem != self.status.problem or time.monotonic() - self._logged > _LONGEST_PAUSE_S:
+            self._logged = time.monotonic()
+            _log.warning("%s: %s Trying again in %.0f s.", self._name, _line(error), pause_s)
+        self._tell(failures=failures, problem=problem, pause_s=pause_s)
         return pause_s
 
     def step(self, cluster: KafkaCluster, ended: threading.Event) -> None:
         """Take a point, and back up what came before it.
+
+        While closed windows are being backed up, increments wait: no point is covered before.
 
         Raises:
             KStreamsAssetsError: Its subclasses say what stood in the way; the next step goes on.
@@ -286,12 +412,20 @@ class Follower:
         held = Ledger(settings.warehouse, self._name).held_positions(settings.application)
         recorder = recorder_of(settings, cluster, new_lineage=self.new_lineage)
         point = recorder.take(held=held)
-        run = _run_of(settings, cluster, self.spark, self.run_id, ended)
+        run = self._run_of(cluster, ended)
+        is_closing = self._closing is not None and self._closing.is_running
+        if is_closing:
+            run = replace(run, settings=replace(run.settings, lock_wait_s=_SHORT_WAIT_S))
         calendar = WindowCalendar(settings.windows)
         newest_closed = calendar.newest_closed()  # before the open one: it may close in between
-        backup = run.increment(calendar.closes_next(), newest_closed=newest_closed)
-        self.status = replace(
-            self.status,
+        backup: WindowBackup | None = None
+        try:
+            backup = run.increment(calendar.closes_next(), newest_closed=newest_closed)
+        except WarehouseLockedError:
+            if not is_closing:
+                raise
+        self._success = time.monotonic()
+        self._change(
             stepped_at_ms=_now_ms(),
             steps=self.status.steps + 1,
             records=self.status.records + (0 if backup is None else backup.records),
@@ -300,22 +434,48 @@ class Follower:
         )
         contents = Contents(settings.warehouse, settings.application)
         if contents.statuses([point])[0].covered:
-            self.status = replace(
-                self.status,
+            self._tally = None
+            self._change(
                 covered_point=point.id,
                 covered_at_ms=point.taken_at_ms,
                 guarantee=point.guarantee.value,
+                catching_up="",
             )
+
+    def _has_read(self, progress: Progress) -> None:
+        """Tell how far a long backup is."""
+        with self._telling:
+            self._success = time.monotonic()
+            tally = self._tally or _Tally(_FIRST if self._is_first() else _LATER)
+            self._tally = tally
+            text = tally.add(progress)
+            if text != self.status.catching_up:
+                _log.info("%s: %s", self._name, text)
+            self._tell(catching_up=text)
+
+    def _is_first(self) -> bool:
+        """Whether no window has been backed up whole so far."""
+        ledger = Ledger(self.settings.warehouse, self._name)
+        return not any(ledger.done({topic.name for topic in self.settings.topics}).values())
 
     @property
     def _name(self) -> str:
         return self.settings.application_id
 
+    def _change(self, **changes: object) -> None:
+        with self._telling:
+            self.status = replace(self.status, **changes, told_at_ms=_now_ms())
+
     def _tell(self, **changes: object) -> None:
-        self.status = replace(self.status, **changes)
-        path = _status_file(self.settings.warehouse, self._name)
-        put_text(path, json.dumps(asdict(self.status)), durable=False)
-        self.told(self.status)
+        """Write the status, if that is possible: who cannot read it sees that it is old."""
+        with self._telling:
+            self._change(**changes)
+            path = _status_file(self.settings.warehouse, self._name)
+            try:
+                put_text(path, json.dumps(asdict(self.status)), durable=False)
+            except STORAGE_FAILURES as error:
+                _log.debug("%s: the status cannot be written: %s", self._name, _line(error))
+            self.told(self.status)
 
 
 def _now_ms() -> int:

@@ -7,13 +7,15 @@ the window's, so that parts and increments follow each other in time as they do 
 from dataclasses import replace
 from typing import Final
 
-from kstreams_assets.backup.amounts import Amounts
+from kstreams_assets.backup.amounts import Amounts, Pace
 from kstreams_assets.backup.planner import RunPlan
 from kstreams_assets.settings import BackupSettings
 from kstreams_assets.warehouse.spans import SpanPlan, Window
 
 _SHARE: Final = 25
 """A part is so manyth of what is left, where the settings allow it: 4 % are read twice at most."""
+_LONGEST_S: Final = 300.0
+"""A part takes no longer at the expected pace: who looks after a run sees that it goes on."""
 
 
 def is_large(size: float, settings: BackupSettings) -> bool:
@@ -22,7 +24,11 @@ def is_large(size: float, settings: BackupSettings) -> bool:
 
 
 def first_part(
-    plan: RunPlan, rest: Window, amounts: Amounts, settings: BackupSettings
+    plan: RunPlan,
+    rest: Window,
+    amounts: Amounts,
+    settings: BackupSettings,
+    pace: Pace | None = None,
 ) -> RunPlan | None:
     """Of a plan for `rest` alone, what the next commit takes; None where that is all of it.
 
@@ -30,7 +36,8 @@ def first_part(
     are done with the first part, and those that are read side by side end together.
     """
     size = amounts.of(plan.topics)
-    limit = max(settings.part_bytes, min(settings.commit_bytes, size / _SHARE))
+    longest = float("inf") if pace is None else _LONGEST_S * pace.bytes_per_s
+    limit = max(settings.part_bytes, min(settings.commit_bytes, size / _SHARE, longest))
     if size <= 1.5 * limit or rest.end_ms - rest.start_ms < 2:
         return None
     part = Window(rest.start_ms, rest.start_ms + 1, rest.key)

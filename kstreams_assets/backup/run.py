@@ -13,6 +13,7 @@ from kstreams_assets.backup.amounts import (
     Amounts,
     Estimate,
     Pace,
+    Progress,
     TopicAmount,
     amounts,
     expected_pace,
@@ -117,6 +118,8 @@ class BackupRun:
     recovery_points: RecoveryPointSettings = field(default_factory=RecoveryPointSettings)
     check: Callable[[], None] = lambda: None
     """Called now and then while this process reads or writes files; may raise."""
+    progress: Callable[[Progress], None] = lambda _: None
+    """Called before and after each commit of a run that takes long."""
     new_lineage: bool = False
     """Accept a cluster to which neither the backups nor a restore of them lead."""
 
@@ -196,7 +199,7 @@ class BackupRun:
                 )
                 for topic in self.topics
             ),
-            expected_pace(self.settings, self.warehouse, self.application.application_id),
+            self._expected_pace(),
         )
 
     def _until_now(
@@ -328,20 +331,28 @@ class BackupRun:
         """Back up the rest of a window, or as much of it as one commit takes."""
         plan = self._planner().plan([rest])
         sizes = amounts(self.cluster, self._ledger, plan.topics)
+        size_of_all = sizes.of(plan.topics)
+        is_long = size_of_all > self.settings.part_bytes
+        pace = self._expected_pace() if is_long else None
 
         def part(whole: RunPlan) -> RunPlan:
-            return first_part(whole, rest, sizes, self.settings) or whole
+            return first_part(whole, rest, sizes, self.settings, pace) or whole
 
         first = part(plan)
         window = first.topics[0].window if first.ends_early else rest
+        if is_long:
+            self.progress(Progress(0, size_of_all, pace))
         began = time.monotonic()
         (done,) = self._back_up_settled(
             [window], first, lock, lambda: part(self._planner().plan([rest]))
         )
         size, took_s = sizes.of(first.topics), time.monotonic() - began
         note_pace(self.warehouse, self.application.application_id, size, took_s)
+        left = size_of_all - size
+        if is_long:
+            self.progress(Progress(size, left, self._expected_pace()))
         if first.ends_early:
-            left, pace = sizes.of(plan.topics) - size, Pace(size / took_s, "")
+            pace = Pace(size / took_s, "")
             _log.info(
                 "Window %s: %s backed up in %s (%s/s); about %s are left, %s at this pace.",
                 rest.key.partition(INCREMENT)[0],
@@ -383,10 +394,14 @@ class BackupRun:
 
     def _announce(self, plan: RunPlan, sizes: Amounts) -> None:
         """Say how much there is to do, before it begins."""
-        pace = expected_pace(self.settings, self.warehouse, self.application.application_id)
+        pace = self._expected_pace()
         offsets = sum(topic.to_read for topic in plan.topics)
         if offsets > self.settings.few_offsets:
             _log.info("To be read: %s.", in_words(sizes.of(plan.topics), offsets, pace))
+            self.progress(Progress(0, sizes.of(plan.topics), pace))
+
+    def _expected_pace(self) -> Pace | None:
+        return expected_pace(self.settings, self.warehouse, self.application.application_id)
 
     @contextmanager
     def _locked(self) -> Iterator[LockHandle]:
@@ -407,6 +422,7 @@ class BackupRun:
         self, plan: RunPlan, sizes: Amounts, lock: LockHandle
     ) -> list[WindowBackup]:
         done: list[WindowBackup] = []
+        left = sizes.of(plan.topics)
         for group in self._groups(plan, sizes):
             began = time.monotonic()
             done += self._back_up_settled(
@@ -415,6 +431,8 @@ class BackupRun:
             size = sizes.of(topic for topic in plan.topics if topic.window in group)
             name = self.application.application_id
             note_pace(self.warehouse, name, size, time.monotonic() - began)
+            left -= size
+            self.progress(Progress(size, left, self._expected_pace()))
         return done
 
     def _fold(self, window: Window) -> list[WindowBackup]:
@@ -1099,6 +1117,7 @@ def backup_run(
     run_id: str,
     check: Callable[[], None] = lambda: None,
     *,
+    progress: Callable[[Progress], None] = lambda _: None,
     new_lineage: bool = False,
 ) -> BackupRun:
     """A run over topics of an application as it is configured."""
@@ -1113,6 +1132,7 @@ def backup_run(
         settings=settings.backup,
         recovery_points=settings.recovery_points,
         check=check,
+        progress=progress,
         new_lineage=new_lineage,
     )
 

@@ -7,7 +7,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 
 import click
@@ -24,7 +24,7 @@ from kstreams_assets.cli.options import (
 from kstreams_assets.cli.output import print_facts, print_json, say_guesses
 from kstreams_assets.cli.spark_run import spark_run
 from kstreams_assets.metrics.collect import Scrape
-from kstreams_assets.metrics.exposition import MetricsServer, parse_address
+from kstreams_assets.metrics.exposition import HEALTH, LIVE, MetricsServer, parse_address
 from kstreams_assets.settings import ApplicationSettings
 
 _TOLD_EVERY_S = 60.0
@@ -44,7 +44,7 @@ _SCRAPE_S = 8.0
 )
 @click.option(
     "--listen",
-    help="Serve /health and Prometheus' /metrics on this host:port; port 0: a free one.",
+    help="Serve /health, /live and Prometheus' /metrics on this host:port; port 0: a free one.",
 )
 @new_lineage_option
 def follow(
@@ -58,6 +58,8 @@ def follow(
     Until stopped. A loss of the cluster then costs seconds, however long the windows are. Windows
     are closed from what is there, and appear in Dagster by themselves. SIGTERM and Ctrl-C end it
     cleanly after the step that has begun, a second one at once; killed, it goes on where it was.
+    It tries again after errors; without a success for ten minutes, or when another follower has
+    taken over, it ends with exit code 2. With several applications, each ends for itself.
 
     \f
     Raises ConfigurationError.
@@ -68,18 +70,18 @@ def follow(
         signal.signal(number, ending)
     logging.getLogger("kstreams_assets.backup.follow").setLevel(logging.INFO)
     with contextlib.ExitStack() as opened, spark_run() as run:
-        if listen is not None:
-            server = MetricsServer(
-                parse_address(listen),
-                Scrape(all_settings, timeout_s=_SCRAPE_S),
-                health=lambda: _health(all_settings),
-            )
-            opened.enter_context(server)
-            click.echo(f"Serving metrics on {server.url}, health on {server.health_url}")
         followers = [
             Follower(one, run.spark, run.id, every_s, _Told(), new_lineage=new_lineage)
             for one in all_settings
         ]
+        if listen is not None:
+            server = MetricsServer(
+                parse_address(listen),
+                Scrape(all_settings, timeout_s=_SCRAPE_S),
+                pages={HEALTH: lambda: _health(followers), LIVE: lambda: _stuck(followers)},
+            )
+            opened.enter_context(server)
+            click.echo(f"Serving metrics on {server.url}, health on {server.health_url}")
         for one in all_settings:
             click.echo(f"Following {one.application_id} into {one.warehouse.root}.")
             say_guesses(one)
@@ -124,9 +126,19 @@ def _line(status: FollowerStatus) -> str:
     )
 
 
-def _health(settings: Sequence[ApplicationSettings]) -> str:
-    """What a probe gets to read; empty if all is well."""
-    return "\n".join(f"{one.application_id}: {t}" for one in settings if (t := trouble_of(one)))
+def _health(followers: Sequence[Follower]) -> str:
+    """What a readiness probe gets to read; empty if all is well. Asks neither store nor brokers."""
+    return _lines(followers, Follower.trouble)
+
+
+def _stuck(followers: Sequence[Follower]) -> str:
+    """What a liveness probe gets to read; empty if all go on."""
+    return _lines(followers, Follower.stuck)
+
+
+def _lines(followers: Sequence[Follower], trouble: Callable[[Follower], str]) -> str:
+    troubles = [(one.settings.application_id, trouble(one)) for one in followers]
+    return "\n".join(f"{name}: {text}" for name, text in troubles if text)
 
 
 @follow.command()

@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from kstreams_assets.backup.follow import catching_up
 from kstreams_assets.cli.options import app_options, new_lineage_option
 from kstreams_assets.cli.outage import next_close, outage_now
 from kstreams_assets.cli.output import print_json, print_table
@@ -56,12 +57,13 @@ def list_points(
     )
     statuses = _statuses(settings, points)
     pins = _pins(settings)
+    backlog = catching_up(settings.warehouse, settings.application_id)
     if as_json:
         documents = [
             {**_document(*pair), "pinned": pins.get(pair[0].id)}
             for pair in zip(points, statuses, strict=True)
         ]
-        print_json({"recovery_points": documents})
+        print_json({"recovery_points": documents, "catching_up": backlog})
         return
     print_table(
         f"Recovery points of {settings.application_id}, newest first",
@@ -81,6 +83,8 @@ def list_points(
             for status in statuses
         ],
     )
+    if backlog:
+        click.echo(f"The follower is at work. {backlog}")
 
 
 @recovery_points.command()

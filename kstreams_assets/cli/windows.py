@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from kstreams_assets.backup.follow import catching_up
 from kstreams_assets.backup.requests import WindowStatus, window_statuses
 from kstreams_assets.cli import exit_codes
 from kstreams_assets.cli.options import app_options
@@ -42,12 +43,14 @@ def windows(
         _document(status, entries.get(status.window.key, []), damaged.get(status.window.key, []))
         for status in shown
     ]
+    backlog = catching_up(settings.warehouse, settings.application_id)
     if as_json:
         print_json(
             {
                 "application_id": settings.application_id,
                 "due": due,
                 "outage_loss_ms": outage_loss_ms(settings),
+                "catching_up": backlog,
                 "windows": documents,
             }
         )
@@ -60,6 +63,8 @@ def windows(
         [[document[column] for column in columns] for document in documents],
     )
     click.echo(outage_now(settings))
+    if backlog:
+        click.echo(f"The follower is at work. {backlog}")
     click.echo(next_close(settings))
     if empty := sum(status.without_point for status in statuses):
         click.echo(

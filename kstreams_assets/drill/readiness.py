@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final, TypeVar
 
+from kstreams_assets.backup.follow import catching_up
 from kstreams_assets.backup.requests import WindowStatus, window_statuses
 from kstreams_assets.checks import Finding, Severity
 from kstreams_assets.completeness.result import (
@@ -64,6 +65,7 @@ class Facts:
     evaluations of each rule at each place, None when no rule is declared. `findings` are None when
     governance was never looked at.
     `warehouse_mode` is the mode of the warehouse's folder when others than its owner may enter it.
+    `catching_up` says how far a follower is that has much to read.
     `cluster_problem` is None when the source cluster answers, and what it said if not;
     `cluster_asked` is False when it was not asked.
     """
@@ -83,6 +85,7 @@ class Facts:
     drill: StoredDrill | None = None
     drill_declared: bool = True
     warehouse_mode: str | None = None
+    catching_up: str = ""
     cluster_asked: bool = False
     cluster_problem: str | None = None
 
@@ -132,6 +135,8 @@ def _of_backups(facts: Facts) -> Iterator[Finding]:
     missing = recency.restorable.exact is None or not recency.passed
     severity = Severity.ERROR if missing else Severity.WARN
     yield Finding("recovery point", recency.explanation, severity=severity)
+    if facts.catching_up:
+        yield _told("follower", facts.catching_up)
     if due:
         yield Finding(
             "windows",
@@ -431,6 +436,7 @@ def facts_of(evidence: Evidence, now_ms: int) -> Facts:
         drill=read(lambda: evidence.drill, None),
         drill_declared=bool(settings.drill.command),
         warehouse_mode=open_to_others(settings.warehouse.root),
+        catching_up=catching_up(settings.warehouse, settings.application_id),
     )
     return replace(facts, unreadable=tuple(unreadable))
 

@@ -1,10 +1,10 @@
 """Metrics as a file for node_exporter, and as an HTTP endpoint for Prometheus."""
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 from wsgiref.simple_server import WSGIServer
 
 from prometheus_client import CollectorRegistry, make_wsgi_app, start_http_server, write_to_textfile
@@ -16,6 +16,10 @@ from kstreams_assets.errors import ConfigurationError
 if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
+HEALTH: Final = "/health"
+"""The page of a readiness probe."""
+LIVE: Final = "/live"
+"""The page of a liveness probe."""
 _STOP_S = 5.0
 _LARGEST_PORT = 65_535
 
@@ -65,13 +69,17 @@ def write_textfile(path: Path, metrics: Collector) -> None:
 class MetricsServer(Closing):
     """Serves metrics under `/metrics` until it is closed; each request is a scrape.
 
-    Under `/health` stands what `health` says: 503 with its text, 200 if that is empty.
+    Further `pages`, such as HEALTH, say what is wrong: 503 with that text, 200 if it is empty.
 
     Raises ConfigurationError when the address cannot be listened on.
     """
 
     def __init__(
-        self, address: Address, metrics: Collector, *, health: Callable[[], str] = str
+        self,
+        address: Address,
+        metrics: Collector,
+        *,
+        pages: Mapping[str, Callable[[], str]] | None = None,
     ) -> None:
         try:
             started = start_http_server(
@@ -83,7 +91,7 @@ class MetricsServer(Closing):
                 remedy="Choose another port, 0 for any free one, or an address of this machine.",
             ) from error
         self._server: WSGIServer = started[0]
-        self._server.set_app(_with_health(make_wsgi_app(_registry(metrics)), health))
+        self._server.set_app(_with(pages or {}, make_wsgi_app(_registry(metrics))))
         self._thread: threading.Thread = started[1]
         self.address = Address(address.host, self._server.server_port)
 
@@ -95,7 +103,7 @@ class MetricsServer(Closing):
     @property
     def health_url(self) -> str:
         """What a probe asks."""
-        return f"http://{self.address}/health"
+        return f"http://{self.address}{HEALTH}"
 
     def wait(self) -> None:
         """Until the server is closed, or the program interrupted."""
@@ -108,11 +116,12 @@ class MetricsServer(Closing):
         self._thread.join(timeout=_STOP_S)
 
 
-def _with_health(metrics: "WSGIApplication", health: Callable[[], str]) -> "WSGIApplication":
+def _with(pages: Mapping[str, Callable[[], str]], metrics: "WSGIApplication") -> "WSGIApplication":
     def answer(environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
-        if environ["PATH_INFO"] != "/health":
+        page = pages.get(environ["PATH_INFO"])
+        if page is None:
             return metrics(environ, start_response)
-        trouble = health()
+        trouble = page()
         status = "503 Service Unavailable" if trouble else "200 OK"
         start_response(status, [("Content-Type", "text/plain; charset=utf-8")])
         return [f"{trouble or 'ok'}\n".encode()]

@@ -1,5 +1,6 @@
 """A follower as its own process, and what it has brought into the warehouse."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -36,6 +37,9 @@ class Following:
     settings: ApplicationSettings
     app_file: Path
     every_s: float = 0.5
+    program: str = "kstreams_assets.cli.main"
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Variables beside those of this process."""
     _process: "subprocess.Popen[str] | None" = field(init=False, default=None)
 
     def start(self, *options: str) -> None:
@@ -46,12 +50,12 @@ class Following:
                 stdout=log,
                 stderr=log,
                 text=True,
+                env={**os.environ, **self.environment},
             )
 
     def command(self, *words: str) -> list[str]:
         """The command line of a command on this application."""
-        program = [sys.executable, "-m", "kstreams_assets.cli.main"]
-        return [*program, *words, "--app", str(self.app_file)]
+        return [sys.executable, "-m", self.program, *words, "--app", str(self.app_file)]
 
     def run(self, *words: str) -> "subprocess.CompletedProcess[str]":
         """Run another command to its end."""
@@ -146,6 +150,7 @@ def new_following(
     roles: Mapping[str, str],
     every: str,
     objective_s: int = 60,
+    warehouse: str | None = None,
 ) -> Following:
     """Write the YAML of an application with topics of these roles and such windows."""
     start = time.strftime("%Y-%m-%d", time.gmtime())
@@ -154,7 +159,7 @@ def new_following(
         document(
             application_id,
             connection={"bootstrap_servers": bootstrap_servers},
-            warehouse=str(warehouse_at(folder / "warehouse").root),
+            warehouse=warehouse or str(warehouse_at(folder / "warehouse").root),
             recovery_points={"every_seconds": 5, "objective_seconds": objective_s},
             windows={"every": every, "start": start},
             topics={name: {"roles": [role]} for name, role in roles.items()},

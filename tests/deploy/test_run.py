@@ -163,6 +163,8 @@ def follow(stage: Stage) -> None:
         while (answer := asked(health))[0] != 200:
             assert time.monotonic() < deadline, (answer, log.read_text("utf-8"))
             time.sleep(1)
+        live = container["livenessProbe"]["httpGet"]["path"]
+        assert asked(health.replace("/health", live))[0] == 200
         time.sleep(5)  # points after the last order
         assert "kstreams_recovery_point_timestamp_seconds" in asked(metrics)[1]
         send(follower, signal.SIGTERM)

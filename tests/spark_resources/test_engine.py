@@ -13,8 +13,11 @@ from pathlib import Path
 
 import psutil
 import pytest
+from pyspark.errors import PySparkException
 
 from spark_resources.engine import ENGINES_VARIABLE, engines, stop
+from spark_resources.session import LazySession
+from spark_resources.settings import SparkSettings
 
 pytestmark = pytest.mark.spark
 
@@ -151,6 +154,33 @@ def test_a_killed_engine_is_replaced_and_a_killed_client_frees_it(folder: Path) 
     deadline = time.monotonic() + _SOON_S
     while jvm.cpu_percent(1.0) > 20:  # what the killed client had begun
         assert time.monotonic() < deadline
+
+
+def test_an_engine_that_has_not_noticed_its_end_keeps_nobody_out(folder: Path) -> None:
+    first = _jvm_of(_probe())
+    (engine,) = engines()
+    os.kill(engine.pid, signal.SIGSTOP)
+    os.kill(first, signal.SIGKILL)
+    assert engines() == []
+    assert _jvm_of(_probe()) != first
+    assert _gone(engine.pid)
+
+
+def test_a_session_goes_on_with_another_engine_when_its_own_is_killed(folder: Path) -> None:
+    spark = LazySession(SparkSettings(driver_memory="512m", master="local[1]"))
+    try:
+        assert spark.spark_session.range(10).count() == 10
+        before = spark.jvm_pid()
+        assert before is not None
+        os.kill(before, signal.SIGKILL)
+        with pytest.raises(PySparkException):
+            spark._session.range(10).count()  # pyright: ignore # a job that was under way
+        began = time.monotonic()
+        assert spark.spark_session.range(10).count() == 10
+        assert spark.jvm_pid() != before
+        assert time.monotonic() - began < 60
+    finally:
+        spark.stop()
 
 
 def test_an_interrupted_command_ends_its_job_and_leaves_the_engine(folder: Path) -> None:

@@ -43,6 +43,7 @@ class Lock:
 
     epoch: int
     is_taken_over: bool = False
+    is_lost: bool = False
     tasks: Path = Path()
 
     def require_held(self) -> None:

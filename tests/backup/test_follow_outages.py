@@ -1,0 +1,284 @@
+"""Which outages a follower outlives, when it gives up, and what its neighbours see of that."""
+
+import errno
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from kstreams_assets.app_file.read import load_settings
+from kstreams_assets.backup import follow as module
+from kstreams_assets.backup.amounts import Pace, Progress
+from kstreams_assets.backup.follow import Follower, catching_up, follow, status_of
+from kstreams_assets.errors import ClusterUnavailableError, KStreamsAssetsError
+from kstreams_assets.kafka.cluster import KafkaCluster
+from kstreams_assets.lease import LeaseLostError, warehouse_lock
+from spark_resources.failures import SparkJobError
+from tests.cli.application import document, write
+from tests.store.place import warehouse_at
+
+_SOON_S = 20
+CLUSTER_AWAY = ClusterUnavailableError(
+    bootstrap_servers="b:9092", operation="list topics", timeout_s=30, reason="timed out"
+)
+
+
+class _Scripted(Follower):
+    """A follower whose steps do what a test says."""
+
+    __slots__ = ("act",)
+
+    act: Callable[[], object]
+
+    def step(self, cluster: KafkaCluster, ended: threading.Event) -> None:
+        """A step that has worked, unless it raises."""
+        self.act()
+        self._success = time.monotonic()
+        self._change(steps=self.status.steps + 1, failures=0, problem="")
+
+
+class _NoCluster:
+    def __init__(self, *_: object) -> None:
+        """Of any connection."""
+
+    def __enter__(self) -> "_NoCluster":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Nothing to close."""
+
+
+@pytest.fixture(autouse=True)
+def alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without brokers, and without windows to close."""
+    monkeypatch.setattr(module, "KafkaCluster", _NoCluster)
+    monkeypatch.setattr(module._Closing, "look", lambda _: None)
+
+
+def _nothing() -> None:
+    """A step with nothing to do."""
+
+
+def _follower(
+    folder: Path, name: str, act: Callable[[], object] = _nothing, give_up_s: float = 600
+) -> _Scripted:
+    (folder / name).mkdir()
+    app_file = write(
+        folder / name / "defs.yaml",
+        document(name, warehouse=str(warehouse_at(folder / name / "warehouse").root)),
+    )
+    follower = _Scripted(load_settings(app_file), None, "run", 0.02, give_up_s=give_up_s)  # pyright: ignore
+    follower.act = act
+    return follower
+
+
+@contextmanager
+def _following(*followers: Follower) -> "Iterator[Callable[[], None]]":
+    """Let them follow; what is yielded waits for their common end, and raises what they do."""
+    ended = threading.Event()
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(follow, followers, ended)
+        try:
+            yield lambda: running.result(_SOON_S)
+        finally:
+            ended.set()
+
+
+def _wait_for(so: Callable[[], object]) -> None:
+    deadline = time.monotonic() + _SOON_S
+    while not so():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def _goes_on(follower: Follower) -> None:
+    before = follower.status.steps
+    _wait_for(lambda: follower.status.steps > before + 2)
+
+
+class _Away:
+    """Something that is away for a while."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error, self.is_away = error, threading.Event()
+
+    def __call__(self) -> None:
+        if self.is_away.is_set():
+            raise self.error
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        pytest.param(OSError(errno.ENOSPC, "No space left on device"), id="disk full"),
+        pytest.param(OSError("AWS Error NETWORK_CONNECTION"), id="store away"),
+        pytest.param(CLUSTER_AWAY, id="brokers"),
+        pytest.param(SparkJobError("Connection refused"), id="engine"),
+        pytest.param(
+            LeaseLostError(path=Path("l"), reason="it was not renewed for 30 s"), id="lease late"
+        ),
+    ],
+)
+def test_it_goes_on_after_an_outage_and_its_neighbour_in_it(
+    tmp_path: Path, error: Exception
+) -> None:
+    store = _Away(error)
+    shop, bank = _follower(tmp_path, "shop", store), _follower(tmp_path, "bank")
+    with _following(shop, bank):
+        _goes_on(shop)
+        store.is_away.set()
+        _wait_for(lambda: shop.status.failures >= 2)
+        assert str(error).split(". ")[0][:20] in shop.status.problem
+        _goes_on(bank)
+        store.is_away.clear()
+        _goes_on(shop)
+        assert shop.status.failures == 0
+
+
+def test_a_status_that_cannot_be_written_is_no_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, durable: bool) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    shop = _follower(tmp_path, "shop")
+    with _following(shop):
+        _goes_on(shop)
+        monkeypatch.setattr(module, "put_text", full)
+        _goes_on(shop)
+        assert shop.status.failures == 0
+
+
+def test_a_store_that_is_away_from_the_start_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    away = _Away(OSError("AWS Error NETWORK_CONNECTION"))
+    away.is_away.set()
+    make = module.make_warehouse
+    monkeypatch.setattr(module, "make_warehouse", lambda root: (away(), make(root)))
+    shop = _follower(tmp_path, "shop")
+    with _following(shop):
+        _wait_for(lambda: shop.status.failures)
+        away.is_away.clear()
+        _goes_on(shop)
+
+
+def test_without_a_success_it_gives_up_and_its_neighbour_goes_on(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    away = _Away(OSError(errno.ENOSPC, "No space left on device"))
+    away.is_away.set()
+    shop, bank = _follower(tmp_path, "shop", away, give_up_s=0.3), _follower(tmp_path, "bank")
+    with _following(shop, bank) as end:
+        _wait_for(lambda: shop.status.ended_at_ms)
+        _goes_on(bank)
+        assert shop.trouble().startswith("It has ended. ")
+        assert "No space left" in shop.trouble()
+        assert bank.status.ended_at_ms is None
+        assert "shop is not followed any more: " in caplog.text
+        # The process ends when nobody is left, and says what ended the first.
+        bank.act = away
+        bank.give_up_s = 0.3
+        with pytest.raises(OSError, match="No space left"):
+            end()
+
+
+def test_what_nobody_has_foreseen_ends_one_alone(tmp_path: Path) -> None:
+    broken = _Away(ZeroDivisionError("a fault of this program"))
+    shop, bank = _follower(tmp_path, "shop", broken), _follower(tmp_path, "bank")
+    with _following(shop, bank) as end:
+        _goes_on(shop)
+        broken.is_away.set()
+        _wait_for(lambda: shop.status.ended_at_ms)
+        _goes_on(bank)
+        bank.act = broken
+        with pytest.raises(ZeroDivisionError):
+            end()
+
+
+def test_whoever_has_lost_its_lease_ends_before_its_next_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lost = threading.Event()
+
+    @contextmanager
+    def locked(*arguments: object, **options: object) -> "Iterator[object]":
+        with warehouse_lock(*arguments, **options) as held:  # pyright: ignore
+
+            class Lost:
+                is_lost = property(lambda _: lost.is_set())
+
+                def require_held(self) -> None:
+                    if lost.is_set():
+                        raise LeaseLostError(path=Path("l"), reason="process 7 has taken it over")
+                    held.require_held()
+
+            yield Lost()
+
+    monkeypatch.setattr(module, "warehouse_lock", locked)
+    shop = _follower(tmp_path, "shop")
+    with _following(shop) as end:
+        _goes_on(shop)
+        lost.set()
+        with pytest.raises(LeaseLostError, match="process 7 has taken it over"):
+            end()
+    told = status_of(shop.settings.warehouse, "shop")
+    assert told is not None
+    assert told.ended_at_ms is not None
+    assert "taken it over" in told.problem
+
+
+def test_the_second_follower_is_refused_and_does_not_try_again(tmp_path: Path) -> None:
+    shop = _follower(tmp_path, "shop")
+    second = _Scripted(shop.settings, None, "second", 0.02)  # pyright: ignore
+    second.act = _nothing
+    with _following(shop):
+        _goes_on(shop)
+        with pytest.raises(KStreamsAssetsError, match="is held by"), _following(second) as end:
+            end()
+        _goes_on(shop)
+
+
+def test_it_is_stuck_when_it_does_nothing_and_not_while_it_tells_of_progress(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_STUCK_S", 0.1)
+    shop = _follower(tmp_path, "shop")
+    assert shop.stuck() == ""
+    time.sleep(0.2)
+    assert shop.stuck().startswith("Its last success was 0 s ago.")
+    make = module.make_warehouse
+    make(shop.settings.warehouse.root)
+    shop._has_read(Progress(0, 1e9, None))
+    assert shop.stuck() == ""
+
+
+def test_how_far_a_first_backup_is_stands_in_the_status_of_a_follower_that_runs(
+    tmp_path: Path,
+) -> None:
+    shop = _follower(tmp_path, "shop")
+    warehouse = shop.settings.warehouse
+    module.make_warehouse(warehouse.root)
+    shop._has_read(Progress(0, 100e9, Pace(10e6, "")))
+    assert catching_up(warehouse, "shop") == "First backup: 0 % read, about 2 h 46 min left."
+    assert shop.trouble() == f"No point is covered yet. {catching_up(warehouse, 'shop')}"
+    shop._has_read(Progress(34e9, 66e9, None))
+    assert catching_up(warehouse, "shop").startswith("First backup: 34 % read, about ")
+    shop._tell(ended_at_ms=1)
+    assert catching_up(warehouse, "shop") == ""
+
+
+def test_a_status_of_another_release_is_read(tmp_path: Path) -> None:
+    shop = _follower(tmp_path, "shop")
+    module.make_warehouse(shop.settings.warehouse.root)
+    shop._tell()
+    path = module._status_file(shop.settings.warehouse, "shop")
+    told = json.loads(path.read_text())
+    del told["catching_up"]
+    path.write_text(json.dumps({**told, "of_a_later_release": 1}))
+    assert status_of(shop.settings.warehouse, "shop") == shop.status

@@ -1,0 +1,207 @@
+"""A follower outlives what may happen around it for two minutes, and is exact soon after it."""
+
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from kstreams_assets.local.cluster import LocalCluster
+from spark_resources.engine import ENGINES_VARIABLE, engines, stop
+from tests.backup import spark_follower
+from tests.backup.following import Following, new_following
+from tests.recovery.trial import (
+    NO_PURGE,
+    QUICK_SESSIONS,
+    Trial,
+    application_of,
+    disturbance,
+    new_trial,
+    running,
+    wrong_points,
+)
+from tests.store.seaweed import SeaweedFS, serving
+
+pytestmark = [pytest.mark.kafka, pytest.mark.e2e, pytest.mark.drill, pytest.mark.alone]
+
+_OUTAGE_S = 120.0
+_BACK_S = 15.0
+_RATE = 150.0
+_DISK_BYTES = 192 * 1024**2
+
+
+@dataclass(slots=True)
+class _Followed:
+    """An application and those that follow it, each into a warehouse of its own."""
+
+    trial: Trial
+    folder: Path
+    followings: dict[str, Following] = field(default_factory=dict)
+
+    def add(self, name: str, warehouse: str | None = None) -> Following:
+        """Another follower, which does not run yet."""
+        application = application_of(self.trial.topics, ticks=False)
+        roles = {topic.name: role.value for topic in application.topics for role in topic.roles}
+        folder = self.folder / name
+        folder.mkdir()
+        self.followings[name] = new_following(
+            folder,
+            self.trial.bootstrap_servers,
+            application.application_id,
+            roles,
+            "hour",
+            warehouse=warehouse,
+        )
+        return self.followings[name]
+
+    @contextmanager
+    def load(self) -> "Iterator[None]":
+        """The application under load."""
+        apps = [self.trial.app("i0", threads=1, config={**QUICK_SESSIONS, **NO_PURGE})]
+        with running(apps), self.trial.load(rate=_RATE):
+            yield
+
+    def outlive(self, *outages: Callable[[], AbstractContextManager[None]]) -> None:
+        """All run through these, and points taken after them are covered soon."""
+        for following in self.followings.values():
+            following.wait_until_it_has_all()
+        with ExitStack() as stack:
+            for outage in outages:
+                stack.enter_context(outage())
+            time.sleep(_OUTAGE_S)
+        over_ms = time.time_ns() // 1_000_000
+        deadline = time.monotonic() + _BACK_S
+        for following in self.followings.values():
+            following.wait_for(
+                lambda s: s.covered_at_ms is not None and s.covered_at_ms > over_ms,
+                max(0.1, deadline - time.monotonic()),
+            )
+
+    def end(self) -> None:
+        """Stop all; every covered point of each is what it says."""
+        self.trial.settle()
+        history = self.trial.history()
+        for name, following in self.followings.items():
+            following.wait_until_it_has_all()
+            assert following.end() == 0, following.log.read_text()
+            covered = following.covered_points()
+            assert covered, name
+            assert wrong_points(self.trial, history, covered) == {}, name
+
+
+@pytest.fixture
+def followed(kafka_cluster: LocalCluster, tmp_path: Path) -> "Iterator[_Followed]":
+    """Its topics are there; nothing runs."""
+    trial = new_trial(kafka_cluster.bootstrap_servers, tmp_path)
+    trial.create_topics()
+    found = _Followed(trial, tmp_path)
+    yield found
+    for following in found.followings.values():
+        following.end_if_it_runs()
+
+
+@contextmanager
+def _down(server: SeaweedFS) -> "Iterator[None]":
+    server.stop()
+    yield
+    server.start()
+
+
+@contextmanager
+def _full(disk: Path) -> "Iterator[None]":
+    filler = disk / "filler"
+    with filler.open("wb") as file, pytest.raises(OSError, match="No space left"):  # noqa: PT012
+        while True:
+            os.write(file.fileno(), bytes(1024**2))
+    yield
+    filler.unlink()
+
+
+@contextmanager
+def _killed_again_and_again() -> "Iterator[None]":
+    killed, last = 0, time.monotonic() + _OUTAGE_S - _BACK_S
+
+    def kill(over: threading.Event) -> None:
+        nonlocal killed
+        while not over.wait(25):
+            if time.monotonic() > last:  # the next one needs some seconds to start
+                return
+            for engine in engines():
+                os.kill(engine.jvm_pid, signal.SIGKILL)
+                killed += 1
+
+    with disturbance(kill):
+        yield
+    assert killed >= 2
+
+
+@contextmanager
+def _small_disk(place: Path) -> "Iterator[Path]":
+    place.mkdir()
+    options = f"size={_DISK_BYTES}"
+    subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(place)], check=True)
+    try:
+        yield place
+    finally:
+        subprocess.run(["umount", "-l", str(place)], check=True)
+
+
+@pytest.mark.spark
+@pytest.mark.store
+@pytest.mark.skipif(os.getuid() != 0, reason="mounts a small disk, which only root can")
+def test_a_store_is_down_a_disk_full_and_an_engine_killed_for_two_minutes(
+    followed: _Followed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with serving() as server, _small_disk(tmp_path / "disk") as disk:
+        for name, value in server.environment.items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.setenv(ENGINES_VARIABLE, str(tmp_path / "engines"))
+        in_store = followed.add("store", str(server.place()))
+        on_disk = followed.add("disk", str(disk / "warehouse"))
+        on_spark = followed.add("engine")
+        on_spark.program = spark_follower.__name__
+        try:
+            with followed.load():
+                for following in (in_store, on_disk, on_spark):
+                    following.start()
+                followed.outlive(
+                    lambda: _down(server), lambda: _full(disk), _killed_again_and_again
+                )
+            followed.end()
+        finally:
+            for engine in engines():
+                stop(engine)
+    assert "No space left" in on_disk.log.read_text()
+    assert "Trying again" in in_store.log.read_text()
+    assert "another one begins" in on_spark.log.read_text()
+
+
+def test_the_brokers_are_down_for_two_minutes(tmp_path: Path) -> None:
+    with LocalCluster(tmp_path / "cluster") as local:
+        trial = new_trial(local.bootstrap_servers, tmp_path)
+        trial.create_topics()
+        followed = _Followed(trial, tmp_path)
+        following = followed.add("follower")
+        try:
+            with followed.load():
+                following.start()
+                following.wait_until_it_has_all()
+
+            @contextmanager
+            def down() -> "Iterator[None]":
+                local.stop_node(0)
+                yield
+                local.start_node(0)
+
+            followed.outlive(down)
+            with followed.load():
+                following.wait_until_it_has_all()
+            followed.end()
+        finally:
+            following.end_if_it_runs()
