@@ -21,6 +21,14 @@ from kstreams_assets.store import StorePath
 _EVERY = {"minute": "* * * * *", "hour": "0 * * * *", "day": "0 0 * * *"}
 
 
+class DeclaredGuarantee(StrEnum):
+    """What the application guarantees itself; `auto`: as its records show."""
+
+    AUTO = "auto"
+    EXACT = "exact"
+    AT_LEAST_ONCE = "at_least_once"
+
+
 class VerifyExtent(StrEnum):
     """How much is read back: every record, a `sample` of each partition, or `counts` alone."""
 
@@ -279,6 +287,8 @@ class ApplicationSettings:
     windows: WindowSchedule
     backup: BackupSettings = BackupSettings()
     recovery_points: RecoveryPointSettings = RecoveryPointSettings()
+    guarantee: DeclaredGuarantee = DeclaredGuarantee.AUTO
+    """What is asked of recovery points, see `warehouse.yardstick`."""
     keep: KeepSettings | None = None
     """What `expire` keeps; None: everything."""
     restore: RestoreSettings = RestoreSettings()

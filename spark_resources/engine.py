@@ -316,11 +316,17 @@ class _Place:
             deadline = time.monotonic() + start_s
             while self.engine() is None:
                 if process.poll() is not None:
-                    raise EngineError("The engine ended while it started", self.log)
+                    raise EngineError(self._ended_early(), self.log)
                 if time.monotonic() >= deadline:
                     process.kill()
                     raise EngineError(f"The engine did not start in {start_s:.0f} s", self.log)
                 time.sleep(_POLL_S)
+
+    def _ended_early(self) -> str:
+        from spark_resources.failures import cause_in_log
+
+        cause = cause_in_log(self.log)
+        return f"The engine ended while it started{f': {cause}' if cause else ''}"
 
     def _end_the_useless(self) -> None:
         """End the process of an engine that nobody can use any more: it would keep the next out.

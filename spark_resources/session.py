@@ -17,7 +17,7 @@ from kstreams_assets.errors import ConfigurationError, EngineError
 from kstreams_assets.store import file_digest
 from spark_resources.engine import Lease, lease
 from spark_resources.executors import LOOPBACK, is_local, write_package_archive
-from spark_resources.failures import SPARK_FAILURES
+from spark_resources.failures import SPARK_FAILURES, cause_of
 from spark_resources.jars import class_path
 from spark_resources.java import find_java
 from spark_resources.settings import SparkSettings
@@ -149,7 +149,7 @@ class LazySession:
             except SPARK_FAILURES as error:
                 raise ConfigurationError(
                     f"Spark Connect at {_without_token(self._settings.remote)} cannot be used:"
-                    f" {_first_line(error)}.",
+                    f" {cause_of(error)}.",
                     remedy="Check that it runs and that this is its address (`remote`, or"
                     " KSTREAMS_ASSETS_SPARK_REMOTE); without one, this host's engine is used"
                     " (`kstreams-assets engine status`).",
@@ -162,7 +162,7 @@ class LazySession:
             except SPARK_FAILURES as error:
                 held, self._lease = self._lease, None
                 held.close()
-                problem = f"{held.engine} cannot be used: {_first_line(error)}"
+                problem = f"{held.engine} cannot be used: {cause_of(error)}"
                 if attempt == _ATTEMPTS:
                     raise EngineError(problem, held.log) from None
                 _log.warning("%s. Another engine is tried.", problem)
@@ -276,7 +276,3 @@ def _ask_cores(session: "SparkSession") -> int:
 
 def _without_token(url: str) -> str:
     return url.split(";")[0]
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().splitlines()[0].rstrip(".") if str(error).strip() else "no answer"

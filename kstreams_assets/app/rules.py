@@ -53,6 +53,19 @@ class Scope(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class RepeatEffect:
+    """What records that the application processes twice do to the difference of a balance.
+
+    `sign` is 1 where they can only make `left - right` larger, -1 where smaller, 0 where either.
+    `counts`: the balance is one of records, so that the number of repeats bounds the difference;
+    sums of other numbers it does not bound.
+    """
+
+    sign: int
+    counts: bool
+
+
+@dataclass(frozen=True, slots=True)
 class CompletenessRule:
     """One rule; it holds when `sql` returns no row.
 
@@ -73,6 +86,8 @@ class CompletenessRule:
     description: str = ""
     limits: RuleLimits = RuleLimits()
     line: int | None = None
+    repeats: RepeatEffect | None = None
+    """Of a balance."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -960,7 +960,8 @@ class RecoveryPointsModel(Block):
     )
     objective_seconds: int | None = Field(
         default=_POINTS.objective_s,
-        description="Recovery point objective: how old the newest restorable exact point may be.",
+        description="Recovery point objective: how old the newest point may be that can be restored"
+        " and gives what the application itself guarantees.",
         examples=[900],
     )
     keep_all_hours: float = Field(

@@ -38,7 +38,7 @@ from kstreams_assets.errors import ConfigurationError
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.kafka.registry import RegistryConnection
 from kstreams_assets.layout import Warehouse
-from kstreams_assets.settings import ApplicationSettings
+from kstreams_assets.settings import ApplicationSettings, DeclaredGuarantee
 from kstreams_assets.store import ObjectStoreSettings
 from kstreams_assets.warehouse.first_seen import first_recorded_ms
 
@@ -114,6 +114,12 @@ class ApplicationModel(Block):
     recovery_points: RecoveryPointsModel = Field(
         default=RecoveryPointsModel(), description="How recovery points are taken and kept."
     )
+    guarantee: DeclaredGuarantee = Field(
+        default=DeclaredGuarantee.AUTO,
+        description="What the application itself guarantees, and so what is asked of its recovery"
+        " points: exact (exactly_once_v2) or at_least_once. auto: as its newest records show, one"
+        " instance without transactions being enough for at_least_once.",
+    )
     keep: KeepModel | None = Field(
         default=None, description="Which recovery points `expire` keeps; without it, all."
     )
@@ -149,6 +155,7 @@ class ApplicationModel(Block):
             windows=self.windows.schedule(first_seen_ms),
             backup=self.backup.settings(),
             recovery_points=self.recovery_points.settings(),
+            guarantee=self.guarantee,
             keep=None if self.keep is None else self.keep.settings(),
             restore=self.restore.settings(),
             store_formats=store_formats(self.stores),

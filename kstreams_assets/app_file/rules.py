@@ -123,9 +123,10 @@ def _rule(model: RuleModel, known: KnownViews, line: int | None) -> Completeness
                 "it has sql and per", remedy="per belongs to a balance; use GROUP BY in SQL."
             )
         sql, views = model.sql, check_rule_sql(model.sql, known, model.scope)
+        repeats = None
     else:
         made = balance_sql(model.balance or "", per=model.per, known=known, scope=model.scope)
-        sql, views = made.sql, made.views
+        sql, views, repeats = made.sql, made.views, made.repeats
     return CompletenessRule(
         name=model.name,
         sql=sql,
@@ -138,6 +139,7 @@ def _rule(model: RuleModel, known: KnownViews, line: int | None) -> Completeness
         description=model.description,
         limits=limits,
         line=line,
+        repeats=repeats,
     )
 
 

@@ -16,11 +16,15 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Final
 
 from kstreams_assets.backup.amounts import Pace, Progress
+from kstreams_assets.backup.follower_status import FollowerStatus, longest_age_s, now_ms
+from kstreams_assets.backup.follower_status import status_file as status_file
+from kstreams_assets.backup.follower_status import status_of as status_of
+from kstreams_assets.backup.follower_status import trouble_of as trouble_of
 from kstreams_assets.backup.requests import window_statuses
 from kstreams_assets.backup.result import WindowBackup
 from kstreams_assets.backup.run import BackupRun, backup_run
@@ -28,11 +32,10 @@ from kstreams_assets.backup.verdicts import judge
 from kstreams_assets.checks import problem_lines
 from kstreams_assets.errors import KStreamsAssetsError
 from kstreams_assets.kafka.cluster import KafkaCluster
-from kstreams_assets.layout import Warehouse
 from kstreams_assets.lease import LockHandle, WarehouseLockedError, warehouse_lock
 from kstreams_assets.recovery.recorder import recorder_of
 from kstreams_assets.settings import ApplicationSettings
-from kstreams_assets.store import StorePath, put_text
+from kstreams_assets.store import put_text
 from kstreams_assets.texts import bytes_text, duration
 from kstreams_assets.warehouse.calendar import WindowCalendar
 from kstreams_assets.warehouse.contents import Contents
@@ -48,7 +51,6 @@ _SHARE: Final = 0.5
 _LONGEST_PAUSE_S: Final = 60.0
 _LONGEST_TRY_S: Final = 4.0
 """The longest pause between two steps that fail: an outage costs hardly more than it lasts."""
-_LONGEST_AGE_S: Final = 60
 _GIVE_UP_S: Final = 600.0
 _STUCK_S: Final = 1_800.0
 """Longer than it tries, and than a part of a long backup takes."""
@@ -56,87 +58,10 @@ _LEAST_FAILURES: Final = 3
 """A process that was stopped for a while has not tried."""
 _SHORT_WAIT_S: Final = 2.0
 """How long increments wait for the lock while closed windows are backed up beside them."""
-_NEWS_S: Final = 900.0
 _FIRST: Final = "First backup"
 _LATER: Final = "Catching up"
 _WINDOWS_AT_ONCE: Final = 20
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class FollowerStatus:
-    """What a follower tells of itself; times in epoch milliseconds.
-
-    `covered_at_ms` is when the newest point was taken of those that are covered: a loss of the
-    cluster costs what came after it. `failures` are those in a row, `problem` is the last one's.
-    `catching_up` says how far it is where much is left to be read, such as `First backup: 34 %
-    read, about 2 h left.`; `told_at_ms` is when all this was so.
-    """
-
-    application_id: str
-    pid: int
-    host: str
-    started_at_ms: int
-    stepped_at_ms: int | None = None
-    ended_at_ms: int | None = None
-    covered_point: str | None = None
-    covered_at_ms: int | None = None
-    guarantee: str | None = None
-    steps: int = 0
-    records: int = 0
-    step_s: float = 0.0
-    pause_s: float = 0.0
-    failures: int = 0
-    problem: str = ""
-    catching_up: str = ""
-    told_at_ms: int | None = None
-
-    def trouble(self, longest_s: float) -> str:
-        """Why nobody should rely on it; empty if the newest covered point is young enough."""
-        now_ms = _now_ms()
-        reason = "".join(f" {text}" for text in (self.catching_up, self.problem) if text)
-        if self.ended_at_ms is not None:
-            return f"It has ended.{reason}"
-        if self.covered_at_ms is None:
-            waited_s = (now_ms - self.started_at_ms) / 1000
-            return f"No point is covered yet.{reason}" if waited_s > longest_s or reason else ""
-        age_s = (now_ms - self.covered_at_ms) / 1000
-        if age_s <= longest_s:
-            return ""
-        return f"The newest covered point is {age_s:.0f} s old, over {longest_s:.0f} s.{reason}"
-
-
-def status_of(warehouse: Warehouse, application_id: str) -> FollowerStatus | None:
-    """What the follower of an application told last, None if there never was one."""
-    try:
-        told = json.loads(_status_file(warehouse, application_id).read_text())
-        # Another release may tell other things.
-        known = {one.name: told[one.name] for one in fields(FollowerStatus) if one.name in told}
-        return FollowerStatus(**known)
-    except (FileNotFoundError, ValueError, TypeError):
-        return None
-
-
-def trouble_of(settings: ApplicationSettings) -> str:
-    """What is wrong with the follower of an application; empty if it follows."""
-    status = status_of(settings.warehouse, settings.application_id)
-    if status is None:
-        return "No follower has run here."
-    return status.trouble(longest_age_s(settings))
-
-
-def longest_age_s(settings: ApplicationSettings) -> float:
-    """How old the newest covered point of a follower may be: the objective, 60 s without one."""
-    return settings.recovery_points.objective_s or _LONGEST_AGE_S
-
-
-def catching_up(warehouse: Warehouse, application_id: str) -> str:
-    """How far the follower is that has much to read; empty where none has, or none runs."""
-    status = status_of(warehouse, application_id)
-    if status is None or status.ended_at_ms is not None or status.told_at_ms is None:
-        return ""
-    is_news = _now_ms() - status.told_at_ms < 1000 * _NEWS_S
-    return status.catching_up if is_news else ""
 
 
 def follow(followers: Sequence["Follower"], ended: threading.Event) -> None:
@@ -157,10 +82,6 @@ def follow(followers: Sequence["Follower"], ended: threading.Event) -> None:
                 _log.error("%s is not followed any more: %s", name, _line(error), exc_info=trace)
     for one in running:
         one.result()
-
-
-def _status_file(warehouse: Warehouse, application_id: str) -> StorePath:
-    return warehouse.lock_file(f"followers/{application_id}").with_suffix(".json")
 
 
 class _Ended(Exception):
@@ -239,9 +160,9 @@ def _pause_s(first_s: float, failures: int, longest_s: float = _LONGEST_PAUSE_S)
 
 def _outages() -> tuple[type[Exception], ...]:
     """What a follower tries again after: what Kafka, the warehouse and Spark raise."""
-    from spark_resources.failures import SPARK_FAILURES, SparkJobError
+    from spark_resources.failures import SPARK_FAILURES
 
-    return KStreamsAssetsError, *STORAGE_FAILURES, *SPARK_FAILURES, SparkJobError
+    return KStreamsAssetsError, *STORAGE_FAILURES, *SPARK_FAILURES
 
 
 def _line(error: BaseException) -> str:
@@ -301,7 +222,7 @@ class Follower:
             self.settings.application_id,
             os.getpid(),
             socket.gethostname(),
-            _now_ms(),
+            now_ms(),
         )
 
     def trouble(self) -> str:
@@ -336,9 +257,9 @@ class Follower:
         except _Ended:
             pass
         except BaseException as error:
-            self._tell(ended_at_ms=_now_ms(), problem=_problem(error), catching_up="")
+            self._tell(ended_at_ms=now_ms(), problem=_problem(error), catching_up="")
             raise
-        self._tell(ended_at_ms=_now_ms(), catching_up="")
+        self._tell(ended_at_ms=now_ms(), catching_up="")
 
     def _go_on(self, closing: _Closing, stack: ExitStack, ended: threading.Event) -> None:
         """Step until asked to end, after an outage again."""
@@ -426,7 +347,7 @@ class Follower:
                 raise
         self._success = time.monotonic()
         self._change(
-            stepped_at_ms=_now_ms(),
+            stepped_at_ms=now_ms(),
             steps=self.status.steps + 1,
             records=self.status.records + (0 if backup is None else backup.records),
             failures=0,
@@ -464,22 +385,18 @@ class Follower:
 
     def _change(self, **changes: object) -> None:
         with self._telling:
-            self.status = replace(self.status, **changes, told_at_ms=_now_ms())
+            self.status = replace(self.status, **changes, told_at_ms=now_ms())
 
     def _tell(self, **changes: object) -> None:
         """Write the status, if that is possible: who cannot read it sees that it is old."""
         with self._telling:
             self._change(**changes)
-            path = _status_file(self.settings.warehouse, self._name)
+            path = status_file(self.settings.warehouse, self._name)
             try:
                 put_text(path, json.dumps(asdict(self.status)), durable=False)
             except STORAGE_FAILURES as error:
                 _log.debug("%s: the status cannot be written: %s", self._name, _line(error))
             self.told(self.status)
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
 
 
 def _unread(backup: WindowBackup | None) -> str:

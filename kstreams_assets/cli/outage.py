@@ -6,6 +6,7 @@ from kstreams_assets.settings import ApplicationSettings
 from kstreams_assets.texts import duration, iso_time
 from kstreams_assets.warehouse.calendar import WindowCalendar
 from kstreams_assets.warehouse.coverage import newest_restorable
+from kstreams_assets.warehouse.judge import Restores
 from kstreams_assets.warehouse.spans import Window
 
 
@@ -18,14 +19,16 @@ def outage_now(settings: ApplicationSettings) -> str:
             "If the source cluster were lost now, nothing could be restored: no recovery point is"
             " backed up yet."
         )
-    point = found.exact or found.covered
+    point = found.enough or found.covered
     text = (
         "If the source cluster were lost now, what was written in the last"
         f" {duration(now_ms - point.taken_at_ms)} would be lost: the newest recovery point that is"
         f" backed up is of {iso_time(point.taken_at_ms)}"
     )
-    if found.exact is None:
+    if found.enough is None:
         return f"{text}, and gives {point.gives} only."
+    if point.gives is Restores.AT_LEAST_ONCE:
+        return f"{text}, and gives at_least_once, as the application does."
     return f"{text}."
 
 
@@ -35,7 +38,7 @@ def outage_loss_ms(settings: ApplicationSettings) -> int | None:
     None when nothing could be restored.
     """
     found = newest_restorable(settings)
-    point = found.exact or found.covered
+    point = found.enough or found.covered
     return None if point is None else time.time_ns() // 1_000_000 - point.taken_at_ms
 
 

@@ -16,8 +16,9 @@ from kstreams_assets.settings import ApplicationSettings
 def ready(settings: ApplicationSettings, as_json: bool) -> None:
     """Whether the application could be recovered right now, and why. Needs no broker and no JVM.
 
-    Looks at the newest exact recovery point that is backed up, at windows that are due, at
-    completeness rules, governance findings and the last drill. Exits 1 when it could not.
+    Looks at the newest recovery point that is backed up and gives what the application guarantees,
+    at windows that are due, at completeness rules, governance findings and the last drill. Exits 1
+    when it could not.
     """
     found = readiness(settings, ask_cluster=True)
     if as_json:

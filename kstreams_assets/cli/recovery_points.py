@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from kstreams_assets.backup.follow import catching_up
+from kstreams_assets.backup.follower_status import catching_up
 from kstreams_assets.cli.options import app_options, new_lineage_option
 from kstreams_assets.cli.outage import next_close, outage_now
 from kstreams_assets.cli.output import print_json, print_table
@@ -63,7 +63,7 @@ def list_points(
             {**_document(*pair), "pinned": pins.get(pair[0].id)}
             for pair in zip(points, statuses, strict=True)
         ]
-        print_json({"recovery_points": documents, "catching_up": backlog})
+        print_json({"recovery_points": documents, **({"catching_up": backlog} if backlog else {})})
         return
     print_table(
         f"Recovery points of {settings.application_id}, newest first",
@@ -192,6 +192,7 @@ def _document(point: RecoveryPoint, status: PointStatus) -> dict[str, Any]:
         "covered": status.covered,
         "gives": status.gives.value,
         "gives_reason": status.reason,
+        "repeats_at_most": dict(sorted(point.repeats_at_most.items())),
     }
 
 

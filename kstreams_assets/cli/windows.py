@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from kstreams_assets.backup.follow import catching_up
+from kstreams_assets.backup.follower_status import catching_up
 from kstreams_assets.backup.requests import WindowStatus, window_statuses
 from kstreams_assets.cli import exit_codes
 from kstreams_assets.cli.options import app_options
@@ -50,7 +50,7 @@ def windows(
                 "application_id": settings.application_id,
                 "due": due,
                 "outage_loss_ms": outage_loss_ms(settings),
-                "catching_up": backlog,
+                **({"catching_up": backlog} if backlog else {}),
                 "windows": documents,
             }
         )

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, NoReturn
 
-from kstreams_assets.app.rules import Scope
+from kstreams_assets.app.rules import RepeatEffect, Scope
 from kstreams_assets.completeness.view import (
     BEFORE,
     FRACTIONS,
@@ -253,10 +253,11 @@ _WHOLE: Final = NUMBERS - FRACTIONS
 
 @dataclass(frozen=True, slots=True)
 class BalanceSql:
-    """SQL of a balance and the views that it reads."""
+    """SQL of a balance, the views that it reads, and what repeated records do to it."""
 
     sql: str
     views: tuple[str, ...]
+    repeats: RepeatEffect
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,7 +289,27 @@ def balance_sql(text: str, *, per: str | None, known: KnownViews, scope: Scope) 
     return BalanceSql(
         sql=_written(balance, pieces, group, exact=_is_exact(terms, known)),
         views=tuple(dict.fromkeys(piece.view for piece in pieces)),
+        repeats=_repeats(balance, known),
     )
+
+
+def _repeats(balance: Balance, known: KnownViews) -> RepeatEffect:
+    """Records that are processed twice add to what the application writes, never to its inputs."""
+    signs = {
+        term.sign * of_side
+        for of_side, terms in ((1, balance.left), (-1, balance.right))
+        for term in terms
+        if term.function is not None and _is_written(known.views[term.view])
+    }
+    counts = {Function.COUNT, Function.IN_FLIGHT}
+    return RepeatEffect(
+        sign=signs.pop() if len(signs) == 1 else 0,
+        counts=any(term.function in counts for term in (*balance.left, *balance.right)),
+    )
+
+
+def _is_written(view: View) -> bool:
+    return view.kind is ViewKind.STORE or view.is_transient or view.roles.is_output
 
 
 def _check(terms: Sequence[Term], group: tuple[str, ...] | None, known: KnownViews) -> None:

@@ -305,11 +305,27 @@ class Evaluator(Closing):
         if returned.count and rule.counts_all:
             views = [part for part in parts.values() if part.view.kind is ViewKind.TOPIC]
             compacted = contents.compacted(views)
-        point_id = contents.moment.point.id
+        point_id, unexplained = contents.moment.point.id, None
+        allowance = rule.allowance(standing) if returned.count else None
+        shown = returned
+        if allowance is not None:
+            beyond = run_rule(session, allowance.sql, limits)
+            total = allowance.total_sql and run_number(session, allowance.total_sql, limits)
+            if beyond.count:
+                shown, unexplained = beyond, beyond.count
+            elif total and total > allowance.most:
+                unexplained = returned.count
+            elif allowance.is_bounded:
+                unexplained = 0
         found = rule.judged(
-            standing, returned.count, point_id, compacted=compacted, is_more=returned.is_more
+            standing,
+            returned.count,
+            point_id,
+            compacted=compacted,
+            unexplained=unexplained,
+            is_more=shown.is_more,
         )
-        return found, returned.count, returned.sample
+        return found, shown.count, shown.sample
 
     def _recorded(self, results: list[RuleResult]) -> list[RuleResult]:
         self._results.record(results)

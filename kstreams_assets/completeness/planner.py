@@ -16,6 +16,7 @@ from kstreams_assets.completeness.content import (
     in_flight_from,
     wanted,
 )
+from kstreams_assets.completeness.repeats import Repeats
 from kstreams_assets.completeness.runnable import Standing, listed
 from kstreams_assets.completeness.view import View, ViewKind
 from kstreams_assets.errors import RecoveryPointNotFoundError
@@ -39,6 +40,7 @@ from kstreams_assets.warehouse.ledger import Ledger, PartitionLife, rows_with_ga
 from kstreams_assets.warehouse.point import PartitionCut, RecoveryPoint, WantedPartition
 from kstreams_assets.warehouse.points import RecoveryPointTable
 from kstreams_assets.warehouse.spans import GapCause, Window
+from kstreams_assets.warehouse.yardstick import Yardstick, yardstick_of
 from spark_resources.work import Content, LoggedRows, LogSource, Renumbering, SnapshotRows
 
 
@@ -240,6 +242,11 @@ class ContentPlanner:
         return kept or self._files(topic, parts)[0]
 
     @cached_property
+    def yardstick(self) -> Yardstick:
+        """What the application guarantees itself."""
+        return yardstick_of(self.settings)
+
+    @cached_property
     def compacted_topics(self) -> frozenset[str]:
         """Topics of which not every record is there: compaction had removed some before they were
         backed up, or `expire` has dropped what no kept point needs."""
@@ -402,7 +409,22 @@ class MomentPlanner:
                 points.append(self._narrowed(self.moment.before, then))
             slices.append((first, len(points)))
         statuses = self._shared.contents.statuses(points)
-        return [_standing_of(statuses[first:end]) for first, end in slices]
+        within = self._repeats()
+        return [
+            replace(standing, within=within) if standing.repeats else standing
+            for first, end in slices
+            for standing in [_standing_of(statuses[first:end])]
+        ]
+
+    def _repeats(self) -> Repeats | None:
+        """How many records may be repeated, None if the application is not at_least_once itself."""
+        if self._shared.yardstick.least is not Restores.AT_LEAST_ONCE:
+            return None
+        point, before = self.moment.point, self.moment.before
+        return Repeats(
+            sum(point.repeats_at_most.values()),
+            sum(before.repeats_at_most.values()) if before is not None else 0,
+        )
 
     def _narrowed(self, point: RecoveryPoint, views: Sequence[ViewPart]) -> RecoveryPoint:
         """The point with only the partitions and offsets that are looked at."""

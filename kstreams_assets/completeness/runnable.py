@@ -6,9 +6,15 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from kstreams_assets.app.rules import CompletenessRule, Place, Scope
+from kstreams_assets.app.rules import CompletenessRule, Place, Recomputation, Scope
 from kstreams_assets.completeness.content import Part, ViewPart, part_of
 from kstreams_assets.completeness.recompute import RULE_PREFIX, recompute_sql
+from kstreams_assets.completeness.repeats import (
+    Allowance,
+    Repeats,
+    of_balance,
+    of_recomputation,
+)
 from kstreams_assets.completeness.result import Outcome, RuleKind, RuleResult
 from kstreams_assets.completeness.view import BEFORE, View, ViewKind, views_of
 from kstreams_assets.errors import ConfigurationError
@@ -22,7 +28,8 @@ _FEW: Final = 3
 class Standing:
     """What stands against judging a rule, in sentences; empty where nothing does.
 
-    `not_covered`: records are not in the backup. `repeats`: the point is at_least_once.
+    `not_covered`: records are not in the backup. `repeats`: the point is at_least_once. `within`:
+    so is the application, which repeats so many records at most.
     `unproven`: compaction may have taken records of it. `incomplete`: topics whose records were
     gone before they could be backed up. `unknown`: topics that the point does not know.
     `unconfirmed`: the stores and topics depend on guesses that nobody has confirmed.
@@ -30,6 +37,7 @@ class Standing:
 
     not_covered: str = ""
     repeats: str = ""
+    within: Repeats | None = None
     unproven: str = ""
     incomplete: str = ""
     unknown: str = ""
@@ -74,6 +82,7 @@ class Runnable:
     kind: RuleKind
     views: Mapping[str, tuple[View, Part]]
     late_sql: str | None = None
+    recomputed: Recomputation | None = None
 
     @property
     def name(self) -> str:
@@ -130,6 +139,25 @@ class Runnable:
             )
         return not_verifiable(f"{standing.incomplete}: {what}. {remedy}")
 
+    def allowance(self, standing: Standing) -> Allowance | None:
+        """What of the rows that it returns records explain that are repeated; None for plain SQL,
+        and where nothing is repeated."""
+        repeats = self._repeats(standing)
+        if repeats is None or repeats.most == 0:
+            return None
+        if self.recomputed is not None:
+            return of_recomputation(self.rule.sql, self.recomputed, repeats)
+        if self.rule.repeats is not None:
+            return of_balance(self.rule.sql, self.rule.repeats, repeats)
+        return None
+
+    def _repeats(self, standing: Standing) -> Repeats | None:
+        """Those that concern it: only what is new since a point depends on that point."""
+        within = standing.within
+        if within is None or self.rule.scope is Scope.WINDOW:
+            return within
+        return Repeats(within.now)
+
     def judged(
         self,
         standing: Standing,
@@ -138,25 +166,47 @@ class Runnable:
         *,
         compacted: str = "",
         is_more: bool = False,
+        unexplained: int | None = None,
     ) -> Judged:
         """How it came out after it returned so many rows, or more (`is_more`).
 
         `compacted` names topics of a balance that lack records which compaction removed.
+        `unexplained` is how many of the rows the allowance for repeats does not explain, None
+        without one.
         """
-        rows = f"{violations:,} row{'' if violations == 1 else 's'} in violation"
-        if is_more:
-            rows = f"More than {rows} (max_rows of rule {self.name}, where counting ends)"
-        if standing.repeats:
-            found = "no row in violation" if violations == 0 else rows
-            return not_verifiable(
-                f"Recovery point {point_id} is at_least_once ({standing.repeats}): records may be"
-                f" repeated in it; {found}. Evaluate at a point that is exact."
-            )
         remark = (
             f" {standing.incomplete}: what lay before is not looked at."
             if standing.incomplete
             else ""
         )
+        rows = self._rows(violations, is_more=is_more)
+        within = self._repeats(standing)
+        if within is not None and within.most:
+            most = within.most
+            up_to = f"up to {most:,} repeats, as the application processes at least once"
+            if violations == 0 or unexplained == 0:
+                differ = f" {violations:,} rows differ by no more than that." if violations else ""
+                return Judged(
+                    Outcome.PASSED,
+                    f"Holds at recovery point {point_id} {up_to}.{differ}{remark}",
+                )
+            if unexplained is None and violations <= most:
+                return not_verifiable(
+                    f"{rows}, but that may be no fault of the application: it processes at least"
+                    f" once, and up to {most:,} records may be repeated at recovery point"
+                    f" {point_id}. Evaluate at a point at which nothing was on its way, or write"
+                    " the rule as a balance, which says in what direction repeats change it."
+                )
+            violations = unexplained or violations
+            rows = (
+                f"{self._rows(violations, is_more=is_more)} by more than {most:,} repeats explain"
+            )
+        elif standing.repeats and standing.within is None:
+            found = "no row in violation" if violations == 0 else rows
+            return not_verifiable(
+                f"Recovery point {point_id} is at_least_once ({standing.repeats}): records may be"
+                f" repeated in it; {found}. Evaluate at a point that is exact."
+            )
         if violations == 0:
             return Judged(Outcome.PASSED, f"Holds at recovery point {point_id}.{remark}")
         doubt = standing.unproven or standing.unknown or (compacted if self.counts_all else "")
@@ -174,6 +224,12 @@ class Runnable:
             " of the rule what became of these records; nothing is to be restored or deleted before"
             " that is known.",
         )
+
+    def _rows(self, violations: int, *, is_more: bool) -> str:
+        rows = f"{violations:,} row{'' if violations == 1 else 's'} in violation"
+        if is_more:
+            return f"More than {rows} (max_rows of rule {self.name}, where counting ends)"
+        return rows
 
     def result(
         self,
@@ -225,7 +281,7 @@ def runnables_of(
             f"{RULE_PREFIX}{declared.store}", made.sql, made.views, limits=declared.limits
         )
         parts = {name: (views[name], Part.ALL) for name in made.views}
-        found.append(Runnable(rule, RuleKind.RECOMPUTE, parts, made.late_sql))
+        found.append(Runnable(rule, RuleKind.RECOMPUTE, parts, made.late_sql, declared))
     if rules is None:
         return found
     known = [one.name for one in found]

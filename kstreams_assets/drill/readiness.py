@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final, TypeVar
 
-from kstreams_assets.backup.follow import catching_up
+from kstreams_assets.backup.follower_status import catching_up
 from kstreams_assets.backup.requests import WindowStatus, window_statuses
 from kstreams_assets.checks import Finding, Severity
 from kstreams_assets.completeness.result import (
@@ -39,8 +39,10 @@ from kstreams_assets.warehouse.coverage import (
     recovery_point_is_recent,
 )
 from kstreams_assets.warehouse.ledger import Ledger
+from kstreams_assets.warehouse.point import Guarantee
 from kstreams_assets.warehouse.records import DamagedSpans, SpanDamage
 from kstreams_assets.warehouse.verifications import Damage, Verified, damaged_tables
+from kstreams_assets.warehouse.yardstick import Yardstick
 
 DRILL_IS_OLD_S: Final = 30 * 86_400.0
 VERIFICATION_IS_OLD_S: Final = 7 * 86_400.0
@@ -132,9 +134,10 @@ def _told(subject: str, text: str) -> Finding:
 
 def _of_backups(facts: Facts) -> Iterator[Finding]:
     recency, due, damaged = facts.recency, facts.due, facts.damaged
-    missing = recency.restorable.exact is None or not recency.passed
+    missing = recency.restorable.enough is None or not recency.passed
     severity = Severity.ERROR if missing else Severity.WARN
     yield Finding("recovery point", recency.explanation, severity=severity)
+    yield from _of_guarantee(recency.restorable.yardstick)
     if facts.catching_up:
         yield _told("follower", facts.catching_up)
     if due:
@@ -168,6 +171,23 @@ def _of_backups(facts: Facts) -> Iterator[Finding]:
             action="Make the snapshots again (kstreams-assets ktables make --window WINDOW), or"
             " bring the files back from a copy of the warehouse.",
         )
+
+
+def _of_guarantee(yardstick: Yardstick | None) -> Iterator[Finding]:
+    """What the application guarantees itself; nobody should lose exactly-once by oversight."""
+    if yardstick is None:
+        return
+    other = yardstick.other
+    if yardstick.guarantee is Guarantee.AT_LEAST_ONCE and other is not None:
+        yield Finding(
+            "guarantee",
+            f"{yardstick} Before, at {iso_time(other.taken_at_ms)}, it processed exactly once.",
+            action="If that is not meant, see which instance has another processing.guarantee; with"
+            " `guarantee: exact` in the YAML points have to be exact.",
+            severity=Severity.WARN,
+        )
+    else:
+        yield _told("guarantee", str(yardstick))
 
 
 def _of_verification(facts: Facts) -> Iterator[Finding]:

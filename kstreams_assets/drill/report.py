@@ -430,9 +430,10 @@ def _risks(report: DrillReport) -> Iterator[str]:
     restored = report.restored
     if restored is not None:
         if restored.gives != Restores.EXACT:
+            missing = "" if restored.gives == Restores.AT_LEAST_ONCE else " or missing"
             yield (
                 f"The recovery point gives {restored.gives.replace('_', ' ')} only: records may be"
-                " processed again or missing."
+                f" processed again{missing}."
             )
         yield from restored.notes
         yield from _few(restored.retention)

@@ -87,9 +87,9 @@ _log = logging.getLogger(__name__)
 class DrillRequest:
     """Which recovery point is restored, and whether everything stays there afterwards.
 
-    The newest exact point unless `point_id`, or `as_of_ms` (epoch milliseconds; the newest point
-    that was complete then) says otherwise. With `keep` the local cluster, the state directory and
-    the application's log stay.
+    The newest point that is enough unless `point_id`, or `as_of_ms` (epoch milliseconds; the newest
+    point that was complete then) says otherwise. With `keep` the local cluster, the state
+    directory and the application's log stay.
     """
 
     point_id: str | None = None

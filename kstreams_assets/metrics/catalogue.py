@@ -168,6 +168,15 @@ POINT_TIME: Final = _of_warehouse(
 POINT_EXACT: Final = _of_warehouse(
     "kstreams_recovery_point_exact", "Whether the newest recovery point was taken as exact."
 )
+POINT_ENOUGH_TIME: Final = _of_warehouse(
+    "kstreams_restorable_point_timestamp_seconds",
+    "When the newest recovery point was taken that is covered by backups and gives what the"
+    " application itself guarantees.",
+)
+POINT_REPEATS: Final = _of_warehouse(
+    "kstreams_recovery_point_repeats_at_most",
+    "How many records a restore of the newest recovery point would process a second time at most.",
+)
 POINT_SECONDS: Final = _of_warehouse(
     "kstreams_recovery_point_duration_seconds", "How long it took to take the newest one."
 )
@@ -187,7 +196,8 @@ POINT_IN_FLIGHT: Final = _of_warehouse(
 )
 POINT_OBJECTIVE: Final = _of_warehouse(
     "kstreams_recovery_point_objective_seconds",
-    "How old the newest exact, covered point may be (recovery_points.objective_seconds).",
+    "How old the newest covered point may be that gives what the application guarantees"
+    " (recovery_points.objective_seconds).",
 )
 
 WINDOWS_DUE: Final = _of_warehouse("kstreams_windows_due", "Closed windows not yet backed up.")

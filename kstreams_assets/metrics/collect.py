@@ -16,7 +16,7 @@ from prometheus_client.metrics_core import Metric as MetricFamily
 from prometheus_client.registry import Collector
 
 from kstreams_assets.app.model import AppTopic
-from kstreams_assets.backup.follow import status_of
+from kstreams_assets.backup.follower_status import status_of
 from kstreams_assets.backup.requests import WindowStatus
 from kstreams_assets.checks import Severity
 from kstreams_assets.completeness.result import Outcome
@@ -158,6 +158,9 @@ def point_samples(evidence: Evidence) -> Iterator[Sample]:
     yield catalogue.POINT_SECONDS.sample(point.took_ms / 1000)
     yield catalogue.POINT_IN_FLIGHT.sample(point.in_flight)
     restorable = evidence.restorable
+    yield catalogue.POINT_REPEATS.sample(sum(point.repeats_at_most.values()))
+    if restorable.enough is not None:
+        yield catalogue.POINT_ENOUGH_TIME.sample(restorable.enough.taken_at_ms / 1000)
     for kind, status in (("covered", restorable.covered), ("exact", restorable.exact)):
         if status is not None:
             yield catalogue.POINT_TIME.sample(status.taken_at_ms / 1000, kind=kind)

@@ -191,7 +191,7 @@ DRILL_CHECKS: Final[Mapping[str, str]] = {
 
 
 class DrillConfig(dg.Config):
-    """One drill; as it stands of the newest exact recovery point."""
+    """One drill; as it stands of the newest recovery point that is enough."""
 
     as_of: str | None = Field(
         default=None,

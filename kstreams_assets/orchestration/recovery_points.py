@@ -47,6 +47,7 @@ def point_metadata(point: RecoveryPoint) -> dict[str, dg.MetadataValue]:
         "method": dg.MetadataValue.text(point.method.value),
         "guarantee": dg.MetadataValue.text(point.guarantee.value),
         "reason": dg.MetadataValue.text(point.reason),
+        "repeats_at_most": dg.MetadataValue.int(sum(point.repeats_at_most.values())),
         "sealed": dg.MetadataValue.bool(point.sealed),
         "in_flight": dg.MetadataValue.int(point.in_flight),
         "offset_lag": dg.MetadataValue.int(sum(lags.values())),
@@ -159,11 +160,12 @@ def check_result(settings: ApplicationSettings, recency: Recency) -> dg.AssetChe
 
 def restorable_metadata(recency: Recency) -> dict[str, dg.MetadataValue]:
     """The newest points that can be restored, and how old they are."""
-    exact, covered = recency.restorable.exact, recency.restorable.covered
+    exact, covered = recency.restorable.enough, recency.restorable.covered
     values: dict[str, dg.MetadataValue] = {}
     if exact is not None:
         values["newest_restorable_point"] = dg.MetadataValue.text(exact.id)
         values["newest_restorable_point_taken_at"] = _timestamp(exact)
+        values["newest_restorable_point_gives"] = dg.MetadataValue.text(exact.gives.value)
     if recency.age_s is not None:
         values["recovery_point_age_s"] = dg.MetadataValue.float(round(recency.age_s, 1))
     if recency.objective_s is not None:

@@ -99,7 +99,7 @@ def _config_of_request() -> type[dg.Config]:
 
 
 class RestoreConfig(_config_of_request()):
-    """One restore; as it stands it is a dry run of the newest exact recovery point."""
+    """One restore; as it stands it is a dry run of the newest recovery point that is enough."""
 
     dry_run: bool = Field(
         default=True,

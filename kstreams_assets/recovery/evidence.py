@@ -11,6 +11,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from kstreams_assets.kafka.coordinator_log import GroupCommit, group_commits
+from kstreams_assets.kafka.raw_batch import RawBatch
 from kstreams_assets.kafka.raw_log import LoadedBatch
 from kstreams_assets.offsets import CommittedOffset, OffsetRange, TopicPartitionId
 from kstreams_assets.recovery.scene import (
@@ -112,18 +113,67 @@ def restored_guarantee(scene: Scene, ends: Offsets, committed: GroupOffsets) -> 
     return None
 
 
-def _newest_records(scene: Scene, partitions: Sequence[TopicPartitionId], ends: Offsets) -> str:
-    """Why newest batches do not show an exactly-once application; empty if all of them do."""
+def runs_at(
+    scene: Scene, ends: Offsets, committed: GroupOffsets, *, has_transactional_ids: bool
+) -> Guarantee | None:
+    """The guarantee that the application itself runs at, as its newest records show it.
+
+    One partition of an internal topic whose newest record was written outside of transactions is
+    enough for `at_least_once`: while instances are replaced by such with another
+    `processing.guarantee`, both kinds write. Without internal topics the group's newest commits
+    show it. Offsets that were set by hand look like those of an at_least_once application: where
+    transactional ids of the application are known, they show nothing.
+
+    Returns:
+        None where nothing shows it; what a restore wrote does not.
+    """
+    try:
+        newest = _newest_batches(scene, scene.internal, ends)
+    except UNREADABLE:
+        return None
+    if newest:
+        in_transactions = all(batch.is_transactional for batch in newest.values())
+        return Guarantee.EXACT if in_transactions else Guarantee.AT_LEAST_ONCE
+    commits = {
+        p: latest
+        for p, latest in latest_commits(scene, committed).items()
+        if latest.commit.offset is not None and not _is_restored(scene, p, committed)
+    }
+    if not commits:
+        return None
+    if all(latest.in_transaction for latest in commits.values()):
+        return Guarantee.EXACT
+    return None if has_transactional_ids else Guarantee.AT_LEAST_ONCE
+
+
+def _newest_batches(
+    scene: Scene, partitions: Sequence[TopicPartitionId], ends: Offsets
+) -> dict[TopicPartitionId, RawBatch] | None:
+    """The newest batch of each partition that holds more than what a restore wrote.
+
+    Returns:
+        None where no log holds more; partitions whose newest record compaction took are left out.
+
+    Raises:
+        UNREADABLE: Any of these.
+    """
     written = [p for p in partitions if ends[p] > scene.restored_end(p, ends[p])]
     starts = scene.cluster.log_start_offsets(written) if written else {}
     newest = {p: OffsetRange(ends[p] - 1, ends[p]) for p in written if ends[p] > starts[p]}
     if not newest:
-        return NO_INTERNAL
+        return None
+    raw = scene.reader.read(newest, deadline_s=READ_S)
+    return {p: one.batches[-1].header for p, one in raw.items() if one.batches}
+
+
+def _newest_records(scene: Scene, partitions: Sequence[TopicPartitionId], ends: Offsets) -> str:
+    """Why newest batches do not show an exactly-once application; empty if all of them do."""
     try:
-        raw = scene.reader.read(newest, deadline_s=READ_S)
+        batches = _newest_batches(scene, partitions, ends)
     except UNREADABLE as error:
         return error.problem.rstrip(".")
-    batches = {p: one.batches[-1].header for p, one in raw.items() if one.batches}
+    if batches is None:
+        return NO_INTERNAL
     if not batches:
         return "compaction left no record that shows the processing guarantee"
     plain = [p for p, batch in batches.items() if not batch.is_transactional]

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -17,10 +17,11 @@ from kstreams_assets.errors import (
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.coordinator_log import TRANSACTION_STATE
 from kstreams_assets.kafka.raw_log import RawLogReader
+from kstreams_assets.kafka.transactions import TransactionalTopics
 from kstreams_assets.layout import Warehouse
 from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.recovery.completion import Completed, Safe, complete
-from kstreams_assets.recovery.evidence import Evidence
+from kstreams_assets.recovery.evidence import Evidence, runs_at
 from kstreams_assets.recovery.lineage import require_continues
 from kstreams_assets.recovery.maintenance import Retention, maintain_if_due, retention_of
 from kstreams_assets.recovery.methods import offsets_first, quiesced, sandwich
@@ -361,6 +362,8 @@ class Recorder:
 
         `better` says why better methods gave none.
         """
+        seen = self._seen_written(scene, newest)
+        written = self._written(scene, newest, seen)
         point = RecoveryPoint(
             id="",
             application_id=self.application.application_id,
@@ -376,8 +379,9 @@ class Recorder:
             unsealed_because=completed.unsealed_because,
             absent_topics=scene.absent_topics,
             in_flight=completed.in_flight,
-            undeclared_topics=self._undeclared(scene, completed, newest),
+            undeclared_topics=self._undeclared(scene, completed, written),
             cut_guarantee=positions.guarantee,
+            runs_at=_runs_at(scene, positions, seen),
             ledger_version=began.ledger_version,
         )
         lacking = [
@@ -404,9 +408,7 @@ class Recorder:
             parts.append(f"The point lacks topics of the application: {'; '.join(lacking)}.")
         return replace(point, reason=" ".join(filter(None, parts)))
 
-    def _undeclared(
-        self, scene: Scene, completed: Completed, newest: RecoveryPoint | None
-    ) -> tuple[str, ...]:
+    def _undeclared(self, scene: Scene, completed: Completed, written: Set[str]) -> tuple[str, ...]:
         """Topics of the application that the point has nothing of, for nobody declared them.
 
         Other applications of the cluster are asked for only where a name may be theirs. Where that
@@ -423,10 +425,11 @@ class Recorder:
                 _log.debug("The groups of the cluster could not be listed: %s", error)
             else:
                 internal = application.undeclared_internal(internal, others=others)
-        written = self._written(scene, newest) - known
-        return tuple(sorted(read | internal | written))
+        return tuple(sorted(read | internal | (written - known)))
 
-    def _written(self, scene: Scene, newest: RecoveryPoint | None) -> frozenset[str]:
+    def _written(
+        self, scene: Scene, newest: RecoveryPoint | None, seen: TransactionalTopics
+    ) -> frozenset[str]:
         """Topics that the application's transactions wrote since the newest point, and those that
         this one named: a dead letter queue may be written once a day.
 
@@ -434,6 +437,12 @@ class Recorder:
         """
         id_ = self.application.application_id
         earlier = () if newest is None else newest.written_topics
+        found = {*earlier, *seen.topics} & scene.present.keys() - BROKER_TOPICS
+        return frozenset(t for t in found if owner_of(t, [id_]) is None)
+
+    def _seen_written(self, scene: Scene, newest: RecoveryPoint | None) -> TransactionalTopics:
+        """The application's transactional ids, and what they wrote since the newest point."""
+        id_ = self.application.application_id
         now = time.monotonic()
         since = now - (scene.lookback_s if newest is None else _age_s(newest))
         since = min(since, _LOOKED.get(id_, since))
@@ -448,8 +457,14 @@ class Recorder:
             _LOOKED[id_] = now
         else:
             _log.debug("What %s writes in transactions is not known: %s", id_, seen.reason)
-        found = {*earlier, *seen.topics} & scene.present.keys() - BROKER_TOPICS
-        return frozenset(t for t in found if owner_of(t, [id_]) is None)
+        return seen
+
+
+def _runs_at(scene: Scene, positions: Positions, seen: TransactionalTopics) -> Guarantee | None:
+    if positions.shows_transactions and positions.guarantee is Guarantee.EXACT:
+        return Guarantee.EXACT
+    known = bool(seen.transactional_ids)
+    return runs_at(scene, positions.ends, positions.committed, has_transactional_ids=known)
 
 
 _LOOKED: dict[str, float] = {}

@@ -72,6 +72,7 @@ from kstreams_assets.warehouse.restores import (
     writers_of,
 )
 from kstreams_assets.warehouse.table import require_backup
+from kstreams_assets.warehouse.yardstick import yardstick_of
 
 _FEW = 5
 
@@ -237,11 +238,23 @@ def _asked(found: Facts, topic: TopicPlan) -> int:
     return noted.facts.replication_factor if noted else 1
 
 
+def _repeats(point: RecoveryPoint | None) -> str:
+    """How much a restore of a point that gives at_least_once processes a second time."""
+    most = {} if point is None else point.repeats_at_most
+    of_each = ", ".join(f"{count:,} of {topic}" for topic, count in sorted(most.items()) if count)
+    if not of_each:
+        return "The point is at least once, but no record is left to be processed again."
+    return (
+        "The point is at least once: nothing is lost, and some records are processed a second time,"
+        f" at most {of_each}."
+    )
+
+
 def _notes(found: Facts, topics: Sequence[TopicPlan]) -> Iterable[str]:
     request, status = found.request, found.status
     if status is not None and request.mode is RestoreMode.STATE:
         if status.gives is Restores.AT_LEAST_ONCE:
-            yield "The point is at least once: up to one commit interval is processed again."
+            yield _repeats(found.point)
         elif status.gives is Restores.UNPROVEN:
             yield f"The state is not proved to be complete. {status.reason}"
     yield from map(_about_placed, found.placed)
@@ -391,6 +404,9 @@ class _Planner:
         cluster: KafkaCluster,
         look_s: float,
     ) -> None:
+        if request.accept is None:
+            least = yardstick_of(settings).least
+            request = request.model_copy(update={"accept": least})
         self._settings, self._request, self._cluster = settings, request, cluster
         self._application_id = settings.application_id
         self._backed_up = {topic.name for topic in settings.topics}

@@ -60,8 +60,9 @@ class RestoreRequest(BaseModel):
     """What to restore, from when, to where, and under which names.
 
     Options of the command line and keys of a run's config derive from these fields. `accept` is the
-    least that will do. `application_id` renames the application with its internal topics, `prefix`
-    goes before the name of every other topic, `topics` (source name -> target name) wins over both.
+    least that will do, None until it is known what the application guarantees. `application_id`
+    renames the application with its internal topics, `prefix` goes before the name of every other
+    topic, `topics` (source name -> target name) wins over both.
     `inputs_are_at` must say where the group goes on in an excluded topic in which it had committed
     offsets.
     """
@@ -115,8 +116,13 @@ class RestoreRequest(BaseModel):
         " which never went. latest: at the end; what lies in them is not read, so that the restore"
         " is not exact.",
     )
-    accept: Annotated[Restores, Spelling(never=Restores.NOTHING)] = Field(
-        default=Restores.EXACT, description="The least that the recovery point has to give."
+    accept: Annotated[
+        Restores | None, Spelling(never=Restores.NOTHING, unset="as_the_application")
+    ] = Field(
+        default=None,
+        description="The least that the recovery point has to give; without it, what the"
+        " application itself guarantees (`guarantee` in the YAML): of one that processes exactly"
+        " once it has to be exact.",
     )
     verify: Annotated[VerifyExtent, Spelling(unset="as_configured")] = Field(
         default=VerifyExtent.FULL,
@@ -195,6 +201,11 @@ class RestoreRequest(BaseModel):
         if request.replication_factor is None and request.local_name is not None:
             return request.model_copy(update={"replication_factor": 1})
         return request
+
+    @property
+    def least(self) -> Restores:
+        """The least that the recovery point has to give."""
+        return self.accept or Restores.EXACT
 
     @property
     def local_name(self) -> str | None:

@@ -9,7 +9,7 @@ from kstreams_assets.checks import Finding
 from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.restore.request import ChangelogSource, InputsExtent, RestoreRequest
 from kstreams_assets.texts import iso_time
-from kstreams_assets.warehouse.judge import PointStatus, Restores
+from kstreams_assets.warehouse.judge import RANK, PointStatus
 from kstreams_assets.warehouse.point import (
     GroupOffset,
     PartitionCut,
@@ -26,12 +26,6 @@ Judge = Callable[[Sequence[str]], Sequence[PointStatus]]
 Beyond = Callable[[Sequence[str]], Set[str]]
 """Of points with these ids, those that certainly are not covered: told without loading them."""
 
-_RANK = {
-    Restores.EXACT: 3,
-    Restores.AT_LEAST_ONCE: 2,
-    Restores.UNPROVEN: 1,
-    Restores.NOTHING: 0,
-}
 _STATE = RestoreMode.STATE
 _FIRST_BATCH = 16
 _FOLLOWED_MS: Final = 60_000
@@ -126,7 +120,7 @@ def is_usable(status: PointStatus, request: RestoreRequest) -> bool:
         return False
     if request.mode is not RestoreMode.STATE:
         return True
-    return _RANK[status.gives] >= _RANK[request.accept]
+    return RANK[status.gives] >= RANK[request.least]
 
 
 def _contradictions(request: RestoreRequest) -> tuple[Finding, ...]:
@@ -316,7 +310,7 @@ class _Search:
     def _wanted(self) -> str:
         if self._request.mode is not RestoreMode.STATE:
             return "has its inputs covered by backups"
-        return f"is covered by backups and gives {self._request.accept}"
+        return f"is covered by backups and gives {self._request.least}"
 
     def _passed_over(self, seen: Sequence[PointStatus], newer: int, chosen: PointStatus) -> str:
         """Newer points that cannot be restored, unless a follower is about to cover them."""

@@ -41,10 +41,10 @@ from kstreams_assets.settings import ApplicationSettings, KeepSettings
 from kstreams_assets.store import StorePath
 from kstreams_assets.texts import bytes_text
 from kstreams_assets.upkeep.needs import PartitionNeed, TopicNeeds, Untouched, roles_of
-from kstreams_assets.upkeep.policy import RANK, first_index, kept_points
+from kstreams_assets.upkeep.policy import first_index, kept_points
 from kstreams_assets.warehouse.committer import NewFile, commit, fence, uncommitted
 from kstreams_assets.warehouse.contents import Contents
-from kstreams_assets.warehouse.judge import PointStatus, Restores
+from kstreams_assets.warehouse.judge import RANK, PointStatus, Restores
 from kstreams_assets.warehouse.ledger import (
     DELETE_RETENTION_MS,
     FOLDED,

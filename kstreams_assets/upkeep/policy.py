@@ -1,11 +1,11 @@
 """Which recovery points a policy keeps, and by which of its lines. Pure."""
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from datetime import datetime
 from zoneinfo import ZoneInfo
 
 from kstreams_assets.settings import KeepSettings
-from kstreams_assets.warehouse.judge import PointStatus, Restores
+from kstreams_assets.warehouse.judge import RANK, PointStatus, Restores
 from kstreams_assets.warehouse.point import in_force, in_order
 from kstreams_assets.warehouse.points import PointInstant, at_edges
 
@@ -22,13 +22,6 @@ ENDS_WINDOW = "ends a window that is due"
 
 _TRIED = 64
 """So many points of a period are judged, newest first, before the best of them is taken."""
-RANK: Mapping[Restores, int] = {
-    Restores.EXACT: 3,
-    Restores.AT_LEAST_ONCE: 2,
-    Restores.UNPROVEN: 1,
-    Restores.NOTHING: 0,
-}
-"""What is better restores has a higher rank."""
 
 
 def kept_points(

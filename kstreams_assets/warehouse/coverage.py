@@ -10,13 +10,15 @@ from kstreams_assets.warehouse.contents import Contents
 from kstreams_assets.warehouse.judge import PointStatus, Restores, absent_texts, unknown_texts
 from kstreams_assets.warehouse.point import CLOCK_STEP_MS, in_order
 from kstreams_assets.warehouse.points import PointInstant, RecoveryPointTable
+from kstreams_assets.warehouse.yardstick import Yardstick, yardstick_of
 
 POINT_CHECKS: Mapping[str, str] = {
     "recovery_point_is_recent": (
-        "A recovery point is exact and covered by backups, and the newest such point is not older"
-        " than the declared objective (however old, when none is declared). Red: an outage now"
-        " would lose more than was agreed, or the newest point lacks a topic of the application;"
-        " back up the windows that are due, see why points are not exact."
+        "A recovery point is covered by backups and gives what the application itself guarantees"
+        " (exact where it processes exactly once, else at_least_once), and the newest such point is"
+        " not older than the declared objective (however old, when none is declared). Red: an"
+        " outage now would lose more than was agreed, or the newest point lacks a topic of the"
+        " application; back up the windows that are due, see why points do not count."
     ),
 }
 """Checks of the asset `<app>/recovery_points`."""
@@ -27,19 +29,30 @@ _PER_DOUBLING = 8
 
 @dataclass(frozen=True, slots=True)
 class Restorable:
-    """The newest recovery point that restores exactly, and the newest that is covered at all."""
+    """The newest recovery point that restores exactly, and the newest that is covered at all.
+
+    `yardstick` is what the application itself guarantees, None: exactly once.
+    """
 
     exact: PointStatus | None
     covered: PointStatus | None
     lacking: str = ""
     """Topics of the application that the newest point of all has nothing of, with what to do."""
+    yardstick: Yardstick | None = None
+
+    @property
+    def enough(self) -> PointStatus | None:
+        """The newest covered point that gives what the application guarantees."""
+        if self.yardstick and self.covered and self.yardstick.accepts(self.covered.gives):
+            return self.covered
+        return self.exact
 
 
 @dataclass(frozen=True, slots=True)
 class Recency:
     """Whether the recovery point objective is met; ages and objective in seconds.
 
-    `age_s` is None when no point is both exact and covered.
+    `age_s` is None when no covered point gives what the application guarantees.
     """
 
     passed: bool
@@ -117,8 +130,9 @@ def newest_restorable(
     settings: ApplicationSettings, contents: Contents | None = None
 ) -> Restorable:
     """The newest recovery points of an application that can be restored."""
-    exact, covered = _Search(contents or Contents.of(settings), _newest_first(settings)).newest()
-    return Restorable(exact, covered, _lacking(settings))
+    instants = _newest_first(settings)
+    exact, covered = _Search(contents or Contents.of(settings), instants).newest()
+    return Restorable(exact, covered, _lacking(settings), yardstick_of(settings, instants))
 
 
 def newest_statuses(
@@ -162,7 +176,7 @@ def recovery_point_is_recent(
     restorable: Restorable | None = None,
     now_ms: int | None = None,
 ) -> Recency:
-    """Hold the age of the newest exact, covered point against the declared objective.
+    """Hold the age of the newest covered point that is enough against the declared objective.
 
     Without such a point it does not pass, whether or not an objective is declared. Nor does it
     while new points lack topics of the application: they will not become exact by themselves.
@@ -173,7 +187,7 @@ def recovery_point_is_recent(
     """
     found = restorable or newest_restorable(settings)
     objective_s = settings.recovery_points.objective_s
-    age_s = recovery_point_age(found.exact, now_ms or time.time_ns() // 1_000_000)
+    age_s = recovery_point_age(found.enough, now_ms or time.time_ns() // 1_000_000)
     return Recency(
         passed=(
             age_s is not None
@@ -189,19 +203,24 @@ def recovery_point_is_recent(
 
 def _explanation(found: Restorable, age_s: float | None, objective_s: int | None) -> str:
     texts: list[str] = []
-    if found.exact and age_s is not None:
-        at = iso_time(found.exact.taken_at_ms)
-        texts.append(f"The newest exact, covered point is {age_s:.0f} s old ({at}).")
-    elif found.exact:
-        at = iso_time(found.exact.taken_at_ms)
+    enough, kind = found.enough, "exact, covered point"
+    if enough and enough.gives is Restores.AT_LEAST_ONCE:
+        kind = "covered point that gives at_least_once, as the application does,"
+    if enough and age_s is not None:
+        at = iso_time(enough.taken_at_ms)
+        texts.append(f"The newest {kind} is {age_s:.0f} s old ({at}).{_repeats(enough)}")
+    elif enough:
+        at = iso_time(enough.taken_at_ms)
         texts.append(
-            f"The newest exact, covered point {found.exact.id} is stamped {at}, which is in the"
+            f"The newest {kind.rstrip(',')} {enough.id} is stamped {at}, which is in the"
             " future: its age is not known. Set the clocks of the recorder and of this machine;"
             " the next point counts again."
         )
+    elif found.yardstick and found.yardstick.least is not Restores.EXACT:
+        texts.append("No recovery point that gives at_least_once is covered by backups.")
     else:
         texts.append("No recovery point is both exact and covered by backups.")
-    if found.covered and found.covered != found.exact:
+    if found.covered and found.covered != enough:
         at = iso_time(found.covered.taken_at_ms)
         texts.append(f"The newest covered one gives {found.covered.gives} ({at}).")
     if found.lacking:
@@ -216,6 +235,12 @@ def _explanation(found: Restorable, age_s: float | None, objective_s: int | None
             " newer points do not count."
         )
     return " ".join(texts)
+
+
+def _repeats(status: PointStatus) -> str:
+    if status.gives is not Restores.AT_LEAST_ONCE or status.repeats_at_most is None:
+        return ""
+    return f" A restore of it processes at most {status.repeats_at_most:,} records again."
 
 
 def counts(statuses: Iterable[PointStatus]) -> dict[Restores, int]:

@@ -21,6 +21,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Final
 
 from kstreams_assets.app.model import TopicRole, TopicRoles
 from kstreams_assets.offsets import RangeSet
@@ -53,6 +54,15 @@ class Restores(StrEnum):
     NOTHING = "nothing"
 
 
+RANK: Final[Mapping[Restores, int]] = {
+    Restores.EXACT: 3,
+    Restores.AT_LEAST_ONCE: 2,
+    Restores.UNPROVEN: 1,
+    Restores.NOTHING: 0,
+}
+"""What gives more has the higher number."""
+
+
 @dataclass(frozen=True, slots=True)
 class PointStatus:
     """What became of a recovery point; `guarantee` is the one it was taken with."""
@@ -65,6 +75,8 @@ class PointStatus:
     covered: bool
     gives: Restores
     reason: str
+    repeats_at_most: int | None = None
+    """So many records a restore may process a second time, see the point's; None: not known."""
     damaged: bool = False
     """Whether stored data that it needs does not match what was noted of it."""
     is_pending: bool = False
@@ -179,6 +191,7 @@ class PointJudge:
             covered=gives is not Restores.NOTHING,
             gives=gives,
             reason=reason + _notes(found),
+            repeats_at_most=sum(point.repeats_at_most.values()),
             damaged=point.damaged or any(missing.damage for missing in found.missing),
             is_pending=self._is_pending(point, found),
             has_increments=self._has_increments,

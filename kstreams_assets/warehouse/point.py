@@ -1,7 +1,7 @@
 """A recovery point: one cut of an application, as observed facts. Row classes, without Arrow."""
 
 import secrets
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -216,6 +216,13 @@ class RecoveryPoint:
             " it; an older table is refused. Null: nothing was saved, or not known."
         ),
     ] = None
+    runs_at: Annotated[
+        Guarantee | None,
+        Column(
+            "Guarantee of the application itself, as its newest records showed it when the point"
+            " was taken; null: nothing showed it."
+        ),
+    ] = None
     damaged: bool = False
     """Its row was changed since it was stored; nothing it says may be relied on."""
     _by_id: dict[TopicPartitionId, PartitionCut] = field(
@@ -242,6 +249,25 @@ class RecoveryPoint:
     def guarantee_of_cut(self) -> Guarantee:
         """The guarantee of what the point has, whatever topics it lacks."""
         return self.cut_guarantee or self.guarantee
+
+    @property
+    def repeats_at_most(self) -> Mapping[str, int]:
+        """How many records a restore may process a second time at most, by topic that is read.
+
+        Those between the committed offset and the end: state and outputs may hold their effects
+        already. Nothing at an exact point. What the application makes of a repeated record is
+        repeated as well: one input record may become several of a repartition topic.
+        """
+        if self.guarantee_of_cut is Guarantee.EXACT:
+            return {}
+        committed = {offset.id: offset.offset for offset in self.group_offsets}
+        found: dict[str, int] = {}
+        for cut in self.partitions:
+            if cut.roles.is_read_by_group:
+                start = max(cut.log_start, committed.get(cut.id, cut.log_start))
+                repeats = sum(one.end - one.start for one in cut.records_from(start))
+                found[cut.topic] = found.get(cut.topic, 0) + repeats
+        return found
 
     @property
     def unknown_topics(self) -> tuple[str, ...]:

@@ -204,6 +204,7 @@ class PointInstant:
     took_ms: int = 0
     sequence: int | None = None
     cluster_id: str = ""
+    runs_at: Guarantee | None = None
 
     @property
     def ended_at_ms(self) -> int:
@@ -234,6 +235,7 @@ _INSTANT = [
     "took_ms",
     "sequence",
     "cluster_id",
+    "runs_at",
 ]
 _STATISTICS = ("taken_at_ms", "id", "sequence")
 
@@ -520,6 +522,7 @@ def _instants_of(rows: pa.Table) -> tuple[PointInstant, ...]:
             took_ms=took_ms,
             sequence=sequence,
             cluster_id=cluster_id,
+            runs_at=None if runs_at is None else Guarantee(runs_at),
         )
         for (
             point_id,
@@ -530,6 +533,7 @@ def _instants_of(rows: pa.Table) -> tuple[PointInstant, ...]:
             took_ms,
             sequence,
             cluster_id,
+            runs_at,
         ) in zip(*(columns[name] for name in _INSTANT), strict=True)
     ]
     return tuple(sorted(instants, key=_as_counted))

@@ -85,9 +85,20 @@ class Following:
         self._process.send_signal(number)
         return self._process.wait(60)
 
+    def send(self, number: int) -> None:
+        """Send a signal."""
+        assert self._process is not None
+        self._process.send_signal(number)
+
+    def ended_with(self, within_s: float) -> int:
+        """The exit code of a follower that ends by itself."""
+        assert self._process is not None
+        return self._process.wait(within_s)
+
     def end_if_it_runs(self) -> None:
         """Leave no process behind."""
         if self._process is not None and self._process.poll() is None:
+            self._process.send_signal(signal.SIGCONT)
             self._process.kill()
             self._process.wait(20)
 
@@ -99,10 +110,10 @@ class Following:
             assert time.monotonic() < deadline, (status, self.log.read_text())
             time.sleep(0.1)
 
-    def wait_until_it_has_all(self) -> None:
+    def wait_until_it_has_all(self, limit_s: float = 60) -> None:
         """Wait until a point is covered that was taken from now on."""
         now_ms = time.time_ns() // 1_000_000
-        self.wait_for(lambda s: s.covered_at_ms is not None and s.covered_at_ms > now_ms)
+        self.wait_for(lambda s: s.covered_at_ms is not None and s.covered_at_ms > now_ms, limit_s)
 
     def covered_points(self) -> list[RecoveryPoint]:
         """Those that can be restored."""

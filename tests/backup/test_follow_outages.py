@@ -14,11 +14,11 @@ import pytest
 from kstreams_assets.app_file.read import load_settings
 from kstreams_assets.backup import follow as module
 from kstreams_assets.backup.amounts import Pace, Progress
-from kstreams_assets.backup.follow import Follower, catching_up, follow, status_of
-from kstreams_assets.errors import ClusterUnavailableError, KStreamsAssetsError
+from kstreams_assets.backup.follow import Follower, follow, status_of
+from kstreams_assets.backup.follower_status import catching_up
+from kstreams_assets.errors import ClusterUnavailableError, KStreamsAssetsError, SparkJobError
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.lease import LeaseLostError, warehouse_lock
-from spark_resources.failures import SparkJobError
 from tests.cli.application import document, write
 from tests.store.place import warehouse_at
 
@@ -277,7 +277,7 @@ def test_a_status_of_another_release_is_read(tmp_path: Path) -> None:
     shop = _follower(tmp_path, "shop")
     module.make_warehouse(shop.settings.warehouse.root)
     shop._tell()
-    path = module._status_file(shop.settings.warehouse, "shop")
+    path = module.status_file(shop.settings.warehouse, "shop")
     told = json.loads(path.read_text())
     del told["catching_up"]
     path.write_text(json.dumps({**told, "of_a_later_release": 1}))

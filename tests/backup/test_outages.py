@@ -12,7 +12,13 @@ from pathlib import Path
 
 import pytest
 
+from kstreams_assets import lease
+from kstreams_assets.kafka.cluster import KafkaCluster
+from kstreams_assets.kafka.connection import KafkaConnection
+from kstreams_assets.kafka.topics import TopicSpec
+from kstreams_assets.lease import warehouse_lock
 from kstreams_assets.local.cluster import LocalCluster
+from kstreams_assets.store import ObjectPath
 from spark_resources.engine import ENGINES_VARIABLE, engines, stop
 from tests.backup import spark_follower
 from tests.backup.following import Following, new_following
@@ -26,7 +32,10 @@ from tests.recovery.trial import (
     running,
     wrong_points,
 )
-from tests.store.seaweed import SeaweedFS, serving
+from tests.store.seaweed import SeaweedFS, seaweed, serving, store
+from tests.streams.cluster import unique_name
+
+__all__ = ["seaweed", "store"]
 
 pytestmark = [pytest.mark.kafka, pytest.mark.e2e, pytest.mark.drill, pytest.mark.alone]
 
@@ -70,7 +79,7 @@ class _Followed:
     def outlive(self, *outages: Callable[[], AbstractContextManager[None]]) -> None:
         """All run through these, and points taken after them are covered soon."""
         for following in self.followings.values():
-            following.wait_until_it_has_all()
+            following.wait_until_it_has_all(240)  # its engine may have to start
         with ExitStack() as stack:
             for outage in outages:
                 stack.enter_context(outage())
@@ -142,6 +151,14 @@ def _killed_again_and_again() -> "Iterator[None]":
 
 
 @contextmanager
+def unnoticed_processes() -> "Iterator[None]":
+    """Leases are seen as from another machine."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(lease, "_machine", lambda: "another machine")
+        yield
+
+
+@contextmanager
 def _small_disk(place: Path) -> "Iterator[Path]":
     place.mkdir()
     options = f"size={_DISK_BYTES}"
@@ -158,7 +175,7 @@ def _small_disk(place: Path) -> "Iterator[Path]":
 def test_a_store_is_down_a_disk_full_and_an_engine_killed_for_two_minutes(
     followed: _Followed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with serving() as server, _small_disk(tmp_path / "disk") as disk:
+    with serving() as server, _small_disk(tmp_path / "small") as disk:
         for name, value in server.environment.items():
             monkeypatch.setenv(name, value)
         monkeypatch.setenv(ENGINES_VARIABLE, str(tmp_path / "engines"))
@@ -205,3 +222,33 @@ def test_the_brokers_are_down_for_two_minutes(tmp_path: Path) -> None:
             followed.end()
         finally:
             following.end_if_it_runs()
+
+
+@pytest.mark.store
+def test_a_follower_that_was_stopped_ends_when_another_has_taken_over(
+    kafka_cluster: LocalCluster, store: ObjectPath, tmp_path: Path
+) -> None:
+    topic = unique_name("orders")
+    servers = kafka_cluster.bootstrap_servers
+    with KafkaCluster(KafkaConnection(bootstrap_servers=servers)) as cluster:
+        cluster.create_topics([TopicSpec(topic, 1)])
+    following = new_following(
+        tmp_path, servers, unique_name("app"), {topic: "input"}, "hour", warehouse=str(store)
+    )
+    following.environment = {"KSTREAMS_ASSETS_S3_LEASE_S": "6"}
+    lock = following.settings.warehouse.lock_file(f"followers/{following.settings.application_id}")
+    try:
+        following.start()
+        following.wait_until_it_has_all()
+        following.send(signal.SIGSTOP)
+        # As from another machine, which cannot see that the process is still there.
+        with (
+            unnoticed_processes(),
+            warehouse_lock(lock, purpose="the next follower", wait_s=60),
+        ):
+            following.send(signal.SIGCONT)
+            assert following.ended_with(within_s=30) == 2
+    finally:
+        following.end_if_it_runs()
+    assert "the next follower" in following.log.read_text()
+    assert "has taken it over" in following.log.read_text()

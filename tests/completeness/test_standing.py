@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from kstreams_assets.app.rules import CompletenessRule, Scope
+from kstreams_assets.completeness.repeats import Repeats
 from kstreams_assets.completeness.result import Outcome, RuleKind
 from kstreams_assets.completeness.runnable import Judged, Runnable, Standing, listed
 
@@ -14,6 +15,7 @@ BALANCE = replace(RULE, rule=replace(RULE.rule, balance="a == b"))
 OF_WINDOW = replace(BALANCE, rule=replace(BALANCE.rule, scope=Scope.WINDOW))
 RECOMPUTED = replace(RULE, kind=RuleKind.RECOMPUTE)
 REPEATS = Standing(repeats="The application runs at_least_once")
+OWN_REPEATS = replace(REPEATS, within=Repeats(12))
 UNPROVEN = Standing(unproven="compaction may have taken records.")
 UNKNOWN = Standing(unknown="The recovery point does not know totals.")
 COMPACTED = "compaction removed records of rates before they were backed up."
@@ -26,6 +28,12 @@ COMPACTED = "compaction removed records of rates before they were backed up."
         (BALANCE, Standing(), 3, "", Outcome.VIOLATED, "3 rows in violation at recovery point"),
         (BALANCE, REPEATS, 0, "", Outcome.NOT_VERIFIABLE, REPEATS.repeats),
         (RULE, REPEATS, 1, "", Outcome.NOT_VERIFIABLE, REPEATS.repeats),
+        # Of an at-least-once application itself.
+        (BALANCE, OWN_REPEATS, 0, "", Outcome.PASSED, "up to 12 repeats"),
+        (RULE, OWN_REPEATS, 12, "", Outcome.NOT_VERIFIABLE, "up to 12 records may be repeated"),
+        (RULE, OWN_REPEATS, 13, "", Outcome.VIOLATED, "than 12 repeats explain"),
+        (RULE, replace(REPEATS, within=Repeats(0)), 1, "", Outcome.VIOLATED, "1 row in violation"),
+        (RULE, replace(REPEATS, within=Repeats(0)), 0, "", Outcome.PASSED, "Holds at"),
         # A doubt excuses a violation and takes nothing from a pass.
         (BALANCE, UNPROVEN, 0, "", Outcome.PASSED, ""),
         (BALANCE, UNPROVEN, 1, "", Outcome.NOT_VERIFIABLE, UNPROVEN.unproven),
@@ -74,3 +82,12 @@ def test_a_rule_that_need_not_be_run(rule: Runnable, standing: Standing, remedy:
 def test_only_the_first_few_are_listed() -> None:
     assert listed([]) == ""
     assert listed(str(number) for number in range(5)) == "0; 1; 2; and 2 more"
+
+
+@pytest.mark.parametrize(
+    ("unexplained", "outcome"), [(0, Outcome.PASSED), (2, Outcome.VIOLATED), (40, Outcome.VIOLATED)]
+)
+def test_what_repeats_explain_of_a_balance(unexplained: int, outcome: Outcome) -> None:
+    found = BALANCE.judged(OWN_REPEATS, 40, "point-1", unexplained=unexplained)
+    assert found.outcome is outcome
+    assert "12 repeats" in found.explanation

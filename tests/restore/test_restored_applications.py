@@ -289,3 +289,82 @@ def test_at_least_once_from_an_application_closed_in_an_orderly_way_repeats_noth
     go_on(restored, topics, tmp_path / "state", guarantee="at_least_once")
 
     assert_as_control(restored, (topics.totals, topics.rejected), (topics.changelog,))
+
+
+_RESTORES = 20
+
+
+def _counted(found: Mapping[bytes | None, tuple[int, int]]) -> int:
+    return sum(count for count, _ in found.values())
+
+
+@pytest.fixture(scope="module")
+def many_points_run(
+    second_cluster: KafkaConnection,
+    spark: SparkSessionResource,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> AtLeastOnceRun:
+    """A stock at-least-once application under load; a point every half second."""
+    folder = tmp_path_factory.mktemp("many-points")
+    topics = OrderTopics(unique_name("many"), unique_name("m") + ".")
+    servers = second_cluster.bootstrap_servers
+    create_topics(servers, topic_prefix=topics.prefix, partitions=PARTITIONS)
+    points: dict[str, RecoveryPoint] = {}
+    app = order_processor(
+        servers, topics, folder / "state", guarantee="at_least_once", commit_interval_ms=1_500
+    )
+    with KafkaCluster(second_cluster) as cluster, app:
+        source = Source(settings_of(topics.application, servers, folder), cluster)
+        with Feed(servers, topics.orders, orders(seed=5), rate=600) as feed:
+            time.sleep(3)
+            for number in range(_RESTORES):
+                points[f"p{number}"] = source.take(guarantee=Guarantee.AT_LEAST_ONCE)
+                time.sleep(0.5)
+            feed.stop()
+        source.drain()
+        points["end"] = source.take(guarantee=Guarantee.AT_LEAST_ONCE)
+        source.back_up(points["end"], spark)
+        return AtLeastOnceRun(source.ended(points), topics)
+
+
+def test_twenty_restores_of_an_at_least_once_application_repeat_no_more_than_they_say(
+    many_points_run: AtLeastOnceRun, spark: SparkSessionResource, tmp_path: Path
+) -> None:
+    """Nothing is asked for: the application's own guarantee is what a point has to give."""
+    run, topics = many_points_run.source, many_points_run.topics
+    control = totals(run.written[topics.totals])
+    repeated: dict[str, tuple[int, int]] = {}
+    for number in range(_RESTORES):
+        point = run.points[f"p{number}"]
+        assert point.runs_at is Guarantee.AT_LEAST_ONCE
+        name = f"many{number}"
+        restored = restore(run, run.settings.connection, spark, own_names(name, point))
+        restored.commit()
+        go_on(restored, topics, tmp_path / name, guarantee="at_least_once")
+        found = totals(restored.written(topics.totals)[topics.totals])
+        assert {c for c, total in control.items() if found.get(c, (0, 0)) < total} == set()
+        most = sum(point.repeats_at_most.values())
+        repeated[point.id] = (_counted(found) - _counted(control), most)
+    assert all(0 <= extra <= most for extra, most in repeated.values()), repeated
+    assert any(extra for extra, _ in repeated.values()), "nothing was repeated under load"
+
+
+def test_offsets_that_are_older_than_the_point_repeat_more_than_it_says(
+    many_points_run: AtLeastOnceRun, spark: SparkSessionResource, tmp_path: Path
+) -> None:
+    """The comparison above sees it."""
+    run, topics = many_points_run.source, many_points_run.topics
+    point = run.points[f"p{_RESTORES - 1}"]
+    restored = restore(run, run.settings.connection, spark, own_names("older", point))
+    restored.commit()
+    with KafkaCluster(restored.target) as cluster:
+        offsets = cluster.group_offsets(restored.plan.group)
+        cluster.commit_group_offsets(
+            restored.plan.group, {p: replace(o, offset=0) for p, o in offsets.items()}
+        )
+
+    go_on(restored, topics, tmp_path / "older", guarantee="at_least_once")
+
+    control = totals(run.written[topics.totals])
+    found = totals(restored.written(topics.totals)[topics.totals])
+    assert _counted(found) - _counted(control) > sum(point.repeats_at_most.values())

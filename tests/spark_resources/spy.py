@@ -4,6 +4,7 @@ Run as root with a JSON object as argument: `uid`, `ports` (of the engine), `pid
 processes), `folders` (theirs). Prints a line for each place where one of `secrets` was found.
 """
 
+import encodings.idna  # noqa: F401 - not readable any more as another user
 import json
 import os
 import socket

@@ -1,0 +1,99 @@
+"""What followers tell of themselves. Light: commands that need no brokers ask for it."""
+
+import json
+import time
+from dataclasses import dataclass, fields
+from typing import Final
+
+from kstreams_assets.layout import Warehouse
+from kstreams_assets.settings import ApplicationSettings
+from kstreams_assets.store import StorePath
+
+_LONGEST_AGE_S: Final = 60
+_NEWS_S: Final = 900.0
+
+
+@dataclass(frozen=True, slots=True)
+class FollowerStatus:
+    """What a follower tells of itself; times in epoch milliseconds.
+
+    `covered_at_ms` is when the newest point was taken of those that are covered: a loss of the
+    cluster costs what came after it. `failures` are those in a row, `problem` is the last one's.
+    `catching_up` says how far it is where much is left to be read, such as `First backup: 34 %
+    read, about 2 h left.`; `told_at_ms` is when all this was so.
+    """
+
+    application_id: str
+    pid: int
+    host: str
+    started_at_ms: int
+    stepped_at_ms: int | None = None
+    ended_at_ms: int | None = None
+    covered_point: str | None = None
+    covered_at_ms: int | None = None
+    guarantee: str | None = None
+    steps: int = 0
+    records: int = 0
+    step_s: float = 0.0
+    pause_s: float = 0.0
+    failures: int = 0
+    problem: str = ""
+    catching_up: str = ""
+    told_at_ms: int | None = None
+
+    def trouble(self, longest_s: float) -> str:
+        """Why nobody should rely on it; empty if the newest covered point is young enough."""
+        now = now_ms()
+        reason = "".join(f" {text}" for text in (self.catching_up, self.problem) if text)
+        if self.ended_at_ms is not None:
+            return f"It has ended.{reason}"
+        if self.covered_at_ms is None:
+            waited_s = (now - self.started_at_ms) / 1000
+            return f"No point is covered yet.{reason}" if waited_s > longest_s or reason else ""
+        age_s = (now - self.covered_at_ms) / 1000
+        if age_s <= longest_s:
+            return ""
+        return f"The newest covered point is {age_s:.0f} s old, over {longest_s:.0f} s.{reason}"
+
+
+def status_of(warehouse: Warehouse, application_id: str) -> FollowerStatus | None:
+    """What the follower of an application told last, None if there never was one."""
+    try:
+        told = json.loads(status_file(warehouse, application_id).read_text())
+        # Another release may tell other things.
+        known = {one.name: told[one.name] for one in fields(FollowerStatus) if one.name in told}
+        return FollowerStatus(**known)
+    except (FileNotFoundError, ValueError, TypeError):
+        return None
+
+
+def trouble_of(settings: ApplicationSettings) -> str:
+    """What is wrong with the follower of an application; empty if it follows."""
+    status = status_of(settings.warehouse, settings.application_id)
+    if status is None:
+        return "No follower has run here."
+    return status.trouble(longest_age_s(settings))
+
+
+def longest_age_s(settings: ApplicationSettings) -> float:
+    """How old the newest covered point of a follower may be: the objective, 60 s without one."""
+    return settings.recovery_points.objective_s or _LONGEST_AGE_S
+
+
+def catching_up(warehouse: Warehouse, application_id: str) -> str:
+    """How far the follower is that has much to read; empty where none has, or none runs."""
+    status = status_of(warehouse, application_id)
+    if status is None or status.ended_at_ms is not None or status.told_at_ms is None:
+        return ""
+    is_news = now_ms() - status.told_at_ms < 1000 * _NEWS_S
+    return status.catching_up if is_news else ""
+
+
+def status_file(warehouse: Warehouse, application_id: str) -> StorePath:
+    """Where the follower of an application tells."""
+    return warehouse.lock_file(f"followers/{application_id}").with_suffix(".json")
+
+
+def now_ms() -> int:
+    """The present time, epoch milliseconds."""
+    return time.time_ns() // 1_000_000
