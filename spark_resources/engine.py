@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import IO, Any, Final
 
 from kstreams_assets.errors import ConfigurationError, EngineError
+from kstreams_assets.home import user_cache
 from kstreams_assets.lease import keep_private
 from spark_resources.executors import (
     LOOPBACK,
@@ -196,7 +197,7 @@ def _folder() -> Path:
     """The user's folder of engines; it is made, for this user alone."""
     keep_private()
     told = os.environ.get(ENGINES_VARIABLE)
-    folder = Path(told) if told else Path.home() / ".cache/kstreams-assets/engines"
+    folder = Path(told) if told else user_cache("engines")
     folder.mkdir(parents=True, exist_ok=True)
     there = folder.stat()
     if there.st_uid != os.getuid() or there.st_mode & 0o077:
@@ -316,17 +317,11 @@ class _Place:
             deadline = time.monotonic() + start_s
             while self.engine() is None:
                 if process.poll() is not None:
-                    raise EngineError(self._ended_early(), self.log)
+                    raise EngineError("The engine ended while it started", self.log)
                 if time.monotonic() >= deadline:
                     process.kill()
                     raise EngineError(f"The engine did not start in {start_s:.0f} s", self.log)
                 time.sleep(_POLL_S)
-
-    def _ended_early(self) -> str:
-        from spark_resources.failures import cause_in_log
-
-        cause = cause_in_log(self.log)
-        return f"The engine ended while it started{f': {cause}' if cause else ''}"
 
     def _end_the_useless(self) -> None:
         """End the process of an engine that nobody can use any more: it would keep the next out.

@@ -166,7 +166,10 @@ def _outages() -> tuple[type[Exception], ...]:
 
 
 def _line(error: BaseException) -> str:
-    return " ".join(str(error).split()) or type(error).__name__
+    """What an error says, in one line; of Spark and gRPC what it means."""
+    from spark_resources.failures import spark_failure
+
+    return " ".join(str(spark_failure(error) or error).split()) or type(error).__name__
 
 
 def _problem(error: BaseException) -> str:
