@@ -19,6 +19,8 @@ PASSED_ON: Final = (
     "JAVA_HOME",
 )
 """What of this process's environment a program gets that it starts: nothing secret."""
+OF_A_JVM: Final = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS")
+"""Options that whoever runs this gives to every JVM, those of local brokers among them."""
 SUPPORTED_VERSIONS: Final = (17, 21)
 _VERSION_TIMEOUT_S: Final = 20.0
 

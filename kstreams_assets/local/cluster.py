@@ -20,7 +20,7 @@ from kstreams_assets.kafka.connection import KafkaConnection, PasswordSasl, Secu
 from kstreams_assets.kafka.secret import Secret
 from kstreams_assets.local.process import GuardedProcess
 from spark_resources.jars import verify_jars
-from spark_resources.java import find_java, small_environment
+from spark_resources.java import OF_A_JVM, find_java, small_environment
 
 ClientProtocol = Literal["PLAINTEXT", "SASL_PLAINTEXT", "SSL", "SASL_SSL"]
 
@@ -411,7 +411,7 @@ class LocalCluster:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 timeout=_FORMAT_TIMEOUT_S,
-                env=small_environment(),
+                env=small_environment(OF_A_JVM),
                 check=False,
             )
         except subprocess.TimeoutExpired as error:

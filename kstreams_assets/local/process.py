@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final, Self
 
 from kstreams_assets.errors import ProcessError
-from spark_resources.java import small_environment
+from spark_resources.java import OF_A_JVM, small_environment
 
 _GUARDIAN: Final = Path(__file__).with_name("guardian.py")
 _START_TIMEOUT_S: Final = 20.0
@@ -25,8 +25,8 @@ class GuardedProcess:
 
     It is killed (with its process group) when the owner exits, is killed, or drops this object.
     It gets no input and does not see the terminal's Ctrl-C. Its environment is `environment`,
-    without one that of `small_environment`: never all that this process has. Methods may be called
-    from any thread. Raises ProcessError when the program cannot be started.
+    without one `small_environment` and the options of JVMs: never all that this process has.
+    Methods may be called from any thread. Raises ProcessError when the program cannot be started.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class GuardedProcess:
                 stdout=subprocess.PIPE,
                 stderr=log,
                 bufsize=0,
-                env=small_environment() if environment is None else dict(environment),
+                env=small_environment(OF_A_JVM) if environment is None else dict(environment),
                 cwd=working_directory,
                 start_new_session=True,
             )
