@@ -101,6 +101,9 @@ def _newest(found: ApplicationInfo, now_ms: int) -> str:
     exact, covered = found.newest_exact, found.newest_covered
     if exact is not None:
         return f"{exact.id} restores exactly ({_ago(exact.taken_at_ms, now_ms)})"
+    if covered is not None and covered == found.newest_enough:
+        ago = _ago(covered.taken_at_ms, now_ms)
+        return f"{covered.id} gives {covered.gives}, as the application does ({ago})"
     if covered is not None:
         ago = _ago(covered.taken_at_ms, now_ms)
         return f"{covered.id} gives {covered.gives} ({ago}); none restores exactly"

@@ -47,8 +47,8 @@ SAVED = "recovery_point_records"
 class ApplicationInfo:
     """One application of a warehouse; sizes in bytes as stored, times in epoch milliseconds.
 
-    `newest_exact` and `newest_covered` are only known of applications whose YAML is given, as are
-    `due` windows, `not_ready_because` (what speaks against a recovery, as `ready` says it) and
+    `newest_exact`, `newest_enough` (`Restorable.enough`) and `newest_covered` are only known of
+    applications whose YAML is given, as are `due` windows, `not_ready_because` (what speaks against a recovery, as `ready` says it) and
     `expires` (how many points the policy would let go, None without one).
     `bytes_by_role` are those of the records' files by the roles of their topics. `windows` counts
     rows of the ledger: windows that `expire` has put together are one.
@@ -60,6 +60,7 @@ class ApplicationInfo:
     oldest_point: PointInstant | None = None
     pinned: int = 0
     newest_exact: PointStatus | None = None
+    newest_enough: PointStatus | None = None
     newest_covered: PointStatus | None = None
     windows: int = 0
     put_together: int = 0
@@ -213,6 +214,7 @@ def _with_settings(
     return replace(
         info,
         newest_exact=restorable.exact,
+        newest_enough=restorable.enough,
         newest_covered=restorable.covered,
         due=len(due),
         not_ready_because=tuple(one.text for one in readiness.against),
