@@ -49,7 +49,8 @@ class ApplicationInfo:
 
     `newest_exact`, `newest_enough` (`Restorable.enough`) and `newest_covered` are only known of
     applications whose YAML is given, as are `due` windows, `not_ready_because` (what speaks against
-    a recovery, as `ready` says it) and `expires` (how many points the policy would let go, None without one).
+    a recovery, as `ready` says it) and `expires` (how many points the policy would
+    let go, None without one).
     `bytes_by_role` are those of the records' files by the roles of their topics. `windows` counts
     rows of the ledger: windows that `expire` has put together are one.
     """
