@@ -39,6 +39,7 @@ P = TypeVar("P", bound=StorePath)
 _POLL_S: Final = 0.2
 _RENEWALS: Final = 4
 """How often a lease is renewed in its time."""
+_AGAIN_S: Final = 1.0
 _SAFE: Final = 0.75
 """The part of a lease's time after which its holder takes it for lost."""
 
@@ -339,7 +340,7 @@ class _Lease:
         return json.dumps(facts).encode()
 
     def _renew(self) -> None:
-        while not self._ended.wait(self._duration_s / _RENEWALS):
+        while not self._ended.wait(self._next_s()):
             try:
                 self._write()
             except OSError as error:
@@ -347,6 +348,11 @@ class _Lease:
                 self._failure = f" ({error.strerror or error})"
             except LeaseLostError:
                 return
+
+    def _next_s(self) -> float:
+        """After a failure at once: when the store is back, its holder waits for this."""
+        every_s = self._duration_s / _RENEWALS
+        return min(every_s, _AGAIN_S) if self._failure else every_s
 
     def _write(self) -> None:
         """Renew it. Raises LeaseLostError, OSError."""

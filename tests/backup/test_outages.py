@@ -16,6 +16,7 @@ from kstreams_assets import lease
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.kafka.topics import TopicSpec
+from kstreams_assets.layout import Warehouse
 from kstreams_assets.lease import warehouse_lock
 from kstreams_assets.local.cluster import LocalCluster
 from kstreams_assets.store import ObjectPath
@@ -43,6 +44,18 @@ _OUTAGE_S = 120.0
 _BACK_S = 15.0
 _RATE = 150.0
 _DISK_BYTES = 192 * 1024**2
+
+
+@dataclass(slots=True)
+class _Judged(Trial):
+    """A trial whose points a follower has taken into a warehouse of its own."""
+
+    place: Warehouse = field(kw_only=True)
+
+    @property
+    def warehouse(self) -> Warehouse:
+        """Where the points are."""
+        return self.place
 
 
 @dataclass(slots=True)
@@ -101,7 +114,10 @@ class _Followed:
             assert following.end() == 0, following.log.read_text()
             covered = following.covered_points()
             assert covered, name
-            assert wrong_points(self.trial, history, covered) == {}, name
+            trial = self.trial
+            place = following.settings.warehouse
+            judged = _Judged(trial.bootstrap_servers, trial.folder, trial.topics, place=place)
+            assert wrong_points(judged, history, covered) == {}, name
 
 
 @pytest.fixture
