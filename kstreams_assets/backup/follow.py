@@ -49,7 +49,7 @@ from spark_resources.work import Spark
 _SHARE: Final = 0.5
 """Of one core; a step that takes more makes the next one wait."""
 _LONGEST_PAUSE_S: Final = 60.0
-_LONGEST_TRY_S: Final = 4.0
+_LONGEST_TRY_S: Final = 2.0
 """The longest pause between two steps that fail: an outage costs hardly more than it lasts."""
 _GIVE_UP_S: Final = 600.0
 _STUCK_S: Final = 1_800.0
