@@ -10,6 +10,7 @@ until it had no success for ten minutes. Followers of other applications in its 
 import json
 import logging
 import os
+import re
 import socket
 import threading
 import time
@@ -58,6 +59,7 @@ _LEAST_FAILURES: Final = 3
 """A process that was stopped for a while has not tried."""
 _SHORT_WAIT_S: Final = 2.0
 """How long increments wait for the lock while closed windows are backed up beside them."""
+_NUMBER: Final = re.compile(r"\d+")
 _FIRST: Final = "First backup"
 _LATER: Final = "Catching up"
 _WINDOWS_AT_ONCE: Final = 20
@@ -170,6 +172,11 @@ def _line(error: BaseException) -> str:
     from spark_resources.failures import spark_failure
 
     return " ".join(str(spark_failure(error) or error).split()) or type(error).__name__
+
+
+def _without_numbers(text: str) -> str:
+    """By which one problem is known again, for how long it may last."""
+    return _NUMBER.sub("", text)
 
 
 def _problem(error: BaseException) -> str:
@@ -318,7 +325,8 @@ class Follower:
     def _failed(self, error: Exception) -> float:
         failures, problem = self.status.failures + 1, _problem(error)
         pause_s = _pause_s(self.every_s, failures, _LONGEST_TRY_S)
-        if problem != self.status.problem or time.monotonic() - self._logged > _LONGEST_PAUSE_S:
+        is_old = _without_numbers(problem) == _without_numbers(self.status.problem)
+        if not is_old or time.monotonic() - self._logged > _LONGEST_PAUSE_S:
             self._logged = time.monotonic()
             _log.warning("%s: %s Trying again in %.0f s.", self._name, _line(error), pause_s)
         self._tell(failures=failures, problem=problem, pause_s=pause_s)
