@@ -132,10 +132,20 @@ def followed(kafka_cluster: LocalCluster, tmp_path: Path) -> "Iterator[_Followed
 
 
 @contextmanager
-def _down(server: SeaweedFS) -> "Iterator[None]":
+def _down(server: SeaweedFS, following: Following) -> "Iterator[None]":
     server.stop()
     yield
     server.start()
+    # It listens before it can serve what it holds (HTTP 500).
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            _ = following.status
+        except OSError:
+            assert time.monotonic() < deadline
+            time.sleep(0.2)
+        else:
+            return
 
 
 @contextmanager
@@ -195,7 +205,7 @@ def test_the_store_is_down_for_two_minutes(
         following = followed.add("store", str(server.place()))
         with followed.load():
             following.start()
-            followed.outlive(lambda: _down(server))
+            followed.outlive(lambda: _down(server, following))
         followed.end()
     assert "Trying again" in following.log.read_text()
 
