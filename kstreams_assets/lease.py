@@ -87,8 +87,10 @@ class LockHandle(Protocol):
     is_taken_over: bool
     """Whether the holder before did not let it go."""
 
-    is_lost: bool
-    """Whether somebody else has it, or had it, meanwhile: it does not come back."""
+    @property
+    def is_lost(self) -> bool:
+        """Whether somebody else has it, or had it, meanwhile: it does not come back."""
+        ...
 
     def require_held(self) -> None:
         """Raise LeaseLostError unless it is still held.
@@ -301,7 +303,7 @@ class _Lease:
         self._e_tag = ""
         self._renewed = time.monotonic()
         self._lost: str | None = None
-        self.is_lost, self._failure = False, ""
+        self._failure = ""
         self._lock = threading.Lock()
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._renew, name=f"lease {path.name}", daemon=True)
@@ -367,7 +369,7 @@ class _Lease:
                 found = _look(self._path)
                 if found is None or found[0].get("token") != self._token:
                     holder = "nobody" if found is None else _holder(found[0])
-                    self._lost, self.is_lost = f"{holder} has taken it over", True
+                    self._lost = f"{holder} has taken it over"
                     raise LeaseLostError(path=self._path, reason=self._lost) from None
                 self._e_tag = found[1]
             self._renewed, self._failure = began, ""
@@ -382,6 +384,10 @@ class _Lease:
             since_s = time.monotonic() - self._renewed
             reason = f"it was not renewed for {since_s:.0f} s{self._failure}"
             raise LeaseLostError(path=self._path, reason=reason)
+
+    @property
+    def is_lost(self) -> bool:
+        return self._lost is not None
 
     def raise_epoch(self, above: int) -> None:
         if above >= self.epoch:

@@ -29,6 +29,7 @@ from typing import IO, Any, Final
 from kstreams_assets.errors import ConfigurationError, EngineError
 from kstreams_assets.home import user_cache
 from kstreams_assets.lease import keep_private
+from kstreams_assets.private import why_not_private
 from spark_resources.executors import (
     LOOPBACK,
     PACKAGES,
@@ -199,8 +200,7 @@ def _folder() -> Path:
     told = os.environ.get(ENGINES_VARIABLE)
     folder = Path(told) if told else user_cache("engines")
     folder.mkdir(parents=True, exist_ok=True)
-    there = folder.stat()
-    if there.st_uid != os.getuid() or there.st_mode & 0o077:
+    if why_not_private(folder.resolve()) is not None:
         raise ConfigurationError(
             f"{folder} is not this user's alone, but would hold the tokens of its engines.",
             remedy=f"chmod 700 {folder}, or name another folder by {ENGINES_VARIABLE}.",
