@@ -33,6 +33,7 @@ jars: $(INSTALLED) jdk ## Fetch and verify the jars of Spark and of the local Ka
 	@$(BIN)/python -m spark_resources.fetch_jars kafka
 
 test-jars: jars
+	@$(BIN)/python -m spark_resources.fetch_jars kafka43
 	@$(BIN)/python -m spark_resources.fetch_jars kafka39
 	@$(BIN)/python -m spark_resources.fetch_jars registry
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import psutil
 
+from spark_resources.jars import kafka_release
 from spark_resources.java import find_java
 
 RESULTS = Path(__file__).with_name("results")
@@ -29,7 +30,7 @@ def machine() -> dict[str, str]:
         "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores shared by"
         f" broker, Spark and Python, {memory_gib:.0f} GiB",
         "versions": f"Java {find_java().version}, Python {platform.python_version()}, {packages};"
-        " broker and Streams 4.3.1",
+        f" broker and Streams {kafka_release('kafka')}",
     }
 
 

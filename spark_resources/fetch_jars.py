@@ -191,8 +191,8 @@ def main(names: Sequence[str], *, write_lock: bool) -> None:
     """Fetch sets of jars and compare each jar with the lock file.
 
     `spark` is what backups and restores need, `kafka` the local broker of drills; both are fetched
-    if no set is named. The sets `kafka39` and `registry` serve the tests of this project. The jars
-    go to the folder in KSTREAMS_ASSETS_JARS, else to .jars of a checkout, else to
+    if no set is named. The sets `kafka43`, `kafka39` and `registry` serve the tests of this
+    project. The jars go to the folder in KSTREAMS_ASSETS_JARS, else to .jars of a checkout, else to
     ~/.cache/kstreams-assets/jars.
     """
     wanted = names or _NEEDED

@@ -12,12 +12,13 @@ from typing import Final, Literal, get_args
 from kstreams_assets.errors import ConfigurationError, JarsMissingError
 from kstreams_assets.home import expanded, require_passwd_entry, user_cache
 
-JarSet = Literal["spark", "kafka", "kafka39", "registry"]
-"""`kafka39`, an older Kafka, and `registry`, a schema registry, serve tests only."""
+JarSet = Literal["spark", "kafka", "kafka43", "kafka39", "registry"]
+"""`kafka43` and `kafka39`, older releases, and `registry`, a schema registry, serve tests only."""
 JAR_SETS: Final[tuple[JarSet, ...]] = get_args(JarSet)
 JARS_VARIABLE: Final = "KSTREAMS_ASSETS_JARS"
 LOCK_FILE: Final = "jars.lock"
 
+_CLIENTS: Final = "kafka-clients-"
 _PACKAGE: Final = Path(__file__).resolve().parent
 
 
@@ -88,6 +89,19 @@ def read_lock(jar_set: JarSet, *, lock_file: Path | None = None) -> tuple[Locked
     if not jars:
         raise ConfigurationError(f"{path} lists no jar of the set {jar_set}.", remedy=remedy)
     return tuple(jars)
+
+
+def kafka_release(jar_set: JarSet) -> str:
+    """Return the release of Kafka that a set of jars is, such as `4.4.0`.
+
+    Raises ConfigurationError as `read_lock` does, and for a set that is no Kafka.
+    """
+    for jar in read_lock(jar_set):
+        if jar.file_name.startswith(_CLIENTS):
+            return jar.file_name.removeprefix(_CLIENTS).removesuffix(".jar")
+    raise ConfigurationError(
+        f"The set {jar_set} has no {_CLIENTS}*.jar.", remedy="Name one of kafka, kafka43, kafka39."
+    )
 
 
 def sha256_of(path: Path) -> str:

@@ -157,11 +157,12 @@ def _topic_plan(found: Facts, wanted: WantedTopic) -> tuple[TopicPlan, tuple[str
     replicas = there.replication_factor if there else _replicas(found, noted)
     notes: tuple[str, ...] = ()
     if there is None:
-        source, notes = _source_configs(wanted, noted, found.target.topic_defaults)
-        configs = of_new_topic(wanted.source, source, replication_factor=replicas)
+        defaults = found.target.topic_defaults
+        source, notes = _source_configs(wanted, noted, defaults)
+        configs = of_new_topic(wanted.source, source, replication_factor=replicas, known=defaults)
         notes += configs.notes
     else:
-        configs = of_existing_topic(there.explicit_configs)
+        configs = of_existing_topic(there.explicit_configs, there.effective_configs)
         if noted is not None and mine is None:
             notes = differences(target, noted.facts, there.effective_configs, configs.put_back)
     if mine is not None:

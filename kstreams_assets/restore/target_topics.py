@@ -187,6 +187,8 @@ def _hint(name: str, topics: Iterable[str]) -> str:
 
 
 MAX_MESSAGE_BYTES = "max.message.bytes"
+MAX_DECOMPRESSED = "max.decompressed.message.bytes"
+"""Of a single record, since Kafka 4.4; what was stored before it was lowered may be larger."""
 TIMESTAMP_TYPE = "message.timestamp.type"
 MIN_IN_SYNC = "min.insync.replicas"
 
@@ -205,6 +207,8 @@ _RELAXED: Mapping[str, str] = {
     "segment.ms": _FOR_EVER,
 }
 _DEFAULT_MESSAGE_BYTES = 1_048_588
+NO_DECOMPRESSED_LIMIT = str(2**31 - 9)
+"""The default: the largest array of a JVM (`ServerLogConfigs`)."""
 _NOT_CARRIED = (
     # of certain brokers, by their ids
     "leader.replication.throttled.replicas",
@@ -234,9 +238,12 @@ class RestoredConfigs:
 
 
 def of_new_topic(
-    topic: str, source: Mapping[str, str], *, replication_factor: int
+    topic: str, source: Mapping[str, str], *, replication_factor: int, known: Collection[str] = ()
 ) -> RestoredConfigs:
-    """Those of a topic to create, from the ones that were set on the source topic."""
+    """Those of a topic to create, from the ones that were set on the source topic.
+
+    `known` are configs that the target's release is known to have.
+    """
     own = {name: value for name, value in source.items() if name not in _NOT_CARRIED}
     notes = []
     if dropped := sorted(source.keys() - own.keys()):
@@ -252,13 +259,18 @@ def of_new_topic(
         own[MIN_IN_SYNC] = str(replication_factor)
     limit = max(int(own.get(MAX_MESSAGE_BYTES, _DEFAULT_MESSAGE_BYTES)), LARGEST_BATCH)
     relaxed = {**_RELAXED, TIMESTAMP_TYPE: "CreateTime", MAX_MESSAGE_BYTES: str(limit)}
+    if MAX_DECOMPRESSED in own or MAX_DECOMPRESSED in known:
+        relaxed[MAX_DECOMPRESSED] = NO_DECOMPRESSED_LIMIT
     put_back = {name: own.get(name) for name in relaxed}
     return RestoredConfigs({**own, **relaxed}, put_back, tuple(notes))
 
 
-def of_existing_topic(explicit: Mapping[str, str]) -> RestoredConfigs:
-    """Those of a topic that is there; type and size of its records stay as they are."""
-    return RestoredConfigs(dict(_RELAXED), {name: explicit.get(name) for name in _RELAXED})
+def of_existing_topic(explicit: Mapping[str, str], effective: Mapping[str, str]) -> RestoredConfigs:
+    """Those of a topic that is there; timestamp type and size of batches stay as they are."""
+    relaxed = dict(_RELAXED)
+    if MAX_DECOMPRESSED in effective:
+        relaxed[MAX_DECOMPRESSED] = NO_DECOMPRESSED_LIMIT
+    return RestoredConfigs(relaxed, {name: explicit.get(name) for name in relaxed})
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from typing import Final
 from kstreams_assets.errors import KafkaRequestError, KStreamsAssetsError
 from kstreams_assets.kafka.topics import RECORD_CONFIGS, TopicSpec
 from kstreams_assets.restore.plan import TopicPlan
+from kstreams_assets.restore.target_topics import MAX_DECOMPRESSED, NO_DECOMPRESSED_LIMIT
 from kstreams_assets.warehouse.spans import TopicFacts
 
 KAFKA_DEFAULTS: Final[Mapping[str, str]] = {
@@ -25,10 +26,13 @@ KAFKA_DEFAULTS: Final[Mapping[str, str]] = {
     "message.timestamp.type": "CreateTime",
 }
 """Kafka's own defaults, where all releases that are supported have the same."""
+_LATER_DEFAULTS: Final[Mapping[str, str]] = {MAX_DECOMPRESSED: NO_DECOMPRESSED_LIMIT}
+"""Of configs that the oldest supported release does not have: not having them is the same."""
 _DIFFERENCE: Final = "message.timestamp.difference.max.ms"
 _POLICY: Final = "cleanup.policy"
 _LIMITS: Final = (
     "max.message.bytes",
+    MAX_DECOMPRESSED,
     "message.timestamp.before.max.ms",
     "message.timestamp.after.max.ms",
 )
@@ -71,7 +75,7 @@ def own_configs(
         if name in effective
         and name not in own
         and name != _DIFFERENCE
-        and not _same(name, defaults.get(name), effective[name])
+        and not _same(name, defaults.get(name, _LATER_DEFAULTS.get(name)), effective[name])
     }
     differing = [
         f"{name}={value} (target: {defaults[name]})"

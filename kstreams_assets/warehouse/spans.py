@@ -292,7 +292,7 @@ class TopicFacts:
         Column(
             "The settings among these that decide which records stay and which are taken, with the"
             " values that counted, set on the topic or not: `cleanup.policy`, `retention.*`,"
-            " `delete.retention.ms`, `*.compaction.lag.ms`, `max.message.bytes`,"
+            " `delete.retention.ms`, `*.compaction.lag.ms`, `max.*message.bytes`,"
             " `message.timestamp.*`; null in rows of earlier releases."
         ),
     ] = ()

@@ -1,4 +1,4 @@
-"""What only the application's own JMX tells, by MBean and attribute (Kafka Streams 4.3)."""
+"""What only the application's own JMX tells, by MBean and attribute (Kafka Streams 4.4)."""
 
 _STREAMS = "kafka.streams:type="
 _CONSUMER = "kafka.consumer:type="

@@ -29,7 +29,7 @@ def metric_lines() -> Iterator[str]:
     yield from ("", "## Of the application itself", "")
     yield "Brokers do not know these. Take them from the application's JMX, with Prometheus' JMX"
     yield "exporter as a Java agent in its process. All are recorded at the default of"
-    yield "`metrics.recording.level`, `INFO`; names of Kafka Streams 4.3."
+    yield "`metrics.recording.level`, `INFO`; names of Kafka Streams 4.4."
     yield ""
     yield from table(
         ("what", "MBean", "attribute"),

@@ -6,6 +6,7 @@ from scripts.reference.checks_page import check_lines
 from scripts.reference.cli_page import cli_lines
 from scripts.reference.markdown import page
 from scripts.reference.metrics_page import metric_lines
+from scripts.reference.releases_page import release_lines
 from scripts.reference.tables_page import table_lines
 from scripts.reference.yaml_page import yaml_lines
 
@@ -20,6 +21,7 @@ def pages() -> dict[str, str]:
         "tables.md": page("Tables", table_lines()),
         "checks.md": page("Checks", check_lines()),
         "metrics.md": page("Metrics", metric_lines()),
+        "releases.md": page("Releases of Kafka", release_lines()),
     }
 
 

@@ -11,10 +11,20 @@ from scripts.generate_reference import main
 from scripts.reference import tables_page
 from scripts.reference.benchmark_table import README, readme
 from scripts.reference.pages import pages, stale_pages
+from scripts.reference.releases_page import stored
+from tests.restore.releases import CASES
 
 
 def test_the_committed_pages_are_up_to_date() -> None:
     assert stale_pages() == [], "run: python -m scripts.generate_reference"
+
+
+def test_every_supported_release_was_drilled_as_it_is_now() -> None:
+    drilled = {case.ran for case in CASES}
+    assert set(stored()) == drilled, "run: pytest tests/restore/test_releases.py"
+    releases = {release for one in drilled for release in (one.broker, one.clients)}
+    readme_text = README.read_text(encoding="utf-8")
+    assert [release for release in releases if release not in readme_text] == []
 
 
 def test_check_fails_for_a_page_that_differs_or_is_missing(

@@ -9,7 +9,6 @@ import pytest
 
 from kstreams_assets.local.cluster import LocalCluster
 from kstreams_assets.warehouse.point import Method
-from spark_resources.jars import jars_directory
 from tests.recovery.trial import (
     NO_PURGE,
     QUICK_SESSIONS,
@@ -88,10 +87,3 @@ def test_rolling_upgrade(kafka_cluster: LocalCluster, tmp_path: Path) -> None:
         for app in new:
             app.stop()
     assert_exact(trial, by_transactions=28)
-
-
-def test_older_broker(tmp_path: Path) -> None:
-    with LocalCluster(tmp_path / "cluster", jars=jars_directory("kafka39")) as cluster:
-        with old_application(cluster, tmp_path, rate=1_000) as trial:
-            trial.take(15)
-        assert_exact(trial, by_transactions=12)

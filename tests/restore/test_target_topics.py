@@ -220,9 +220,26 @@ def test_configs_that_mean_nothing_there_are_left_out_and_told() -> None:
 
 def test_an_existing_topic_keeps_type_and_size_of_its_records() -> None:
     own = {"retention.ms": "5", "max.message.bytes": "7", "message.timestamp.type": "CreateTime"}
-    found = of_existing_topic(own)
+    found = of_existing_topic(own, own)
     assert found.configs == RELAXED
     assert found.put_back == {**dict.fromkeys(RELAXED), "retention.ms": "5"}
+
+
+LIMIT = "max.decompressed.message.bytes"
+
+
+def test_records_larger_than_a_limit_that_was_lowered_later_are_taken() -> None:
+    """Only where the target has the limit: releases before 4.4 refuse its name."""
+    own = {LIMIT: "1000"}
+    for found in (
+        of_new_topic("t", own, replication_factor=1),
+        of_new_topic("t", own, replication_factor=1, known=[LIMIT]),
+        of_existing_topic(own, own),
+    ):
+        assert (found.configs[LIMIT], found.put_back[LIMIT]) == ("2147483639", "1000")
+    of_brokers = of_new_topic("t", {}, replication_factor=1, known=[LIMIT])
+    assert (of_brokers.configs[LIMIT], of_brokers.put_back[LIMIT]) == ("2147483639", None)
+    assert LIMIT not in of_new_topic("t", {}, replication_factor=1).configs
 
 
 ORDERS = partition_of("orders")

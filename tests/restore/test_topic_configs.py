@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
+from confluent_kafka import KafkaError, Producer
 
 from kstreams_assets.app.model import TopicRole, TopicRoles
 from kstreams_assets.errors import KafkaRequestError, KStreamsAssetsError
@@ -26,9 +27,11 @@ FACTS = TopicFacts("id", 1, 1, (*OWN.items(),), (*KAFKA_DEFAULTS.items(),))
 EARLIER = TopicFacts("id", 1, 1, (*OWN.items(),))
 
 
-def plan(configs: Mapping[str, str], name: str = "t") -> TopicPlan:
+def plan(
+    configs: Mapping[str, str], name: str = "t", defaults: Mapping[str, str] = KAFKA_DEFAULTS
+) -> TopicPlan:
     """A topic to create with these configs and the relaxed ones."""
-    found = of_new_topic(name, configs, replication_factor=1)
+    found = of_new_topic(name, configs, replication_factor=1, known=defaults)
     return TopicPlan(
         source=name,
         target=name,
@@ -115,9 +118,23 @@ class TestRefused:
         assert "max.message.bytes" in notes[0]
 
 
+def produced(bootstrap_servers: str, topic: str, value: bytes) -> int | None:
+    """What the broker says to a record in a compressed batch."""
+    config = {"bootstrap.servers": bootstrap_servers, "compression.type": "zstd", "log_level": 0}
+    producer = Producer({**config, "message.timeout.ms": 20_000})
+    errors: list[int | None] = []
+    producer.produce(topic, value, on_delivery=lambda e, _: errors.append(e.code() if e else None))
+    assert producer.flush(30) == 0
+    return errors[0]
+
+
 @pytest.mark.kafka
 def test_a_target_with_other_defaults_and_without_tiered_storage(tmp_path: Path) -> None:
-    other = {"log.cleanup.policy": "compact", "log.retention.hours": "1"}
+    other = {
+        "log.cleanup.policy": "compact",
+        "log.retention.hours": "1",
+        "max.decompressed.message.bytes": "1000",
+    }
     with (
         LocalCluster(tmp_path, properties=other) as b,
         KafkaCluster(KafkaConnection(bootstrap_servers=b.bootstrap_servers)) as cluster,
@@ -136,7 +153,7 @@ def test_a_target_with_other_defaults_and_without_tiered_storage(tmp_path: Path)
             (*KAFKA_DEFAULTS.items(),),
         )
         configs, _ = own_configs("t", facts, defaults)
-        topic = plan(configs)
+        topic = plan(configs, defaults=defaults)
 
         def validate(specs: Sequence[TopicSpec]) -> Mapping[str, KStreamsAssetsError]:
             return cluster.validate_topics([TopicSpec(s.name, 1, 1, s.configs) for s in specs])
@@ -148,3 +165,6 @@ def test_a_target_with_other_defaults_and_without_tiered_storage(tmp_path: Path)
         assert {"remote.storage.enable", "future.x"} <= gone <= {*dict(facts.configs)}
         assert "remote.storage.enable" in notes[0]
         cluster.create_topics([TopicSpec("t", 1, 1, found.configs)])
+        assert produced(b.bootstrap_servers, "t", bytes(5_000)) is None
+        cluster.alter_topic_configs({"t": found.put_back})
+        assert produced(b.bootstrap_servers, "t", bytes(5_000)) == KafkaError.INVALID_RECORD

@@ -96,7 +96,7 @@ def test_the_command_fetches_what_users_need_all_sets_or_says_why_not(
     assert only(home) == {"spark", "kafka"}
     result = CliRunner().invoke(fetch_jars.main, ["all"])
     assert result.exit_code == 0, result.output
-    assert only(home) == {"spark", "kafka", "kafka39", "registry"}
+    assert only(home) == {"spark", "kafka", "kafka43", "kafka39", "registry"}
     fake_java(tmp_path / "java", version="11")
     (home / "kafka" / "a-1.jar").unlink()
     result = CliRunner(env={"PATH": str(tmp_path)}).invoke(fetch_jars.main, ["kafka"])

@@ -37,7 +37,7 @@ import org.apache.kafka.streams.state.Stores;
  * </pre>
  *
  * An order is "customer,amount", a total "count,sum", a tick a counter; all are ASCII. Only what
- * Kafka Streams 3.9 and 4.3 have in common is used.
+ * Kafka Streams 3.9 and 4.4 have in common is used.
  */
 public final class OracleApp {
     private static final Duration CLOSE_TIMEOUT = Duration.ofSeconds(30);
