@@ -24,7 +24,7 @@ class Release:
 
     def __str__(self) -> str:
         """What is special about it; the id of its test."""
-        return " ".join((self.ran.clients, "on", self.ran.broker, *self.ran.settings))
+        return " ".join((self.ran.clients, "on", self.ran.broker, *self.ran.settings[:1]))
 
     @property
     def is_streams_group(self) -> bool:
