@@ -1,7 +1,5 @@
 """Rights of the user bob on a broker with an authorizer."""
 
-import time
-
 from confluent_kafka.admin import (
     AclBinding,  # pyright: ignore[reportPrivateImportUsage]
     AclBindingFilter,  # pyright: ignore[reportPrivateImportUsage]
@@ -11,6 +9,8 @@ from confluent_kafka.admin import (
     ResourcePatternType,  # pyright: ignore[reportPrivateImportUsage]
     ResourceType,  # pyright: ignore[reportPrivateImportUsage]
 )
+
+from tests.timing import eventually
 
 
 class Acls:
@@ -23,18 +23,19 @@ class Acls:
         self, kind: ResourceType, name: str, operation: AclOperation, *, prefixed: bool = False
     ) -> None:
         """Give a right (on all whose names begin so), and wait until the broker heeds it."""
+        pattern = ResourcePatternType.PREFIXED if prefixed else ResourcePatternType.LITERAL
         binding = AclBinding(
             kind,
             name,
-            ResourcePatternType.PREFIXED if prefixed else ResourcePatternType.LITERAL,
+            pattern,
             "User:bob",
             "*",
             operation,
             AclPermissionType.ALLOW,
         )
-        for future in self._admin.create_acls([binding], request_timeout=10).values():
-            future.result(10)
-        time.sleep(0.5)
+        for future in self._admin.create_acls([binding], request_timeout=30).values():
+            future.result(30)
+        await_acl(self._admin, kind, name, operation, pattern=pattern)
 
     def withdraw(self, topic: str, operation: AclOperation) -> None:
         """Take a right on a topic away."""
@@ -47,6 +48,24 @@ class Acls:
             operation,
             AclPermissionType.ALLOW,
         )
-        for future in self._admin.delete_acls([wanted], request_timeout=10).values():
-            assert len(future.result(10)) == 1
-        time.sleep(0.5)
+        for future in self._admin.delete_acls([wanted], request_timeout=30).values():
+            assert len(future.result(30)) == 1
+        await_acl(self._admin, ResourceType.TOPIC, topic, operation, is_there=False)
+
+
+def await_acl(
+    admin: AdminClient,
+    kind: ResourceType,
+    name: str,
+    operation: AclOperation,
+    *,
+    pattern: ResourcePatternType = ResourcePatternType.LITERAL,
+    is_there: bool = True,
+) -> None:
+    """The controller has accepted a change of bob's rights; the broker learns of it later."""
+    wanted = AclBindingFilter(
+        kind, name, pattern, "User:bob", "*", operation, AclPermissionType.ALLOW
+    )
+    assert eventually(
+        lambda: bool(admin.describe_acls(wanted, request_timeout=30).result(30)) is is_there
+    ), f"{name}: {operation}"

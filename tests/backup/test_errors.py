@@ -153,14 +153,14 @@ class TestCluster:
         )
         with KafkaCluster(connection) as workbench.cluster:
             for action in (workbench.back_up, workbench.take_point):
-                with refused(workbench, ClusterUnavailableError, "127.0.0.1:1", within_s=15):
+                with refused(workbench, ClusterUnavailableError, "127.0.0.1:1", within_s=40):
                     action()
 
     def test_missing_topic(self, workbench: Workbench, window: str) -> None:
         workbench.spark = NoSpark()
         missing = unique_name("never-there")
         workbench.roles[missing] = TopicRoles({TopicRole.INPUT})
-        with refused(workbench, TopicNotFoundError, missing, within_s=15):
+        with refused(workbench, TopicNotFoundError, missing, within_s=40):
             workbench.back_up()
         # A recorder goes on, with less of a guarantee.
         point = workbench.take_point()
@@ -175,7 +175,7 @@ class TestCluster:
         wrong = secured("alice", WRONG)
         wrong.roles, wrong.windows, wrong.spark = bench.roles, bench.windows, NoSpark()
         for action in (wrong.back_up, wrong.take_point):
-            with refused(wrong, AuthenticationFailedError, "refused the cred.*SCRAM", within_s=15):
+            with refused(wrong, AuthenticationFailedError, "refused the cred.*SCRAM", within_s=40):
                 action()
         assert topic in wrong.roles
 
@@ -192,18 +192,18 @@ class TestCluster:
         bob.roles, bob.windows = bench.roles, bench.windows
         acls = Acls(secure_cluster.internal_bootstrap_servers)
         session, bob.spark = bob.spark, NoSpark()
-        with refused(bob, TopicNotFoundError, topic, within_s=15):
+        with refused(bob, TopicNotFoundError, topic, within_s=40):
             bob.take_point()
         acls.allow(ResourceType.TOPIC, topic, AclOperation.DESCRIBE)
-        with refused(bob, AuthorizationFailedError, f"DESCRIBE on group {group}", within_s=15):
+        with refused(bob, AuthorizationFailedError, f"DESCRIBE on group {group}", within_s=40):
             bob.take_point()
         acls.allow(ResourceType.GROUP, group, AclOperation.DESCRIBE)
         _write(secure_cluster, topic)
         bob.close_window()
-        with refused(bob, AuthorizationFailedError, f"DESCRIBE_CONFIGS on.*{topic}", within_s=15):
+        with refused(bob, AuthorizationFailedError, f"DESCRIBE_CONFIGS on.*{topic}", within_s=40):
             bob.back_up()
         acls.allow(ResourceType.TOPIC, topic, AclOperation.DESCRIBE_CONFIGS)
-        with refused(bob, AuthorizationFailedError, f"READ on topic {topic}", within_s=15):
+        with refused(bob, AuthorizationFailedError, f"READ on topic {topic}", within_s=40):
             bob.back_up()
         acls.allow(ResourceType.TOPIC, topic, AclOperation.READ)
         bob.spark = session
@@ -267,7 +267,7 @@ class TestBeforeThePoint:
     ) -> None:
         workbench.spark = SparkSessionResource()
         monkeypatch.setenv(JARS_VARIABLE, str(tmp_path))
-        with refused(workbench, JarsMissingError, "jars fetch spark", within_s=15):
+        with refused(workbench, JarsMissingError, "jars fetch spark", within_s=40):
             _back_up_a_window_without_a_point(workbench)
 
     def test_space(
@@ -276,7 +276,7 @@ class TestBeforeThePoint:
         workbench.spark = NoSpark()
         full = shutil.disk_usage(on_disk(workbench.warehouse.root))._replace(free=10 * 1024**2)
         monkeypatch.setattr(shutil, "disk_usage", lambda _: full)
-        with refused(workbench, WarehouseError, "has 10 MiB left", within_s=15):
+        with refused(workbench, WarehouseError, "has 10 MiB left", within_s=40):
             _back_up_a_window_without_a_point(workbench)
 
     def test_rights(self, secured: Callable[..., Workbench], secure_cluster: LocalCluster) -> None:
@@ -289,7 +289,7 @@ class TestBeforeThePoint:
         acls.allow(ResourceType.TOPIC, topic, AclOperation.DESCRIBE)
         acls.allow(ResourceType.TOPIC, topic, AclOperation.DESCRIBE_CONFIGS)
         acls.allow(ResourceType.GROUP, bench.application_id, AclOperation.DESCRIBE)
-        with refused(bob, AuthorizationFailedError, f"READ on topic {topic}", within_s=15):
+        with refused(bob, AuthorizationFailedError, f"READ on topic {topic}", within_s=40):
             _back_up_a_window_without_a_point(bob)
 
 
@@ -311,10 +311,10 @@ class TestWarehouse:
         path = workbench.records_path if table == "records" else workbench.warehouse.root / table
         newer = {LAYOUT_PROPERTY: str(CONTROL_LAYOUT_VERSION + 1)}
         DeltaTable(on_disk(path)).alter.set_table_properties(newer, raise_if_not_exists=False)
-        with refused(workbench, NewerLayoutError, rf"{table}.* has layout", within_s=10):
+        with refused(workbench, NewerLayoutError, rf"{table}.* has layout", within_s=40):
             workbench.back_up()
         if table == "recovery_points":
-            with refused(workbench, NewerLayoutError, table, within_s=10):
+            with refused(workbench, NewerLayoutError, table, within_s=40):
                 workbench.take_point()
 
     @pytest.mark.parametrize("recorder", [False, True])
@@ -343,7 +343,7 @@ class TestWarehouse:
             assert holder.stdout.readline() == b"held\n"
             action = workbench.take_point if recorder else workbench.back_up
             held_by = rf"held by process {holder.pid} on .*test"
-            with refused(workbench, WarehouseLockedError, held_by, within_s=10):
+            with refused(workbench, WarehouseLockedError, held_by, within_s=20):
                 action()
         finally:
             holder.kill()

@@ -13,6 +13,7 @@ from kstreams_assets.warehouse.spans import Gap, GapCause
 from tests.backup.reading import consume, offsets, stored
 from tests.backup.writing import producer, send, write
 from tests.streams.workbench import Workbench
+from tests.timing import eventually
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
@@ -214,7 +215,7 @@ def test_compaction_is_explained_and_takes_nothing_from_what_is_stored(
     time.sleep(0.3)
     for name in (topic, late):
         send(producer(workbench.bootstrap_servers), name, b"d")
-        _await(lambda name=name: len(consume(workbench.bootstrap_servers, name)) == 4)
+        assert eventually(lambda name=name: len(consume(workbench.bootstrap_servers, name)) == 4)
 
     backups = workbench.back_up(window)
 
@@ -231,13 +232,6 @@ def test_compaction_is_explained_and_takes_nothing_from_what_is_stored(
     assert [spans[name].first_hole for name in (topic, late)] == [None, 0]
     assert all(spans[name].contiguity_known for name in (topic, late))
     assert [b.unproven_points for b in backups[0].topics] == [(), ()]
-
-
-def _await(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.5)
 
 
 class TestWhileSparkReads:

@@ -16,6 +16,7 @@ from kstreams_assets.warehouse.point import RecoveryPoint
 from tests.backup.reading import consume
 from tests.backup.writing import producer, send, write
 from tests.streams.workbench import NoSpark, Workbench
+from tests.timing import eventually
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
@@ -102,10 +103,7 @@ def test_compaction_leaves_sealed_points_exact_and_makes_others_unproven(
     send(sender, changelog, b"a", b"b")
     time.sleep(0.3)
     send(sender, changelog, b"c")  # begins a new segment: the others can be compacted
-    deadline = time.monotonic() + 60
-    while len(consume(workbench.bootstrap_servers, changelog)) > 3:
-        assert time.monotonic() < deadline
-        time.sleep(0.5)
+    assert eventually(lambda: len(consume(workbench.bootstrap_servers, changelog)) <= 3)
     workbench.close_window()
     workbench.back_up()
     statuses = _statuses(workbench, [sealed, unsealed])

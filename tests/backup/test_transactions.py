@@ -103,7 +103,7 @@ def test_an_open_transaction_in_an_output_holds_up_that_topic_alone(
     send(own, output, b"own 2")
     began = time.monotonic()
     late = workbench.close_window()
-    assert time.monotonic() - began < 10  # the point does not wait for somebody else
+    assert time.monotonic() - began < 15  # a request may take 20 s
 
     first, second = workbench.back_up()
 

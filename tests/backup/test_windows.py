@@ -2,7 +2,6 @@
 
 import gc
 import itertools
-import time
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 
@@ -18,6 +17,7 @@ from kstreams_assets.warehouse.point import PartitionCut, RecoveryPoint
 from kstreams_assets.warehouse.points import PointInstant, at_edges
 from kstreams_assets.warehouse.spans import Position, RecordedSpan, SpanPlan, Window
 from tests.backup.samples import STEP_MS, cut, point, window
+from tests.timing import processor_time
 
 T0 = TopicPartitionId("t", 0)
 
@@ -456,10 +456,9 @@ def _seconds_for(count: int, recorded: bool) -> float:
     edges = WindowEdges(points, ledger if recorded else ())
     gc.disable()  # it would look through whatever other tests keep
     try:
-        began = time.process_time()
-        found = [edges.partitions_of(window(index), {"t"}) for index in range(count)]
-        took_s = time.process_time() - began
+        with processor_time() as took:
+            found = [edges.partitions_of(window(index), {"t"}) for index in range(count)]
     finally:
         gc.enable()
     assert [len(of_window) for of_window in found] == [2] * count
-    return took_s
+    return took.seconds

@@ -19,7 +19,7 @@ from kstreams_assets.offsets import TopicPartitionId
 from tests.streams.cluster import unique_name
 from tests.streams.workbench import Workbench
 
-_LIMIT_S = 20.0
+_LIMIT_S = 60.0
 
 
 @dataclass(frozen=True)

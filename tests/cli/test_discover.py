@@ -2,7 +2,6 @@
 
 import json
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -23,21 +22,13 @@ from tests.streams.cluster import unique_name
 from tests.streams.feed import Record, produce
 from tests.streams.oracle_app import OracleApp, OracleTopics, create_topics
 from tests.streams.table_app import STORE, TableApp, TableTopics
+from tests.timing import eventually
 
 pytestmark = [pytest.mark.kafka, pytest.mark.alone]
-
-_WAIT_S = 60.0
 
 
 def now_ms() -> int:
     return time.time_ns() // 1_000_000
-
-
-def _await(what: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + _WAIT_S
-    while not what():
-        assert time.monotonic() < deadline
-        time.sleep(0.2)
 
 
 def _reads(cluster: KafkaCluster, group: str, topic: str) -> bool:
@@ -71,7 +62,7 @@ def test_of_an_application_that_has_just_started(
         KafkaCluster(connection_to(servers)) as cluster,
         OracleApp(servers, topics, state_dir=tmp_path / "state"),
     ):
-        _await(lambda: topics.changelog in cluster.topics())
+        assert eventually(lambda: topics.changelog in cluster.topics())
         found = program("discover", *arguments, *warehouse, "--output", file)
         assert found.exit_code == 0, found.err
         said = yaml.safe_load(file.read_text())["attributes"]["topics"]
@@ -82,7 +73,7 @@ def test_of_an_application_that_has_just_started(
 
         orders = [Record(n % 2, -1, now_ms(), b"o%d" % n, b"c%d,1" % (n % 7)) for n in range(500)]
         produce(servers, topics.orders, orders)
-        _await(lambda: _reads(cluster, topics.application_id, topics.repartition))
+        assert eventually(lambda: _reads(cluster, topics.application_id, topics.repartition))
         settings = _settings(file)
         point = _point(settings)
         assert point.guarantee is Guarantee.AT_LEAST_ONCE
@@ -112,7 +103,7 @@ def test_of_an_optimised_application_with_its_topology_text(
             text.write_text(app.topology())
             changes = [Record(n % 2, -1, now_ms(), b"c%d" % (n % 9), b"%d" % n) for n in range(200)]
             produce(servers, topics.changes, changes)
-            _await(lambda: _reads(cluster, topics.application_id, topics.customers))
+            assert eventually(lambda: _reads(cluster, topics.application_id, topics.customers))
             found = program(
                 *("discover", *arguments, "--topology", text, "--output", file),
                 *("--warehouse", str(tmp_path / "warehouse")),
@@ -183,7 +174,7 @@ def test_an_output_that_no_text_names_is_named_everywhere(
     ):
         orders = [Record(0, -1, now_ms(), b"o%d" % n, b"c%d,1" % (n % 7)) for n in range(100)]
         produce(servers, topics.orders, orders)
-        _await(lambda: _reads(cluster, id_, topics.repartition))
+        assert eventually(lambda: _reads(cluster, id_, topics.repartition))
         settings = _settings(file)
         for _ in range(2):
             point = _point(settings)

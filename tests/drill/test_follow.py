@@ -133,7 +133,7 @@ def test_never_running(follower: Callable[..., Follower]) -> None:
     found = follower([_seen(Health.HEALTHY, 0)], start_timeout_s=0.1, running_line="^UP$")
     began = time.monotonic()
     failure = found.until_running(FakeApplication().real)
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 60  # by default it is ten minutes
     assert failure is not None
     assert failure.phase is Phase.START
     assert "not RUNNING within 0.1 s: no line of its output matched '^UP$'" in failure.reason
@@ -143,7 +143,7 @@ def test_never_caught_up(follower: Callable[..., Follower]) -> None:
     found = follower([_seen(Health.CATCHING_UP, 12)], catch_up_timeout_s=0.1)
     began = time.monotonic()
     failure = found.until_caught_up(FakeApplication(running_s=0.0).real)
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 60
     assert failure is not None
     assert failure.phase is Phase.CATCH_UP
     assert "had not caught up within 0.1 s of RUNNING" in failure.reason

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from kstreams_assets.drill.application import MachineUse, TreeMeter, size_of
+from tests.timing import eventually
 
 _WORK = (
     "import subprocess, sys, time\n"
@@ -17,24 +18,24 @@ _WORK = (
     "time.sleep(60)\n"
 )
 _CHILD = (
-    "import time\n"
+    "import sys, time\n"
     "kept = bytearray(80_000_000)\n"
     "began = time.process_time()\n"
     "while time.process_time() - began < 0.6: pass\n"
-    "time.sleep(0.6)\n"
+    "sys.stdin.readline()\n"
 )
 
 
 def test_children_count_also_when_they_have_ended() -> None:
     command = [sys.executable, "-c", _WORK.format(child=_CHILD)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         try:
             meter = TreeMeter(process.pid)
-            deadline = time.monotonic() + 30
+            assert eventually(lambda: meter.sample().cpu_s >= 0.6)
+            assert process.stdin is not None
+            process.stdin.write(b"you may end\n")
+            process.stdin.flush()
             assert process.stdout is not None
-            while meter.sample().cpu_s < 0.6:
-                assert time.monotonic() < deadline
-                time.sleep(0.05)
             process.stdout.readline()
             use = meter.sample()
         finally:

@@ -33,7 +33,7 @@ REPARTITION = f"{APP}-orders-by-customer-repartition"
 SESSIONS = "fraud-detector-session-count-store-changelog"
 PARTITIONS = 2
 ORDERS = 200
-WAIT_S = 30.0
+WAIT_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,10 +4,21 @@ from collections.abc import Iterator
 
 import pytest
 
+from kstreams_assets.kafka import groups, raw_log, throttle, transactions
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.kafka.raw_log import RawLogReader
 from kstreams_assets.local.cluster import LocalCluster
+from tests.timing import Clock
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """The clock of those who ask a broker in memory; not for tests with a real one."""
+    clock = Clock()
+    for module in (groups, raw_log, throttle, transactions):
+        monkeypatch.setattr(module, "time", clock)
+    return clock
 
 
 @pytest.fixture

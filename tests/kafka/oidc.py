@@ -21,11 +21,12 @@ _KEY_ID = "test-key"
 class TokenEndpoint:
     """Gives signed tokens to one client (`client_id`, `secret`), on a free port of 127.0.0.1."""
 
-    def __init__(self, client_id: str, secret: str, *, delay_s: float = 0.0) -> None:
+    def __init__(self, client_id: str, secret: str, *, is_silent: bool = False) -> None:
         self.key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
         self.requests: list[dict[str, str]] = []
         self.lifetime_s = 300
-        self.delay_s = delay_s
+        self.is_silent = is_silent
+        self._is_over = threading.Event()
         self.client_id = client_id
         pair = f"{client_id}:{secret}".encode()
         self.authorization = f"Basic {base64.b64encode(pair).decode()}"
@@ -47,6 +48,7 @@ class TokenEndpoint:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        self._is_over.set()
         self._server.shutdown()
         self._server.server_close()
 
@@ -80,7 +82,9 @@ class TokenEndpoint:
 
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
-                time.sleep(endpoint.delay_s)
+                if endpoint.is_silent:
+                    endpoint._is_over.wait()
+                    return
                 length = int(self.headers["Content-Length"])
                 form = dict(urllib.parse.parse_qsl(self.rfile.read(length).decode()))
                 endpoint.requests.append(form)

@@ -29,7 +29,9 @@ from kstreams_assets.kafka.transactions import transactional_id_pattern
 from kstreams_assets.kafka.wire import kafka_python_arguments
 from kstreams_assets.local.cluster import LocalCluster
 from kstreams_assets.offsets import CommittedOffset, TopicPartitionId
+from tests.kafka.transacting import await_assignment
 from tests.streams.cluster import unique_name
+from tests.timing import eventually
 
 STREAMS_UUID = "0f8fad5b-d9cb-469f-a165-70867728950e"
 
@@ -94,12 +96,8 @@ class TestAnswers:
     def test_recreated_topic_has_another_id(self, cluster: KafkaCluster, topic: str) -> None:
         before = cluster.describe_topics([topic])[topic].topic_id
         cluster.delete_topics([topic])
-        for _ in range(100):
-            try:
-                cluster.create_topics([TopicSpec(topic, 3)])
-                break
-            except KafkaRequestError:
-                time.sleep(0.05)  # its deletion is not finished
+        assert eventually(lambda: topic not in cluster.topics())
+        cluster.create_topics([TopicSpec(topic, 3)])
         assert cluster.describe_topics([topic])[topic].topic_id != before
 
     def test_all_missing_topics_are_named(self, cluster: KafkaCluster, topic: str) -> None:
@@ -126,20 +124,24 @@ class TestAnswers:
         assert cluster.last_stable_offsets([one, two]) == {one: 10, two: 0}
         assert cluster.offsets_for_times({one: 1_004, three: 1_004}) == {one: 4, three: None}
         open_one.commit_transaction(10)
-        deadline = time.monotonic() + 10
-        while cluster.last_stable_offsets([two])[two] == 0 and time.monotonic() < deadline:
-            time.sleep(0.02)  # markers are written after the commit has returned
+        # markers are written after the commit has returned
+        assert eventually(lambda: cluster.last_stable_offsets([two])[two] > 0)
         assert cluster.high_watermarks([two]) == {two: 2}
         assert cluster.delete_records({one: 4}) == {one: 4}
         assert cluster.log_start_offsets([one, two]) == {one: 4, two: 0}
         assert cluster.last_stable_offsets([]) == {}
 
-    @pytest.mark.timeout(8)
-    def test_missing_partition_is_told_at_once(self, cluster: KafkaCluster, topic: str) -> None:
-        with pytest.raises(TopicNotFoundError, match="partition 7"):
-            cluster.high_watermarks([TopicPartitionId(topic, 7), TopicPartitionId(topic, 0)])
-        with pytest.raises(TopicNotFoundError, match="missing"):
-            cluster.high_watermarks([TopicPartitionId("missing", 0), TopicPartitionId(topic, 0)])
+    def test_missing_partition_is_told_at_once(
+        self, connection: KafkaConnection, topic: str
+    ) -> None:
+        began = time.monotonic()
+        with KafkaCluster(connection, timeout_s=120) as cluster:
+            with pytest.raises(TopicNotFoundError, match="partition 7"):
+                cluster.high_watermarks([TopicPartitionId(topic, 7), TopicPartitionId(topic, 0)])
+            missing = [TopicPartitionId("missing", 0), TopicPartitionId(topic, 0)]
+            with pytest.raises(TopicNotFoundError, match="missing"):
+                cluster.high_watermarks(missing)
+        assert time.monotonic() - began < 60
 
     def test_group_offsets_keep_the_metadata_exactly(
         self, cluster: KafkaCluster, connection: KafkaConnection, topic: str
@@ -242,9 +244,7 @@ class TestAnswers:
                 }
             )
             consumer.subscribe([topic])
-            deadline = time.monotonic() + 15
-            while not consumer.assignment() and time.monotonic() < deadline:
-                consumer.poll(0.1)
+            await_assignment(consumer)
             members = 1 if protocol == "classic" else None
             assert cluster.group_state(name) == GroupState(name, protocol, "Stable", members)
             consumer.commit(offsets=[TopicPartition(topic, 0, 1)], asynchronous=False)
@@ -316,7 +316,7 @@ class TestNoBroker:
                 started = time.monotonic()
                 with pytest.raises(ClusterUnavailableError) as caught:
                     call()
-                assert time.monotonic() - started < connection.request_timeout_seconds + 1.5
+                assert time.monotonic() - started < 15  # without it clients take 30 s and more
                 assert caught.value.bootstrap_servers == connection.bootstrap_servers
                 assert caught.value.timeout_s == connection.request_timeout_seconds
 

@@ -22,6 +22,9 @@ from spark_resources.work import ReadRange
 from tests.kafka.batch_bytes import batch_bytes
 from tests.kafka.fake_leaders import FakeWire
 from tests.kafka.test_raw_bulk import COMPACT, NEVER_COMPACTED
+from tests.timing import Clock
+
+pytestmark = pytest.mark.usefixtures("clock")
 
 PARTITION = TopicPartitionId("orders", 0)
 TRANSACTIONAL = 0x10
@@ -120,17 +123,13 @@ def test_compaction_may_empty_the_tail(monkeypatch: pytest.MonkeyPatch, stable: 
     assert broker.offsets() == [*range(30)]
 
 
-def test_five_seconds_are_waited(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = [0.0]
-    clock = SimpleNamespace(
-        monotonic=lambda: now[0], sleep=lambda s: now.__setitem__(0, now[0] + s)
-    )
-    monkeypatch.setattr(raw_log, "time", clock)
+def test_five_seconds_are_waited(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> None:
     broker = FakeBroker(monkeypatch)
     broker.wire.configs = COMPACT
     broker.log = []
+    began = clock.now_s
     assert broker.offsets(deadline_s=30.0) == []
-    assert 5.0 <= now[0] < 7.0
+    assert 5.0 <= clock.now_s - began < 7.0
 
 
 @pytest.mark.parametrize("is_compacted", [True, False])

@@ -1,6 +1,5 @@
 """Committing and deleting a group's offsets from outside."""
 
-import time
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -20,8 +19,9 @@ from kstreams_assets.kafka.groups import GroupRequests, GroupState
 from kstreams_assets.kafka.topics import TopicSpec
 from kstreams_assets.kafka.wire import Coordinated, WireClient
 from kstreams_assets.offsets import CommittedOffset, TopicPartitionId
-from tests.kafka.transacting import internal_batches
+from tests.kafka.transacting import await_assignment, internal_batches
 from tests.streams.cluster import unique_name
+from tests.timing import Clock
 
 LARGEST = 4096  # offset.metadata.max.bytes, by default
 METADATA = ("AgAAAAAAAAPo", "AgAAAZ+/8PoBAAAA==", "", "x" * LARGEST, "ünï\x00code")
@@ -125,9 +125,7 @@ class TestRealBroker:
         cluster.commit_group_offsets(group, {one: CommittedOffset(3, "before")})
         consumer = self._consumer(cluster, group, group_protocol=protocol)
         consumer.subscribe([topic])
-        deadline = time.monotonic() + 15
-        while not consumer.assignment() and time.monotonic() < deadline:
-            consumer.poll(0.1)
+        await_assignment(consumer)
         for change in (
             lambda: cluster.commit_group_offsets(group, {one: CommittedOffset(9, "after")}),
             lambda: cluster.delete_group_offsets(group, [one]),
@@ -205,16 +203,17 @@ class FakeWire:
 OFFSETS = {TopicPartitionId("t", number): CommittedOffset(1, "") for number in range(2)}
 
 
+@pytest.mark.usefixtures("clock")
 def test_a_coordinator_that_loads_or_moves_is_asked_again() -> None:
     wire = FakeWire(14, 15, 16, 0)
     GroupRequests(cast("WireClient", wire)).commit_group_offsets("g", OFFSETS)
     assert (wire.asked, wire.forgotten) == (4, 3)
 
 
-def test_asking_again_is_bounded() -> None:
+def test_asking_again_is_bounded(clock: Clock) -> None:
     wire = FakeWire(14, timeout_s=0.8)
-    started = time.monotonic()
+    started = clock.now_s
     with pytest.raises(ClusterUnavailableError, match="CoordinatorLoadInProgressError"):
         GroupRequests(cast("WireClient", wire)).commit_group_offsets("g", OFFSETS)
-    assert time.monotonic() - started < 2
+    assert clock.now_s - started < 2
     assert wire.asked > 1

@@ -1,7 +1,6 @@
 """Offset commits in `__consumer_offsets`: every version by hand, and what a broker writes."""
 
 import struct
-import time
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
@@ -21,8 +20,14 @@ from kstreams_assets.kafka.raw_log import LoadedBatch, RawLogReader
 from kstreams_assets.kafka.topics import TopicSpec
 from kstreams_assets.offsets import TopicPartitionId
 from tests.kafka.batch_bytes import CODECS, batch_bytes
-from tests.kafka.transacting import internal_batches, transact, transactional_producer
+from tests.kafka.transacting import (
+    await_assignment,
+    internal_batches,
+    transact,
+    transactional_producer,
+)
 from tests.streams.cluster import unique_name
+from tests.timing import eventually
 
 PARTITION = TopicPartitionId(CONSUMER_OFFSETS, 3)
 LATER = struct.pack(">q", 1_700_000_000_000)
@@ -208,19 +213,18 @@ class TestBroker:
             {"bootstrap.servers": connection.bootstrap_servers, "group.id": group, "log_level": 0}
         )
         consumer.subscribe([topic])
-        deadline = time.monotonic() + 20
-        while not consumer.assignment() and time.monotonic() < deadline:
-            consumer.poll(0.1)
+        await_assignment(consumer)
         consumer.commit(offsets=[TopicPartition(topic, 0, 3)], asynchronous=False)
         consumer.close()
         cluster.delete_topics([topic])  # Kafka deletes the offsets of deleted topics
-        deadline = time.monotonic() + 20
-        while True:
-            batches = internal_batches(cluster, reader, CONSUMER_OFFSETS, group)
-            found = [c for b in batches for c in group_commits(b, group)]
-            if len(found) > 1 or time.monotonic() > deadline:
-                break
-            time.sleep(0.1)
+        batches: list[LoadedBatch] = []
+
+        def committed() -> list[GroupCommit]:
+            batches[:] = internal_batches(cluster, reader, CONSUMER_OFFSETS, group)
+            return [c for b in batches for c in group_commits(b, group)]
+
+        assert eventually(lambda: len(committed()) > 1)
+        found = committed()
         assert [(c.topic, c.partition, c.offset) for c in found] == [
             (topic, 0, 3),
             (topic, 0, None),

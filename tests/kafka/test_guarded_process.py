@@ -6,24 +6,15 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from kstreams_assets.errors import ProcessError
 from kstreams_assets.local.process import GuardedProcess
+from tests.timing import eventually
 
 _DEAF = "trap '' TERM; echo ready; while :; do sleep 0.1; done"
-
-
-def eventually(condition: Callable[[], bool], *, timeout_s: float = 10.0) -> bool:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.02)
-    return True
 
 
 def alive(pid: int) -> bool:
@@ -57,7 +48,7 @@ print(process.pid, process.guardian_pid, flush=True)
 def test_output_and_exit_code(tmp_path: Path) -> None:
     log = tmp_path / "logs" / "child.log"
     process = GuardedProcess(["sh", "-c", "echo out; echo err >&2; exit 7"], log_file=log)
-    assert process.wait(timeout_s=10) == 7
+    assert process.wait(timeout_s=60) == 7
     assert process.returncode == 7
     assert not process.running
     assert log.read_text() == "out\nerr\n"
@@ -67,7 +58,7 @@ def test_log_tail_holds_only_what_this_process_wrote(tmp_path: Path) -> None:
     log = tmp_path / "child.log"
     log.write_text("earlier\n")
     process = GuardedProcess(["sh", "-c", "echo one; echo two; echo three"], log_file=log)
-    process.wait(timeout_s=10)
+    process.wait(timeout_s=60)
     assert process.log_tail() == "one\ntwo\nthree"
     assert process.log_tail(2) == "two\nthree"
     assert log.read_text().startswith("earlier\n")
@@ -80,7 +71,7 @@ def test_environment_and_working_directory(tmp_path: Path) -> None:
         environment={"COLOUR": "green", "PATH": os.environ["PATH"]},
         working_directory=tmp_path,
     )
-    process.wait(timeout_s=10)
+    process.wait(timeout_s=60)
     assert process.log_tail() == f"green {tmp_path}"
 
 
@@ -101,7 +92,7 @@ def test_stop_of_a_deaf_process_ends_with_sigkill_in_bounded_time(tmp_path: Path
         assert eventually(lambda: "ready" in process.log_tail())
         started = time.monotonic()
         assert process.stop(timeout_s=0.5) == -signal.SIGKILL
-        assert 0.4 < time.monotonic() - started < 5
+        assert 0.4 < time.monotonic() - started < 60  # it is deaf for ever
 
 
 def test_wait_raises_when_time_is_up(tmp_path: Path) -> None:
@@ -128,13 +119,13 @@ def test_the_child_dies_with_its_owner(tmp_path: Path, number: signal.Signals) -
     owner, child, guardian = start_owner(tmp_path, "time.sleep(300)")
     assert alive(child)
     owner.send_signal(number)
-    owner.wait(timeout=10)
+    owner.wait(timeout=60)
     assert eventually(lambda: not alive(child) and not alive(guardian))
 
 
 def test_the_child_dies_when_the_owner_just_ends(tmp_path: Path) -> None:
     owner, child, guardian = start_owner(tmp_path, "os._exit(0)")
-    owner.wait(timeout=10)
+    owner.wait(timeout=60)
     assert eventually(lambda: not alive(child) and not alive(guardian))
 
 
@@ -152,7 +143,7 @@ time.sleep(300)
     assert owner.stdout is not None
     fork = int(owner.stdout.readline())
     owner.kill()
-    owner.wait(timeout=10)
+    owner.wait(timeout=60)
     try:
         assert eventually(lambda: not alive(child) and not alive(guardian))
         assert alive(fork)
@@ -165,7 +156,7 @@ def test_the_child_dies_when_its_guardian_is_killed(tmp_path: Path) -> None:
     os.kill(process.guardian_pid, signal.SIGKILL)
     if sys.platform == "linux":  # elsewhere the owner kills it when it next asks
         assert eventually(lambda: not alive(process.pid))
-    assert process.wait(timeout_s=10) == -signal.SIGKILL
+    assert process.wait(timeout_s=60) == -signal.SIGKILL
     assert eventually(lambda: not alive(process.pid))
 
 
@@ -181,7 +172,7 @@ def test_the_end_of_the_thread_that_started_it_does_not_end_the_child(tmp_path: 
         target=lambda: started.append(GuardedProcess(["sleep", "300"], log_file=tmp_path / "log"))
     )
     thread.start()
-    thread.join(timeout=10)
+    thread.join(timeout=60)
     time.sleep(0.3)
     assert started[0].running
     started[0].kill()

@@ -21,8 +21,9 @@ from kstreams_assets.errors import JarsMissingError, LocalClusterError
 from kstreams_assets.local import cluster as broker_properties
 from kstreams_assets.local import cluster as local_cluster
 from kstreams_assets.local.cluster import LocalCluster, NodePorts, choose_ports, properties_text
-from tests.kafka.test_guarded_process import alive, eventually
+from tests.kafka.test_guarded_process import alive
 from tests.streams.cluster import unique_name
+from tests.timing import eventually
 
 pytestmark = [pytest.mark.kafka, pytest.mark.drill]
 

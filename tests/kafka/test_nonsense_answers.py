@@ -39,7 +39,7 @@ from tests.kafka.test_raw_bulk import FIRST, fake_cluster
 ORDERS = TopicPartitionId("orders", 0)
 FUZZ = settings(
     max_examples=150,
-    deadline=2_000,
+    deadline=20_000,  # a count that is believed takes minutes
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 NUMBERS = st.sampled_from([0, 1, -1, 2, -2, 127, 2**15 - 1, -(2**15), 2**31 - 1, -(2**31)])
@@ -161,6 +161,7 @@ def test_batches(codec: str, missing: int, data: st.DataObject) -> None:
         return
 
 
+@pytest.mark.usefixtures("clock")
 @pytest.mark.parametrize("log", [[0, 10, 0, 30], [50], [20, 10, 0]])
 @pytest.mark.parametrize("reader", ["stream", "read"])
 def test_batches_before_the_offset_that_was_asked_for(

@@ -14,7 +14,7 @@ from tests.kafka.oidc import TokenEndpoint
 SECRET = 's3cret:"\\'
 
 
-def _provider(url: str, secret: str = SECRET, *, timeout_s: float = 5.0):
+def _provider(url: str, secret: str = SECRET, *, timeout_s: float = 60.0):
     sasl = OAuthBearerSasl.model_validate(
         {
             "mechanism": "OAUTHBEARER",
@@ -51,10 +51,11 @@ def test_refused_secret() -> None:
 
 
 def test_slow_endpoint() -> None:
-    with TokenEndpoint("client", SECRET, delay_s=1.0) as endpoint:
-        with pytest.raises(AuthenticationFailedError, match="timed out"):
-            _provider(endpoint.url, timeout_s=0.2).token()
-        time.sleep(1.0)  # its thread still answers
+    with (
+        TokenEndpoint("client", SECRET, is_silent=True) as endpoint,
+        pytest.raises(AuthenticationFailedError, match="timed out"),
+    ):
+        _provider(endpoint.url, timeout_s=0.2).token()
 
 
 def test_absent_endpoint() -> None:

@@ -10,7 +10,10 @@ from contextlib import contextmanager
 
 import pyarrow as pa
 import pytest
-from kafka.protocol.admin import AlterClientQuotasRequest  # pyright: ignore[reportAttributeAccessIssue]
+from kafka.protocol.admin import (
+    AlterClientQuotasRequest,  # pyright: ignore[reportAttributeAccessIssue]
+    DescribeClientQuotasRequest,  # pyright: ignore[reportAttributeAccessIssue]
+)
 
 from kstreams_assets.errors import RawReadTimeoutError
 from kstreams_assets.kafka import channel, throttle, wire
@@ -29,6 +32,7 @@ from kstreams_assets.offsets import OffsetRange, TopicPartitionId
 from tests.kafka.test_empty_answers import FakeBroker
 from tests.kafka.test_raw_bulk import COMPACT, FIRST, fake_cluster
 from tests.streams.cluster import unique_name
+from tests.timing import Clock, eventually
 
 THROTTLED = FetchAnswer(300, 0, -1, -1, -1, (), memoryview(b""))
 WITH_PARTITION = THROTTLED._replace(high_watermark=100, last_stable_offset=100, log_start_offset=0)
@@ -61,6 +65,7 @@ READERS = [pytest.param(_stream, id="stream"), pytest.param(_bulk, id="read")]
 Reader = Callable[[pytest.MonkeyPatch, int], list[int]]
 
 
+@pytest.mark.usefixtures("clock")
 @pytest.mark.parametrize("read", READERS)
 def test_throttled_answers_are_neither_a_stall_nor_the_end(
     monkeypatch: pytest.MonkeyPatch, read: Reader
@@ -70,6 +75,7 @@ def test_throttled_answers_are_neither_a_stall_nor_the_end(
     assert read(monkeypatch, 5) == [*range(100)]
 
 
+@pytest.mark.usefixtures("clock")
 @pytest.mark.parametrize("read", READERS)
 def test_a_quota_that_lets_nothing_through_is_named(
     monkeypatch: pytest.MonkeyPatch, read: Reader
@@ -79,10 +85,10 @@ def test_a_quota_that_lets_nothing_through_is_named(
         read(monkeypatch, 10**6)
 
 
-def test_the_clock_stands_still_in_the_thread_that_waits() -> None:
-    began, real = unthrottled_time(), time.monotonic()
+def test_the_clock_stands_still_in_the_thread_that_waits(clock: Clock) -> None:
+    began, real = unthrottled_time(), clock.now_s
     throttle.wait_throttle_time(200)
-    assert time.monotonic() - real >= 0.2
+    assert clock.now_s - real >= 0.2
     assert unthrottled_time() - began < 0.1
     with ThreadPoolExecutor(1) as pool:
         assert pool.submit(throttled_s).result() == 0
@@ -141,8 +147,20 @@ def _alter_quota(
     )
     with KafkaCluster(connection) as cluster:
         response = cluster._wire.request(lambda: request, operation="alter_client_quotas")
-    assert [entry.error_code for entry in response.entries] == [0]
-    time.sleep(0.3)  # until the broker has read it
+        assert [entry.error_code for entry in response.entries] == [0]
+        known = {key: value for key, value in quotas.items() if value is not None}
+        assert eventually(lambda: _quotas_of(cluster, client) == known)
+    time.sleep(0.3)  # the broker knows it and is about to heed it
+
+
+def _quotas_of(cluster: KafkaCluster, client: str) -> dict[str, float]:
+    """The quotas of a client id that the broker knows."""
+    component = DescribeClientQuotasRequest.ComponentData
+    request = DescribeClientQuotasRequest(
+        components=[component(entity_type="client-id", match_type=0, match=client)], strict=True
+    )
+    response = cluster._wire.request(lambda: request, operation="describe_client_quotas")
+    return {one.key: one.value for entry in response.entries or () for one in entry.values}
 
 
 @pytest.fixture

@@ -27,6 +27,7 @@ from kstreams_assets.offsets import OffsetRange, TopicPartitionId
 from tests.kafka.fake_leaders import FakeLeaders, FakeLog, FakeWire
 from tests.kafka.transacting import DEADLINE_S, TIMEOUT_S, settled_end, transactional_producer
 from tests.streams.cluster import unique_name
+from tests.timing import Clock
 
 FIRST, SECOND, THIRD = (TopicPartitionId("t", n) for n in range(3))
 OTHER = TopicPartitionId("u", 0)
@@ -78,6 +79,7 @@ def _bases(read: RawRange) -> list[int]:
     return [batch.header.base_offset for batch in read.batches]
 
 
+@pytest.mark.usefixtures("clock")
 class TestFake:
     """What does not need a broker, and what a broker rarely does."""
 
@@ -166,7 +168,7 @@ class TestFake:
     @pytest.mark.parametrize("isolation", Isolation)
     @pytest.mark.parametrize("stable", [4, 20])
     def test_compaction_emptied_the_tail(
-        self, monkeypatch: pytest.MonkeyPatch, isolation: Isolation, stable: int
+        self, monkeypatch: pytest.MonkeyPatch, clock: Clock, isolation: Isolation, stable: int
     ) -> None:
         monkeypatch.setattr(raw_bulk, "EMPTY_S", 0.2)
         fake = fake_cluster(FIRST, SECOND, batches=3)
@@ -174,9 +176,9 @@ class TestFake:
         fake.logs[FIRST].high_watermark = 20
         fake.logs[FIRST].last_stable_offset = stable
         ranges = {FIRST: OffsetRange(0, 20), SECOND: OffsetRange(0, 6)}
-        began = time.monotonic()
+        began = clock.now_s
         found = fake.read(ranges, isolation=isolation)
-        assert time.monotonic() - began >= 0.2
+        assert clock.now_s - began >= 0.2
         assert _bases(found[FIRST]) == _bases(found[SECOND]) == [0, 2, 4]
 
     @pytest.mark.parametrize("isolation", Isolation)
@@ -265,12 +267,12 @@ class TestFake:
         fake.logs[FIRST].errors = [1, 1]
         assert _bases(fake.read({FIRST: OffsetRange(2, 4)})[FIRST]) == [2]
 
-    def test_end_that_never_comes(self) -> None:
+    def test_end_that_never_comes(self, clock: Clock) -> None:
         fake = fake_cluster(FIRST, SECOND, batches=2)
-        started = time.monotonic()
+        started = clock.now_s
         with pytest.raises(RawReadTimeoutError, match="the log ends at 4") as caught:
             fake.read({FIRST: OffsetRange(0, 4), SECOND: OffsetRange(0, 5)}, deadline_s=0.3)
-        assert 0.25 < time.monotonic() - started < 1
+        assert 0.25 < clock.now_s - started < 1
         assert (caught.value.partition, caught.value.reached, caught.value.end) == ("t-1", 4, 5)
 
     def test_end_that_comes_while_it_is_awaited(self) -> None:

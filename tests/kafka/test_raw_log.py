@@ -21,10 +21,11 @@ from kstreams_assets.kafka.topics import TopicSpec
 from kstreams_assets.local.cluster import LocalCluster
 from kstreams_assets.offsets import OffsetRange, TopicPartitionId
 from tests.streams.cluster import unique_name
+from tests.timing import eventually
 
 pytestmark = pytest.mark.kafka
 
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 
 
@@ -169,14 +170,8 @@ class TestTransactions:
 
     def _await_end(self, cluster: KafkaCluster, partition: TopicPartitionId, end: int) -> int:
         """Markers are written after a commit has returned."""
-        found = -1
-        deadline = time.monotonic() + 10
-        while time.monotonic() < deadline:
-            found = cluster.high_watermarks([partition])[partition]
-            if found >= end:
-                return found
-            time.sleep(0.02)
-        return pytest.fail(f"the log ends at {found}, not {end}")
+        assert eventually(lambda: cluster.high_watermarks([partition])[partition] >= end)
+        return cluster.high_watermarks([partition])[partition]
 
     def test_abort_that_began_before_the_range(
         self,
@@ -282,7 +277,7 @@ class TestBounds:
         started = time.monotonic()
         with pytest.raises(RawReadTimeoutError) as caught:
             list(reader.scan(partition, 0, 9, deadline_s=1.0))
-        assert 0.9 < time.monotonic() - started < 3
+        assert 0.9 < time.monotonic() - started < 8  # a request may take ten
         assert (caught.value.reached, caught.value.end) == (1, 9)
         assert str(partition) in str(caught.value)
 
@@ -356,13 +351,13 @@ class TestThreeBrokers:
         self, reader: RawLogReader, partition: TopicPartitionId
     ) -> list[RawBatch]:
         batches: list[RawBatch] = []
-        deadline = time.monotonic() + 40
-        while time.monotonic() < deadline:
-            batches = list(reader.scan(partition, 0, 81, deadline_s=DEADLINE_S))
-            if len(_offsets(batches)) == 51:
-                return batches
-            time.sleep(0.3)
-        return pytest.fail(f"not compacted: {len(_offsets(batches))} records")
+
+        def is_compacted() -> bool:
+            batches[:] = reader.scan(partition, 0, 81, deadline_s=DEADLINE_S)
+            return len(_offsets(batches)) == 51
+
+        assert eventually(is_compacted), f"not compacted: {len(_offsets(batches))} records"
+        return batches
 
     def test_death_of_leaders_while_many_partitions_are_read(
         self,
@@ -379,13 +374,13 @@ class TestThreeBrokers:
             _send(producer, partition, *(b"%04d" % n for n in range(300)))
         ranges = {partition: OffsetRange(0, 300) for partition in partitions}
         before = reader.read(ranges, deadline_s=DEADLINE_S)
-        led = reader._leaders.of(partitions, operation="test", timeout_s=5)
+        led = reader._leaders.of(partitions, operation="test", timeout_s=DEADLINE_S)
         assert len(set(led.values())) == 3  # three requests, side by side
         node = led[partitions[0]] - 1
         brokers.kill_node(node)
         try:
             assert reader.read(ranges, deadline_s=60) == before
-            after = reader._leaders.of(partitions, operation="test", timeout_s=5)
+            after = reader._leaders.of(partitions, operation="test", timeout_s=DEADLINE_S)
             assert node + 1 not in after.values()
         finally:
             brokers.start_node(node)
@@ -405,7 +400,9 @@ class TestThreeBrokers:
         _send(producer, partition, *(b"%04d" % n + b"x" * 1000 for n in range(6000)))
         scan = reader.scan(partition, 0, 6000, deadline_s=60)
         batches = [next(scan)]
-        node = reader._leaders.of([partition], operation="test", timeout_s=5)[partition] - 1
+        node = (
+            reader._leaders.of([partition], operation="test", timeout_s=DEADLINE_S)[partition] - 1
+        )
         brokers.kill_node(node)
         try:
             batches += scan
@@ -414,13 +411,13 @@ class TestThreeBrokers:
             assert [batch.header for batch in again.batches] == batches
             assert all(a.last_offset < b.base_offset for a, b in pairwise(batches))
             assert cluster.high_watermarks([partition]) == {partition: 6000}
-            for _ in range(20):
-                try:
-                    assert cluster.group_offsets(unique_name("group")) == {}
-                    break
-                except ClusterUnavailableError:
-                    time.sleep(0.5)
-            else:
-                pytest.fail("no coordinator after the failover")
+            assert eventually(lambda: _has_coordinator(cluster, unique_name("group")))
         finally:
             brokers.start_node(node)
+
+
+def _has_coordinator(cluster: KafkaCluster, group: str) -> bool:
+    try:
+        return cluster.group_offsets(group) == {}
+    except ClusterUnavailableError:
+        return False

@@ -13,6 +13,7 @@ from kstreams_assets.kafka.groups import GroupState
 from kstreams_assets.local.cluster import LocalCluster
 from kstreams_assets.offsets import CommittedOffset, TopicPartitionId
 from tests.streams.cluster import unique_name
+from tests.timing import DEADLINE_S
 
 pytestmark = pytest.mark.kafka
 
@@ -66,7 +67,7 @@ def test_running_then_stopped(
 
 def _states(cluster: KafkaCluster, group: str, last: str) -> Iterator[GroupState]:
     """The states of a group up to this one."""
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + DEADLINE_S
     while True:
         state = cluster.group_state(group)
         assert state is not None

@@ -1,6 +1,5 @@
 """Altering topics, and asking beforehand what would be refused, against a real broker."""
 
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +20,7 @@ from kstreams_assets.kafka.topics import TopicRequests, TopicSpec
 from kstreams_assets.kafka.wire import WireClient
 from kstreams_assets.local.cluster import LocalCluster
 from tests.streams.cluster import unique_name
+from tests.timing import eventually
 
 LONGEST_MS = str(2**63 - 1)
 RELAXED = {
@@ -38,10 +38,9 @@ RELAXED = {
 
 def _await_configs(cluster: KafkaCluster, topic: str, wanted: Mapping[str, str]) -> None:
     """Brokers learn of a change a moment later."""
-    deadline = time.monotonic() + 5
-    while (found := cluster.describe_topics([topic])[topic].explicit_configs) != wanted:
-        assert time.monotonic() < deadline, found
-        time.sleep(0.02)
+    assert eventually(lambda: cluster.describe_topics([topic])[topic].explicit_configs == wanted), (
+        cluster.describe_topics([topic])
+    )
 
 
 @pytest.mark.kafka

@@ -23,6 +23,7 @@ from kstreams_assets.local.cluster import LocalCluster
 from kstreams_assets.offsets import TopicPartitionId
 from tests.kafka.transacting import internal_batches, transact, transactional_producer
 from tests.streams.cluster import unique_name
+from tests.timing import eventually
 
 TIMES = struct.pack(">qq", 1_700_000_000_001, 1_700_000_000_000)
 KEY = struct.pack(">hh", 0, 6) + b"orders"
@@ -128,14 +129,14 @@ def test_what_a_broker_writes(kafka_cluster: LocalCluster) -> None:
         transact(producer, group, {written: (6, "")}, commit=False)
         offsets = coordinator_partition(group, cluster.topics()[CONSUMER_OFFSETS])
         states: list[TransactionStateRecord] = []
-        deadline = time.monotonic() + 20
-        while time.monotonic() < deadline:
+
+        def is_aborted() -> bool:
             batches = internal_batches(cluster, reader, TRANSACTION_STATE, name)
             found = (transaction_state(record) for b in batches for record in b.records())
-            states = [s for s in found if s is not None and s.transactional_id == name]
-            if states and states[-1].status is TransactionStatus.COMPLETE_ABORT:
-                break
-            time.sleep(0.05)
+            states[:] = [s for s in found if s is not None and s.transactional_id == name]
+            return bool(states) and states[-1].status is TransactionStatus.COMPLETE_ABORT
+
+        assert eventually(is_aborted), states
     both = frozenset({written, TopicPartitionId(CONSUMER_OFFSETS, offsets)})
     decided = [s for s in states if s.status.name.startswith("PREPARE")]
     assert [(s.status.name, s.partitions) for s in decided] == [

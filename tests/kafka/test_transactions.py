@@ -72,6 +72,7 @@ def _ids(wire: FakeWire) -> tuple[TransactionalId, ...]:
     return TransactionRequests(cast(WireClient, wire)).transactional_ids("orders")
 
 
+@pytest.mark.usefixtures("clock")
 class TestBrokersInMemory:
     """Several brokers, and ones that are not ready."""
 

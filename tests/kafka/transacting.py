@@ -1,16 +1,15 @@
 """Producers that write transactions with offset commits, and a look at internal topics."""
 
-import time
-
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.coordinator_log import coordinator_partition
 from kstreams_assets.kafka.raw_log import LoadedBatch, RawLogReader
 from kstreams_assets.offsets import OffsetRange, TopicPartitionId
+from tests.timing import eventually
 
-DEADLINE_S = 20.0
-TIMEOUT_S = 10.0
+DEADLINE_S = 60.0
+TIMEOUT_S = 30.0
 
 
 def transactional_producer(servers: str, transactional_id: str, **settings: object) -> Producer:
@@ -73,10 +72,16 @@ def internal_batches(
 
 def settled_end(cluster: KafkaCluster, partition: TopicPartitionId) -> int:
     """The high watermark once every transaction is decided: markers follow a commit."""
-    deadline = time.monotonic() + DEADLINE_S
-    while True:
-        end = cluster.high_watermarks([partition])[partition]
-        if cluster.last_stable_offsets([partition])[partition] == end:
-            return end
-        assert time.monotonic() < deadline, f"{partition} stays undecided"
-        time.sleep(0.02)
+    ends: list[int] = []
+
+    def is_decided() -> bool:
+        ends.append(cluster.high_watermarks([partition])[partition])
+        return cluster.last_stable_offsets([partition])[partition] == ends[-1]
+
+    assert eventually(is_decided), f"{partition} stays undecided"
+    return ends[-1]
+
+
+def await_assignment(consumer: Consumer) -> None:
+    """Wait until a consumer has joined its group."""
+    assert eventually(lambda: consumer.poll(0.1) or consumer.assignment())

@@ -1,6 +1,6 @@
 """What Prometheus gets, as values by name and labels."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, generate_latest
@@ -9,6 +9,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 
 from kstreams_assets.metrics.catalogue import Sample, families
+from tests.timing import eventually
 
 
 @dataclass(frozen=True)
@@ -57,3 +58,15 @@ class Exposed:
         """The only value."""
         (value,) = self.all(name, **labels)
         return value
+
+
+def when_up(scrape: Callable[[], Exposed], **labels: str) -> Exposed:
+    """The first scrape in which this source is up: on a busy machine it may be late at first."""
+    scrapes: list[Exposed] = []
+
+    def is_up() -> bool:
+        scrapes.append(scrape())
+        return scrapes[-1].one("kstreams_up", **labels) == 1
+
+    assert eventually(is_up)
+    return scrapes[-1]

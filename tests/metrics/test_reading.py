@@ -26,7 +26,7 @@ class Slow:
         """Waits."""
         self.asked += 1
         number = self.asked
-        assert self.may_answer.acquire(timeout=20)
+        assert self.may_answer.acquire(timeout=60)
         return [WINDOWS_DUE.sample(number)]
 
 
@@ -61,7 +61,7 @@ def test_a_source_that_hangs_is_down_in_time_and_asked_once(
     reading = _reading(source)
     began = time.monotonic()
     assert [_scrape(reading) for _ in range(3)] == [{"kstreams_up": DOWN}] * 3
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 30  # the source hangs for 60 s
     assert source.asked == 1
     assert "shop, warehouse: no answer within 0.2 s" in caplog.text
     source.may_answer.release()
@@ -85,7 +85,7 @@ def test_a_late_answer_is_there_at_the_next_scrape() -> None:
 
 def test_a_source_that_is_quick_again_is_asked_at_each_scrape() -> None:
     source = Slow()
-    reading = _reading(source, 5)
+    reading = _reading(source, 60)
     for number in (1, 2, 3):
         source.may_answer.release()
         assert _scrape(reading)["kstreams_windows_due"] == number
@@ -109,7 +109,7 @@ def test_a_mistake_of_ours_makes_it_down_at_once() -> None:
         return [WINDOWS_DUE.sample(1, no="label")]
 
     began = time.monotonic()
-    reading = Reading("shop", Source.WAREHOUSE, wrong, 20)
+    reading = Reading("shop", Source.WAREHOUSE, wrong, 60)
     assert _scrape(reading) == {"kstreams_up": DOWN}
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 30
     _await_threads(reading)

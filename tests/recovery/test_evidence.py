@@ -1,6 +1,5 @@
 """What speaks against calling a cut exact counts whichever method found it; on a real broker."""
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from dataclasses import field as data_field
@@ -27,6 +26,7 @@ from tests.backup.writing import write
 from tests.kafka.transacting import settled_end, transactional_producer
 from tests.streams.cluster import unique_name
 from tests.streams.workbench import NoSpark, Workbench
+from tests.timing import eventually
 
 pytestmark = pytest.mark.kafka
 
@@ -167,7 +167,7 @@ def test_a_partition_that_was_added_has_no_offset_yet(app: App) -> None:
     admin = AdminClient({"bootstrap.servers": app.bench.bootstrap_servers})
     for answer in admin.create_partitions([NewPartitions(app.source, 3)]).values():
         answer.result(20)
-    time.sleep(0.5)
+    assert eventually(lambda: app.bench.cluster.topics()[app.source] == 3)
     write(app.bench, app.source, 5, partition=2)
     assert app.take().guarantee is Guarantee.EXACT
     app.process((app.source, 2, 5))
@@ -197,12 +197,8 @@ def test_offsets_of_a_topic_that_was_recreated_name_other_records(app: App) -> N
 def test_tombstones_of_a_deleted_input_are_no_evidence(app: App) -> None:
     assert app.take().method is Method.TRANSACTIONS
     app.bench.delete(app.other)
-    deadline = time.monotonic() + 20
-    while any(
-        p.topic == app.other for p in app.bench.cluster.group_offsets(app.bench.application_id)
-    ):
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+    cluster, group = app.bench.cluster, app.bench.application_id
+    assert eventually(lambda: all(p.topic != app.other for p in cluster.group_offsets(group)))
     point = app.take()
     assert (point.method, point.guarantee_of_cut) == (Method.TRANSACTIONS, Guarantee.EXACT)
     app.bench.roles.pop(app.other)

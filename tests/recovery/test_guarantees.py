@@ -136,7 +136,7 @@ def test_somebody_elses_open_transaction_in_an_output(
         time.sleep(1)
         began = time.monotonic()
         trial.take(5, every_s=0.5)
-        assert time.monotonic() - began < 20
+        assert time.monotonic() - began < 60  # five points; a request may take 20 s
         load.stop()
         sender.abort_transaction(20)
         time.sleep(2)

@@ -1,6 +1,5 @@
 """Saved records: written by the column, found again by point, dropped when nobody needs them."""
 
-import time
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +12,7 @@ from kstreams_assets.offsets import OffsetRange, TopicPartitionId
 from kstreams_assets.warehouse.point import PartitionCut
 from kstreams_assets.warehouse.points import SCHEMA, OffsetRanges, SavedRecordsTable, SavedTail
 from tests.backup.samples import APPLICATION_ID, cut, point
+from tests.timing import processor_time
 
 NEVER_FRESH = "~"
 """No point id sorts after it."""
@@ -158,9 +158,9 @@ class TestDropUnneeded:
 
 def _seconds(records: Sequence[RawRecord], table: SavedRecordsTable) -> float:
     tails = [SavedTail(TopicPartitionId("t", p), "life-1", records[p::10]) for p in range(10)]
-    began = time.process_time()
-    table.append(APPLICATION_ID, "p1", tails)
-    return time.process_time() - began
+    with processor_time() as took:
+        table.append(APPLICATION_ID, "p1", tails)
+    return took.seconds
 
 
 def test_fifty_thousand_records(table: SavedRecordsTable) -> None:

@@ -1,6 +1,8 @@
 """Commands before and after a restore: what runs, what is shown, and what stops it."""
 
 import os
+import re
+import shlex
 import sys
 import time
 from collections.abc import Iterator
@@ -21,6 +23,7 @@ from kstreams_assets.restore.request import RestoreRequest
 from kstreams_assets.settings import ApplicationSettings, CommandSettings, VerifyExtent
 from kstreams_assets.warehouse.restores import RestoreState
 from tests.restore import outcomes
+from tests.timing import eventually
 
 TARGET = KafkaConnection(bootstrap_servers="target:1")
 RUNNING = GroupState("shop", "classic", "Stable", 2)
@@ -113,7 +116,7 @@ class TestBefore:
         # Members of the group stand against that plan: nothing is to stop them any more.
         assert [request.before_command for request in cluster.planned] == [None]
         assert said[0] == f"The before command runs: touch '{tmp_path}/stopped now'"
-        assert said[-1].startswith("The before command is done after 0.")
+        assert re.match(r"The before command is done after \d+\.\d", said[-1])
 
     def test_members_are_awaited_to_leave(
         self, settings: ApplicationSettings, cluster: _Cluster
@@ -137,7 +140,7 @@ class TestBefore:
         cluster.states = [RUNNING]
         began = time.monotonic()
         _before(settings, "true", timeout_s=1.0)
-        assert 1.0 <= time.monotonic() - began < 20
+        assert 1.0 <= time.monotonic() - began < 60
         assert len(cluster.planned) == 1  # which says what stands against it
 
     def test_a_failure_stops_the_restore(
@@ -238,19 +241,12 @@ def _is_alive(pid: int) -> bool:
 
 
 def test_a_command_that_takes_too_long_is_killed_with_its_children(child: Path) -> None:
-    text = (
-        "import subprocess, sys, time;"
-        f"p = subprocess.Popen(['sleep', '300']); open('{child}', 'w').write(str(p.pid));"
-        "print('begun', flush=True); time.sleep(300)"
-    )
+    text = f"sleep 300 & echo $! > {shlex.quote(str(child))}; echo begun; wait"
     began = time.monotonic()
-    with pytest.raises(RestoreCommandError, match="did not end within 2 s and was killed"):
-        _after(python(text), timeout_s=2)
-    assert time.monotonic() - began < 30
-    deadline = time.monotonic() + 10
-    while _is_alive(int(child.read_text())) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not _is_alive(int(child.read_text()))
+    with pytest.raises(RestoreCommandError, match="did not end within 4 s and was killed"):
+        _after(shlex.join(["sh", "-c", text]), timeout_s=4)
+    assert time.monotonic() - began < 60  # the command takes 300 s
+    assert eventually(lambda: not _is_alive(int(child.read_text())))
 
 
 class TestRequest:

@@ -1,8 +1,7 @@
 """Translation of offsets: for every log and every offset, and with a million runs."""
 
 import pickle
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -19,6 +18,7 @@ from kstreams_assets.offsets import (
     runs_of,
 )
 from tests.restore.restored_logs import Restored, logs
+from tests.timing import processor_time
 
 PARTITION = TopicPartitionId("shop-totals-changelog", 3)
 MILLION = 1_000_000
@@ -258,22 +258,23 @@ class TestRunsAsColumns:
         assert pickle.loads(pickle.dumps(offset_map)) == offset_map  # noqa: S301  (our own bytes)
 
 
-def _took_s(work: Callable[[], object]) -> float:
-    began = time.process_time()
-    work()
-    return time.process_time() - began
-
-
 def test_a_million_runs() -> None:
     """A compacted changelog: every second record survived."""
     source = np.arange(0, 2 * MILLION, 2)
     target = np.arange(MILLION)
-    assert _took_s(lambda: OffsetMap(runs_of(source, target), MILLION)) < 1
+    with processor_time() as made:
+        OffsetMap(runs_of(source, target), MILLION)
+    assert made.seconds < 1
     runs = runs_of(source, target)
     assert len(runs) == MILLION
     assert len(pickle.dumps(runs)) < 25 * MILLION
     offset_map = OffsetMap(runs, MILLION)
     assert [offset_map.map(offset) for offset in (0, 999_999, 1_999_999)] == [0, 500_000, MILLION]
-    assert _took_s(lambda: [offset_map.map(offset) for offset in range(0, MILLION, 100)]) < 0.5
-    assert _took_s(lambda: merge_runs([runs[:600_000], runs[400_000:]])) < 1
+    with processor_time() as mapped:
+        for offset in range(0, MILLION, 100):
+            offset_map.map(offset)
+    assert mapped.seconds < 0.5
+    with processor_time() as merged:
+        merge_runs([runs[:600_000], runs[400_000:]])
+    assert merged.seconds < 1
     assert merge_runs([runs[400_000:], runs[:600_000]]) == runs

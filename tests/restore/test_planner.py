@@ -1,6 +1,5 @@
 """Plans on real brokers: what is planned, all that is refused, and that nothing is written."""
 
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -32,6 +31,7 @@ from kstreams_assets.warehouse.restores import (
 )
 from spark_resources.resource import SparkSessionResource
 from tests.backup.acls import Acls
+from tests.kafka.transacting import await_assignment
 from tests.restore.planned_application import (
     AUTHORIZER,
     BOB,
@@ -41,6 +41,7 @@ from tests.restore.planned_application import (
 )
 from tests.streams.cluster import unique_name
 from tests.streams.workbench import Workbench
+from tests.timing import eventually
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark]
 
@@ -262,10 +263,7 @@ class TestGroup:
             )
             try:
                 consumer.subscribe([name])
-                deadline = time.monotonic() + 20
-                while not consumer.assignment():
-                    assert time.monotonic() < deadline
-                    consumer.poll(0.1)
+                await_assignment(consumer)
                 (text,) = app.refusals()
             finally:
                 consumer.close()
@@ -285,11 +283,8 @@ class TestGroup:
             topic_prefix=prefix,
             config={"group.protocol": "streams"},
         ):
-            deadline = time.monotonic() + 30
-            while not (listed := _of_live_group(app)):
-                assert time.monotonic() < deadline
-                time.sleep(0.2)
-        (text,) = listed
+            assert eventually(lambda: _of_live_group(app))
+            (text,) = _of_live_group(app)
         assert "It is in use on the target (streams group" in text
 
     def test_offsets_that_are_there_are_told(self, app: PlannedApplication) -> None:

@@ -21,6 +21,7 @@ from kstreams_assets.restore.target import restore_lock
 from kstreams_assets.warehouse.restores import RestoresTable, RestoreState, StoredRestore
 from spark_resources.resource import SparkSessionResource
 from tests.cli.application import document, write
+from tests.kafka.transacting import await_assignment
 from tests.restore.after_commit import now_ms
 from tests.restore.after_commit import write as write_records
 from tests.restore.control import read
@@ -236,10 +237,7 @@ def test_an_application_started_too_early(bench: Bench) -> None:
         program = bench.start(0)
         program.await_plan()
         consumer.subscribe([bench.app.names["orders"]])
-        deadline = time.monotonic() + 60
-        while not consumer.assignment():
-            assert time.monotonic() < deadline
-            consumer.poll(0.2)
+        await_assignment(consumer)
     try:
         while program.process.poll() is None:
             consumer.poll(0.2)

@@ -31,6 +31,7 @@ from kstreams_assets.restore.watch import (
 from tests.kafka.transacting import transact, transactional_producer
 from tests.restore.after_commit import AfterCommit, after_commit, now_ms
 from tests.streams.cluster import unique_name
+from tests.timing import eventually
 
 pytestmark = pytest.mark.kafka
 
@@ -205,10 +206,7 @@ def test_records_left_are_records_not_offsets(bench: AfterCommit) -> None:
     )
     for commit in (True, False, True, True):  # each a record and a marker
         transact(producer, bench.group, {id_: (0, "")}, commit=commit)
-    deadline = time.monotonic() + 20
-    while bench.cluster.last_stable_offsets([id_])[id_] < 8:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    assert eventually(lambda: bench.cluster.last_stable_offsets([id_])[id_] >= 8)
     with bench.cluster.raw_log() as raw:
         found = {start: records_left(raw, id_, start, 8, deadline_s=10) for start in (0, 1, 5, 7)}
     assert found == {0: (0, 3), 1: (4, 2), 5: (6, 1), 7: (None, 0)}
@@ -238,7 +236,4 @@ def remake(cluster: KafkaCluster, topic: str) -> None:
 def delete(cluster: KafkaCluster, topic: str) -> None:
     """Delete a topic and wait until the broker knows: its metadata follow a moment later."""
     cluster.delete_topics([topic])
-    deadline = time.monotonic() + 20
-    while topic in cluster.topics():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    assert eventually(lambda: topic not in cluster.topics())

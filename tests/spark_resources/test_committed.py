@@ -189,15 +189,15 @@ def test_one_reader_reads_many_stretches_quickly(
     read(reader, partitions[0], 0, 100)
 
     began = time.monotonic()
-    for start in range(0, 100, 10):
+    for start in range(0, 100, 4):
         for partition in partitions:
-            found = read(reader, partition, start, start + 10)
+            found = read(reader, partition, start, start + 4)
             assert [row["value"] for row in found] == [
-                b"%d" % number for number in range(start, start + 10)
+                b"%d" % number for number in range(start, start + 4)
             ]
 
-    # A fetch that waits at a log's end holds the next one up: 20 times the default of 500 ms.
-    assert time.monotonic() - began < 5
+    # A fetch that waits at a log's end holds the next one up: 50 times the default of 500 ms.
+    assert time.monotonic() - began < 15
 
 
 def test_large_records_do_not_pile_up(cluster: KafkaCluster, reader: RawLogReader) -> None:
@@ -239,7 +239,7 @@ def test_it_gives_up_when_no_broker_answers() -> None:
     ):
         read(reader, TopicPartitionId("orders", 3), 7, 20, idle_timeout_s=1.5)
 
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 15  # by default a client tries for 30 s and more
 
 
 PASSWORD = "bob-secret"

@@ -142,7 +142,7 @@ def test_the_token_goes_to_the_engine_whatever_localhost_means(
         with builder.toChannel() as channel:
             call = channel.unary_unary("/spark.connect.SparkConnectService/Config")
             with pytest.raises(grpc.RpcError):
-                call(b"", timeout=10)
+                call(b"", timeout=60)
     finally:
         server.stop(None).wait(5)
     assert ours.tokens == ["Bearer the-token"]

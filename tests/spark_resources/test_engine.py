@@ -47,7 +47,7 @@ beside = new_session(spark.spark_session)
 print(beside.range(5).count(), flush=True)
 """
 _START_S = 240
-_SOON_S = 30
+_SOON_S = 60
 
 
 @pytest.fixture
@@ -89,7 +89,7 @@ def _gone(pid: int) -> bool:
 
 
 def test_processes_share_one_engine_which_ends_unused(folder: Path) -> None:
-    idle = {"KSTREAMS_ASSETS_SPARK_ENGINE_IDLE_S": "8"}
+    idle = {"KSTREAMS_ASSETS_SPARK_ENGINE_IDLE_S": "20"}
     together = [_probe(**idle) for _ in range(3)]
     assert len({_jvm_of(process) for process in together}) == 1
     (engine,) = engines()

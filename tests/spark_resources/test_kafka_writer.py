@@ -236,7 +236,7 @@ def test_a_topic_below_its_base_is_another_one(target: Target, tmp_path: Path) -
 def test_a_topic_that_is_not_there(target: Target, tmp_path: Path) -> None:
     path = _numbered(tmp_path / "f", 5)
     with pytest.raises(TopicNotFoundError, match="nowhere"):
-        target.produce(work_of(TopicPartitionId("nowhere", 0), [path], [(0, 5)], 5), timeout_s=3)
+        target.produce(work_of(TopicPartitionId("nowhere", 0), [path], [(0, 5)], 5))
 
 
 def test_a_backup_short_of_records_is_an_error(target: Target, tmp_path: Path) -> None:
@@ -256,8 +256,8 @@ def test_a_broker_that_dies_ends_the_restore_in_time_and_a_second_one_goes_on(
         with monkeypatch.context() as patched:
             _between_batches(patched, lambda: local.kill_node(0), after=3)
             with pytest.raises(ClusterUnavailableError, match="from source offset 400") as caught:
-                target.produce(work, timeout_s=3)
-        assert caught.value.timeout_s == 3
+                target.produce(work, timeout_s=6)
+        assert caught.value.timeout_s == 6
         assert "refused" in caught.value.reason.lower()
         local.start_node(0)
         produced = target.produce(work)

@@ -60,7 +60,7 @@ _LEASE_S = 3.0
 
 
 def test_the_clock_of_the_store(store: ObjectPath, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert abs(store_time(store) - time.time()) < 5
+    assert abs(store_time(store) - time.time()) < 60
     assert not list(store.below())
     assert local_hours(store, 6) == 6
     real = time.time
@@ -544,8 +544,10 @@ class TestOneWriter:
 
 
 def _use(lock: LockHandle, until: float) -> None:
-    while time.monotonic() < until:
+    while True:
         lock.require_held()
+        if time.monotonic() >= until:
+            return
         time.sleep(0.05)
 
 

@@ -32,6 +32,7 @@ from spark_resources.resource import SparkSessionResource
 from spark_resources.work import Spark
 from tests.store.place import warehouse_at
 from tests.streams.cluster import unique_name
+from tests.timing import eventually
 
 
 class NoSpark:
@@ -91,10 +92,7 @@ class Workbench:
     def delete(self, topic: str) -> None:
         """Delete a topic, and wait until it is gone."""
         self.cluster.delete_topics([topic])
-        deadline = time.monotonic() + 20
-        while topic in self.cluster.topics():
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        assert eventually(lambda: topic not in self.cluster.topics())
 
     @property
     def application(self) -> StreamsApplication:

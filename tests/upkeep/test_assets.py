@@ -1,6 +1,7 @@
 """The assets `<app>/expire` and `<app>/second_copy`: what their runs do, and what they tell."""
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import dagster as dg
@@ -22,6 +23,7 @@ from kstreams_assets.orchestration.second_copy import (
 )
 from kstreams_assets.settings import ApplicationSettings, SecondCopySettings
 from kstreams_assets.warehouse.points import RecoveryPointTable
+from tests.metrics.exposed import Exposed, when_up
 from tests.store.place import warehouse_at
 from tests.upkeep.simulated_app import APPLICATION_ID, SimulatedApp, restored_state
 from tests.upkeep.test_expire import require_all_restore, simulated
@@ -113,20 +115,21 @@ class TestSecondCopy:
         assert settings.second_copy.to is not None
         settings.second_copy.to.mkdir(parents=True)
         (settings.second_copy.to / MARK).write_text("{")
-        up = _values(settings, "kstreams_up")
+        up = _values(settings, "kstreams_up", "warehouse")
         assert up["second_copy"] == 0
         assert up["warehouse"] == 1
 
 
-def _values(settings: ApplicationSettings, name: str) -> dict[str, float]:
-    families = Scrape([settings], timeout_s=4).collect()
+def _values(settings: ApplicationSettings, name: str, source: str) -> dict[str, float]:
+    found = when_up(partial(Exposed.of, Scrape([settings], timeout_s=4)), source=source)
     return {
         sample.labels.get("source", ""): sample.value
-        for family in families
+        for family in found.families.values()
         if family.name == name
         for sample in family.samples
     }
 
 
 def _copied_at(settings: ApplicationSettings) -> float | None:
-    return _values(settings, "kstreams_second_copy_timestamp_seconds").get("")
+    name = "kstreams_second_copy_timestamp_seconds"
+    return _values(settings, name, "second_copy").get("")

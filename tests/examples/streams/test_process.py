@@ -59,6 +59,6 @@ def test_an_application_that_never_runs_is_one_clear_error(
     with pytest.raises(
         ProcessError, match=r"Application is not RUNNING: topic is missing"
     ) as caught:
-        application.start(timeout_s=1.0)
+        application.start(timeout_s=5.0)
     assert str(application.log_file) in str(caught.value)
     assert not application.running
