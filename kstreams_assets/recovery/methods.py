@@ -84,7 +84,9 @@ def _why_not_empty(scene: Scene) -> str:
 def offsets_first(scene: Scene) -> Positions | NotTaken:
     """Committed offsets, then ends: a restore loses nothing and may repeat.
 
-    Read the other way round, the state would lack effects of records below the offsets. Everything
+    Read the other way round, the state would lack effects of records below the offsets. Changelogs
+    end before all else: a buffer (suppress, an outer join) deletes what it has emitted, and no
+    input brings that back, so that a deletion without its result would lose the result. Everything
     below the ends of internal topics must be decided, as it is saved with the point: what a
     transaction's offsets cover may lie behind another's open data. All their transactions are the
     application's own, and end within seconds. An output may be held up for ever by somebody else's
@@ -93,7 +95,8 @@ def offsets_first(scene: Scene) -> Positions | NotTaken:
     """
     committed = scene.committed_offsets()
     scene.between("ends")
-    ends = scene.cluster.high_watermarks(scene.written)
+    ends = dict(scene.cluster.high_watermarks(scene.changelogs))
+    ends |= scene.cluster.high_watermarks([p for p in scene.written if p not in ends])
     deadline = time.monotonic() + _STABLE_S
     while behind := _undecided(scene, scene.internal, ends):
         if time.monotonic() > deadline:

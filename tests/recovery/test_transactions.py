@@ -1,5 +1,6 @@
 """What the method `transactions` works on, makes of `__transaction_state`, and of errors."""
 
+from collections.abc import Iterable
 from typing import Any, cast
 
 import pytest
@@ -16,7 +17,8 @@ from kstreams_assets.kafka.topics import TopicIdentity
 from kstreams_assets.offsets import TopicPartitionId
 from kstreams_assets.recovery.cut import Written
 from kstreams_assets.recovery.identity import EndedTransaction, ProducerEpoch
-from kstreams_assets.recovery.scene import NotTaken, Scene
+from kstreams_assets.recovery.methods import offsets_first
+from kstreams_assets.recovery.scene import NotTaken, Positions, Scene
 from kstreams_assets.recovery.transactions import TransactionsMethod, ended_transactions
 from tests.recovery.logs import CHANGELOG, OFFSETS
 
@@ -60,6 +62,36 @@ def test_what_a_cut_does_with_each_topic_of_an_application() -> None:
     without = _scene("out", "customers", "rates")
     assert list(without.absent_topics) == ["customers", "out", "rates"]
     assert list(without.needed_but_absent) == ["customers", "rates"]
+
+
+class _Emitting:
+    """A cluster on which logs grow while they are asked: an output, then the buffer's deletion."""
+
+    def __init__(self) -> None:
+        self._emitted = 0
+
+    def group_offsets(self, *_: object, **__: object) -> dict[TopicPartitionId, object]:
+        return {}
+
+    def high_watermarks(
+        self, partitions: Iterable[TopicPartitionId]
+    ) -> dict[TopicPartitionId, int]:
+        found: dict[TopicPartitionId, int] = {}
+        for partition in partitions:
+            self._emitted += 1
+            found[partition] = self._emitted
+        return found
+
+    last_stable_offsets = high_watermarks
+
+
+def test_a_result_that_a_buffer_has_emitted_is_in_an_at_least_once_point() -> None:
+    """Every log holds one record of each result: a changelog must not be ahead of the outputs."""
+    scene = _scene(cluster=_Emitting())
+    found = offsets_first(scene)
+    assert isinstance(found, Positions)
+    assert max(found.ends[p] for p in scene.changelogs) < min(found.ends[p] for p in scene.outputs)
+    assert found.ends.keys() == scene.written.keys()
 
 
 class _Failing:
