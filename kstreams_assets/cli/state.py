@@ -77,14 +77,16 @@ def _key(text: str | None, raw: str | None) -> Key:
 
 def _print(store: str, key: Key, states: Sequence[KeyState]) -> None:
     """A line for each row; of a window in which the key was gone one without a value."""
-    parts = list(next((row.parts for state in states for row in state.rows), {}))
-    rows = [_cells(state, row, parts) for state in states for row in state.rows or (None,)]
+    of_key = [row for state in states for row in state.rows]
+    parts = list(next((row.parts for row in of_key), {}))
     headings = [name.removesuffix("_ms").replace("_", " ") for name in parts]
-    print_table(
-        f"Store {store}, key {key.shown}",
-        ["window", "recovery point", "proved", *headings, "value", "timestamp"],
-        rows,
-    )
+    columns = ["window", "recovery point", "proved", *headings, "value", "timestamp"]
+    rows = [_cells(state, row, parts) for state in states for row in state.rows or (None,)]
+    if any(row.headers for row in of_key):
+        columns.append("headers")
+        shown = [row and _headers(row) for state in states for row in state.rows or (None,)]
+        rows = [[*cells, text or ""] for cells, text in zip(rows, shown, strict=True)]
+    print_table(f"Store {store}, key {key.shown}", columns, rows)
     for state in states:
         if not state.snapshot.proved:
             click.echo(f"NOTE {state.snapshot.window.key}: {state.snapshot.reason}", err=True)
@@ -120,6 +122,18 @@ def _value(row: StateRow) -> str:
     return "(deleted)" if row.value is None else as_text(row.decoded_value)
 
 
+def _headers(row: StateRow) -> str:
+    """Each as `name=text`; bytes that are no text in hexadecimal."""
+    return ", ".join(f"{name}={_header_value(value)}" for name, value in row.headers)
+
+
+def _header_value(value: bytes | None) -> str:
+    if value is None:
+        return "null"
+    text = value.decode("utf-8", "replace")
+    return text if text.isprintable() and text.encode() == value else f"0x{value.hex()}"
+
+
 def _instant(epoch_ms: int) -> str:
     """A time where it is one; 0, -1 and what no calendar has stay numbers."""
     try:
@@ -142,6 +156,10 @@ def _document(state: KeyState) -> dict[str, Any]:
 
 
 def _row(row: StateRow) -> Mapping[str, Any]:
+    headers = [
+        {"key": name, "value_hex": None if value is None else value.hex()}
+        for name, value in row.headers
+    ]
     return {
         **row.parts,
         "key": jsonable(row.decoded_key),
@@ -152,4 +170,5 @@ def _row(row: StateRow) -> Mapping[str, Any]:
         "offset": row.offset,
         "key_hex": None if row.key is None else row.key.hex(),
         "value_hex": None if row.value is None else row.value.hex(),
+        **({"headers": headers} if headers else {}),
     }

@@ -30,7 +30,8 @@ from kstreams_assets.warehouse.table import storage_failures
 
 _PLAIN = ("partition", "offset", "timestamp_ms", "decode_error", "key", "value")
 _DECODED = ("decoded_key", "decoded_value")
-_ASIDE = frozenset({*_PLAIN, *_DECODED, "window", "headers"})
+_HEADERS = "headers"
+_ASIDE = frozenset({*_PLAIN, *_DECODED, "window", _HEADERS})
 _PARTS_IN_KEY = {
     StoreKind.WINDOW: 12,
     StoreKind.JOIN_WINDOW: 12,
@@ -55,7 +56,10 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class StateRow:
-    """One row: `parts` are window, session or validity columns; times in epoch milliseconds."""
+    """One row: `parts` are window, session or validity columns; times in epoch milliseconds.
+
+    `headers` are those of the record, in order: a headers-aware store (KIP-1271) holds them too.
+    """
 
     partition: int
     offset: int
@@ -66,6 +70,7 @@ class StateRow:
     decode_error: str | None
     key: bytes | None
     value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,6 +227,7 @@ class _Files:
                 where = _filter(schema, key, kind)
                 parts = [name for name in schema.names if name not in _ASIDE]
                 columns = [*_PLAIN, *_DECODED, *parts]
+                columns += [_HEADERS] if _HEADERS in schema.names else []
                 rows = _dataset(file, schema)
                 table = rows.to_table(columns=columns, filter=where)
             found += [_row(row, parts) for row in table.to_pylist()]
@@ -272,6 +278,7 @@ def _row(row: dict[str, Any], parts: Sequence[str]) -> StateRow:
         decode_error=row["decode_error"],
         key=row["key"],
         value=row["value"],
+        headers=tuple((header["key"], header["value"]) for header in row.get(_HEADERS) or ()),
     )
 
 

@@ -33,7 +33,7 @@ def _half_past_four() -> Iterator[None]:
 
 @pytest.fixture
 def app_file(tmp_path: Path) -> Path:
-    """Key `a`: 1, then 2 (not proved); `bad` does not decode; a session of `a`."""
+    """Key `a`: 1, then 2 (not proved); `bad` does not decode; sessions of `a` and `traced`."""
     topics = {"t": {"roles": ["input"]}, **CHANGELOGS}
     path = write(
         tmp_path / "defs.yaml",
@@ -52,7 +52,9 @@ def app_file(tmp_path: Path) -> Path:
         write_window(configured, "totals", window, [row, bad], value=VALUE)
     session = {"offset": 1, "decoded_key": "a", "decoded_value": 5, "value": b"\x05"}
     times = {"session_start_ms": 1_792_454_400_000, "session_end_ms": 1_792_454_401_500}
-    write_window(configured, "sessions", KEYS[0], [{**session, **times}], parts=list(times))
+    named = {"headers": [("trace", b"t-7"), ("id", b"\x01\x02"), ("none", None)]}
+    sessions = [{**session, **times}, {**session, **times, **named, "decoded_key": "traced"}]
+    write_window(configured, "sessions", KEYS[0], sessions, parts=list(times))
     SnapshotsTable(configured.warehouse).record(
         [
             snapshot(KEYS[0]),
@@ -127,6 +129,21 @@ def test_a_session(program: Program, app_file: Path) -> None:
         "2026-10-20T00:00:01.500+00:00",
         "5",
     ]
+
+
+def test_headers_that_a_store_keeps(program: Program, app_file: Path) -> None:
+    options = ["--store", "sessions", "--key", "traced"]
+    shown = program("state", "--app", app_file, *options).out
+    assert "headers" in shown
+    assert _cells(shown, KEYS[0])[-1] == "trace=t-7, id=0x0102, none=null"
+    (row,) = json.loads(program("state", "--app", app_file, *options, "--json").out)["rows"]
+    assert row["headers"] == [
+        {"key": "trace", "value_hex": "742d37"},
+        {"key": "id", "value_hex": "0102"},
+        {"key": "none", "value_hex": None},
+    ]
+    without = program("state", "--app", app_file, "--store", "sessions", "--key", "a").out
+    assert "headers" not in without
 
 
 def test_a_value_that_does_not_decode(program: Program, app_file: Path) -> None:

@@ -5,6 +5,7 @@ import java.util.Map;
 import java.util.Optional;
 import java.util.Properties;
 import java.util.UUID;
+import java.util.stream.Collectors;
 import org.apache.kafka.clients.consumer.ConsumerRecord;
 import org.apache.kafka.common.header.Header;
 import org.apache.kafka.common.header.internals.RecordHeaders;
@@ -35,8 +36,9 @@ import org.apache.kafka.streams.test.TestRecord;
 /**
  * Prints bytes as Kafka's own serializers write them, one line each, fields between tabs:
  *
- * <p>{@code serde NAME HEX}; {@code record TOPIC TIMESTAMP HEADER_V KEY VALUE} for each record of the
- * changelogs of one topology; {@code parsed HEX TIME PRIOR OLD NEW} for each argument {@code V:HEX}, a
+ * <p>{@code serde NAME HEX}; {@code DEFAULT TOPIC TIMESTAMP HEADER_V KEY VALUE HEADERS} for each record of
+ * the changelogs of one topology, with the names of its headers, and {@code HEADERS TOPIC ...} with that
+ * {@code dsl.store.format}; {@code parsed HEX TIME PRIOR OLD NEW} for each argument {@code V:HEX}, a
  * buffer value of an older version, as Kafka Streams itself reads it. {@code -} stands for null.
  */
 public final class WriteFormats {
@@ -46,7 +48,8 @@ public final class WriteFormats {
 
     public static void main(String[] arguments) throws ReflectiveOperationException {
         serdes();
-        changelogs();
+        changelogs(StreamsConfig.DSL_STORE_FORMAT_DEFAULT);
+        changelogs(StreamsConfig.DSL_STORE_FORMAT_HEADERS);
         for (String argument : arguments) {
             parse(argument);
         }
@@ -71,7 +74,7 @@ public final class WriteFormats {
         }
     }
 
-    private static void changelogs() {
+    private static void changelogs(String format) {
         StreamsBuilder builder = new StreamsBuilder();
         KStream<String, Long> left = builder.stream("left", Consumed.with(Serdes.String(), Serdes.Long()));
         KStream<String, Long> right = builder.stream("right", Consumed.with(Serdes.String(), Serdes.Long()));
@@ -94,7 +97,7 @@ public final class WriteFormats {
         right.join(prices, Long::sum, Joined.with(Serdes.String(), Serdes.Long(), Serdes.Long(), "priced", SECOND));
         Properties config = new Properties();
         config.putAll(Map.of(StreamsConfig.APPLICATION_ID_CONFIG, "app", StreamsConfig.BOOTSTRAP_SERVERS_CONFIG,
-                "localhost:1", StreamsConfig.STATE_DIR_CONFIG, System.getProperty("java.io.tmpdir"),
+                "localhost:1", StreamsConfig.DSL_STORE_FORMAT_CONFIG, format, StreamsConfig.STATE_DIR_CONFIG, System.getProperty("java.io.tmpdir"),
                 StreamsConfig.DEFAULT_KEY_SERDE_CLASS_CONFIG, Serdes.String().getClass(),
                 StreamsConfig.DEFAULT_VALUE_SERDE_CLASS_CONFIG, Serdes.Long().getClass()));
         try (TopologyTestDriver driver = new TopologyTestDriver(builder.build(), config)) {
@@ -102,7 +105,7 @@ public final class WriteFormats {
             for (String topic : driver.producedTopicNames()) {
                 if (topic.endsWith("-changelog")) {
                     var output = driver.createOutputTopic(topic, new ByteArrayDeserializer(), new ByteArrayDeserializer());
-                    output.readRecordsToList().forEach(each -> record(topic, each));
+                    output.readRecordsToList().forEach(each -> record(format, topic, each));
                 }
             }
         }
@@ -120,12 +123,17 @@ public final class WriteFormats {
         left.pipeInput(new TestRecord<>("late", 7L, new RecordHeaders(), 1_700L));
         right.pipeInput(new TestRecord<>("r", 5L, new RecordHeaders(), 1_800L));
         right.pipeInput(new TestRecord<>("r", 6L, headers, 1_800L));
+        TestInputTopic<String, Long> prices =
+                driver.createInputTopic("prices", Serdes.String().serializer(), Serdes.Long().serializer());
+        prices.pipeInput(new TestRecord<>("p", 3L, headers, 1_900L));
+        prices.pipeInput(new TestRecord<>("p", null, headers, 1_200L));
     }
 
-    private static void record(String topic, TestRecord<byte[], byte[]> each) {
+    private static void record(String format, String topic, TestRecord<byte[], byte[]> each) {
         Header version = each.headers().lastHeader("v");
-        line("record", topic, each.timestamp(), version == null ? "-" : hex(version.value()), hex(each.key()),
-                hex(each.value()));
+        String names = Arrays.stream(each.headers().toArray()).map(Header::key).collect(Collectors.joining(","));
+        line(format, topic, each.timestamp(), version == null ? "-" : hex(version.value()), hex(each.key()),
+                hex(each.value()), names);
     }
 
     private static void parse(String argument) throws ReflectiveOperationException {

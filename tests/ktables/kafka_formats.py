@@ -14,12 +14,13 @@ _TIMEOUT_S: Final = 240.0
 
 @dataclass(frozen=True, slots=True)
 class WrittenRecord:
-    """A record of a changelog; `version` is the header `v`."""
+    """A record of a changelog; `version` is the header `v`, `headers` are the names of all."""
 
     key: bytes
     value: bytes | None
     timestamp_ms: int | None
     version: bytes | None
+    headers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,10 +37,14 @@ class OldBuffer:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What the program wrote: bytes by serde, records by store, old buffer values."""
+    """What the program wrote: bytes by serde, records by store, old buffer values.
+
+    `headers_aware` are the same records of stores with `dsl.store.format=HEADERS`.
+    """
 
     serdes: dict[str, list[bytes]]
     stores: dict[str, list[WrittenRecord]]
+    headers_aware: dict[str, list[WrittenRecord]]
     old_buffers: list[OldBuffer]
 
 
@@ -72,12 +77,14 @@ def written() -> Written:
     arguments = [f"{version[0] if version else 0}:{value.hex()}" for version, value in olds]
     program = JavaProgram(Path(__file__).with_name("WriteFormats.java"))
     lines = program.run(arguments, timeout_s=_TIMEOUT_S, heap_mb=256).splitlines()
-    found = Written({}, {}, [])
+    found = Written({}, {}, {}, [])
     for kind, *fields in (line.split("\t") for line in lines):
         if kind == "serde":
             found.serdes.setdefault(fields[0], []).append(bytes.fromhex(fields[1]))
-        elif kind == "record":
-            _add_record(found, *fields)
+        elif kind == "DEFAULT":
+            _add_record(found.stores, *fields)
+        elif kind == "HEADERS":
+            _add_record(found.headers_aware, *fields)
         else:
             version = olds[len(found.old_buffers)][0]
             value, time, *rest = fields
@@ -87,12 +94,19 @@ def written() -> Written:
 
 
 def _add_record(
-    found: Written, topic: str, timestamp: str, version: str, key: str, value: str
+    found: dict[str, list[WrittenRecord]],
+    topic: str,
+    timestamp: str,
+    version: str,
+    key: str,
+    value: str,
+    names: str,
 ) -> None:
     store = topic.removeprefix("app-").removesuffix("-changelog")
     at = None if timestamp == "null" else int(timestamp)
-    record = WrittenRecord(bytes.fromhex(key), _bytes(value), at, _bytes(version))
-    found.stores.setdefault(store, []).append(record)
+    headers = tuple(names.split(",")) if names else ()
+    record = WrittenRecord(bytes.fromhex(key), _bytes(value), at, _bytes(version), headers)
+    found.setdefault(store, []).append(record)
 
 
 def _bytes(text: str) -> bytes | None:

@@ -112,6 +112,7 @@ def write_window(
             ("decoded_key", key or pa.string()),
             ("decoded_value", value or pa.int64()),
             ("decode_error", pa.string()),
+            ("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
             ("key", pa.binary()),
             ("value", pa.binary()),
         ]

@@ -2,6 +2,7 @@
 
 import struct
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from hypothesis import example, given
@@ -53,6 +54,23 @@ class TestAsKafkaStreamsWritesThem:
             BufferValue(RecordContext(1_500, 0, "left", 0, HEADERS), None, None, SEVEN, 1_500),
             BufferValue(RecordContext(1_600, 1, "left", 0), None, SEVEN, MINUS_2, 1_500),
             BufferValue(RecordContext(1_700, 2, "left", 0), None, None, SEVEN, 1_700),
+        ]
+
+    def test_stores_with_headers_write_the_same_keys_and_values(self) -> None:
+        """`dsl.store.format=HEADERS` (KIP-1285) adds headers to records, and changes nothing else.
+
+        Windows, sessions, versions and all buffers are among these stores.
+        """
+        plain, aware = written().stores, written().headers_aware
+        assert {s: [replace(r, headers=()) for r in records] for s, records in aware.items()} == {
+            s: [replace(r, headers=()) for r in records] for s, records in plain.items()
+        }
+        assert {"windows", "sessions", "sums", "prices"} <= plain.keys() | {"prices"}
+        assert {"sums", "windows", "sessions", "prices"} < aware.keys()
+        assert [record.headers for record in aware["later-store"]] == [
+            ("v",),
+            ("v", "vh.old"),
+            ("v",),
         ]
 
     def test_grace_buffer_of_a_join(self) -> None:
