@@ -122,7 +122,7 @@ class SourceRun:
 
     def after(self, point: RecoveryPoint) -> dict[str, list[Record]]:
         """The input records that a point does not hold, by topic."""
-        inputs = named(self.settings.application, TopicRole.INPUT)
+        inputs = [t.name for t in self.settings.application.topics if t.roles.is_recomputed_from]
         return {
             topic: [r for r in self.written[topic] if r.offset >= end_of(point, topic, r.partition)]
             for topic in inputs

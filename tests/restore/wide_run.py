@@ -19,7 +19,7 @@ from tests.streams.wide_app import WideApp, WideTopics
 _PARTITIONS: Final = 10
 _RATE: Final = 1_500
 _HALF_S: Final = 4.0
-_SENSORS: Final = 5
+SENSORS: Final = 5
 _STEP_MS: Final = 250
 _HOUR_MS: Final = 3_600_000
 _CLOSED_S: Final = 60.0
@@ -46,7 +46,7 @@ def run_wide_app(folder: Path, spark: Spark) -> WideRun:
         with WideApp(local.bootstrap_servers, topics, state_dir=folder / "state"):
             with Feed(local.bootstrap_servers, topics.readings, readings(), rate=_RATE) as feed:
                 time.sleep(_HALF_S)
-                _await_closed_windows(source, topics)
+                await_closed_windows(source, topics, partitions=_PARTITIONS)
                 half = source.take()
                 time.sleep(_HALF_S)
                 feed.stop()
@@ -55,27 +55,34 @@ def run_wide_app(folder: Path, spark: Spark) -> WideRun:
         return WideRun(source.ended({"half": half}), topics)
 
 
-def _await_closed_windows(source: Source, topics: WideTopics) -> None:
+def await_closed_windows(source: Source, topics: WideTopics, *, partitions: int) -> None:
     """A busy machine needs longer until there is something that lost metadata would repeat."""
-    partitions = [TopicPartitionId(topics.closed, number) for number in range(_PARTITIONS)]
+    closed = [TopicPartitionId(topics.closed, number) for number in range(partitions)]
     deadline = time.monotonic() + _CLOSED_S
-    while not all(source.cluster.last_stable_offsets(partitions).values()):
+    while not all(source.cluster.last_stable_offsets(closed).values()):
         assert time.monotonic() < deadline, "no window was closed in time"
         time.sleep(0.1)
 
 
-def readings() -> Callable[[int], Record]:
+def readings(*, places: int = _PARTITIONS, traced: bool = False) -> Callable[[int], Record]:
     """Readings by index; event time, which never goes back within a partition, began an hour ago.
 
-    It passes 37 times as quickly as the clock, so that windows close all the time.
+    It passes 37 times as quickly as the clock (at 150 readings a second for each place), so that
+    windows close all the time. With `traced`, a header names each.
     """
-    began_ms = time.time_ns() // 1_000_000 - _HOUR_MS
+    began_ms = an_hour_ago()
 
     def reading(index: int) -> Record:
         chance = random.Random(index)
-        step, place = divmod(index, _PARTITIONS)
+        step, place = divmod(index, places)
         timestamp_ms = began_ms + step * _STEP_MS + chance.randrange(_STEP_MS)
-        value = f"{place}/sensor-{chance.randrange(_SENSORS)},{chance.randrange(100)}"
-        return Record(place, -1, timestamp_ms, b"reading-%d" % index, value.encode())
+        value = f"{place}/sensor-{chance.randrange(SENSORS)},{chance.randrange(100)}"
+        headers = (("trace", b"%d" % index),) if traced else ()
+        return Record(place, -1, timestamp_ms, b"reading-%d" % index, value.encode(), headers)
 
     return reading
+
+
+def an_hour_ago() -> int:
+    """When event time began, in epoch milliseconds."""
+    return time.time_ns() // 1_000_000 - _HOUR_MS

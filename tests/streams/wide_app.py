@@ -1,12 +1,16 @@
 """Starts and stops WideApp.java; makes its topics and knows what this project sees of them."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from examples.streams.process import StreamsProcess
+from kstreams_assets.app.declarations import Declarations, StoreDeclaration
 from kstreams_assets.app.model import AppTopic, StreamsApplication, TopicRole, TopicRoles
+from kstreams_assets.app.roles import application_from_topology
+from kstreams_assets.app.topology import parse_topology
 from kstreams_assets.kafka.cluster import KafkaCluster
 from kstreams_assets.kafka.topics import TopicSpec
 from spark_resources.java import JavaProgram
@@ -16,14 +20,21 @@ PROGRAM: Final = JavaProgram(Path(__file__).with_name("WideApp.java"))
 _OUTPUTS: Final = ("sums", "finals", "closed", "alarms")
 _STORES: Final = ("sums", "per-window", "closing", "alarms")
 _SUPPRESS: Final = "final-store"
+_JOIN_OUTPUTS: Final = ("described", "traced", "alerts")
+_JOIN_STORES: Final = ("traces", "alerts", "placed-subscription-store")
+_TABLES: Final = ("calibrations", "places")
+_GLOBAL: Final = "units"
+_DESCRIBE_S: Final = 60.0
+_TASKS: Final = re.compile(r"^TASKS (\d+),(\d+)$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
 class WideTopics:
-    """The names of every topic of one WideApp."""
+    """The names of every topic of one WideApp; `joins` adds what its option `--joins` does."""
 
     application_id: str
     prefix: str = ""
+    joins: bool = False
 
     @property
     def readings(self) -> str:
@@ -38,7 +49,19 @@ class WideTopics:
     @property
     def outputs(self) -> tuple[str, ...]:
         """What others read; `closed` has the windows emitted when they close."""
-        return tuple(self.prefix + name for name in _OUTPUTS)
+        names = (*_OUTPUTS, *_JOIN_OUTPUTS) if self.joins else _OUTPUTS
+        return tuple(self.prefix + name for name in names)
+
+    @property
+    def tables(self) -> tuple[str, ...]:
+        """Inputs of joined tables, which serve as changelogs; the last one is a global table's."""
+        return tuple(self.prefix + name for name in (*_TABLES, _GLOBAL)) if self.joins else ()
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        """The options of the program that these names follow from."""
+        own = ("--application-id", self.application_id, "--topic-prefix", self.prefix)
+        return (*own, "--joins", "true") if self.joins else own
 
     @property
     def closed(self) -> str:
@@ -48,12 +71,17 @@ class WideTopics:
     @property
     def changelogs(self) -> tuple[str, ...]:
         """Changelogs of the stores; the suppress buffer's is `buffer`."""
-        return tuple(f"{self.application_id}-{store}-changelog" for store in _STORES)
+        stores = (*_STORES, *_JOIN_STORES) if self.joins else _STORES
+        return tuple(map(self.changelog, stores))
 
     @property
     def buffer(self) -> str:
         """Changelog of the suppress buffer."""
-        return f"{self.application_id}-{_SUPPRESS}-changelog"
+        return self.changelog(_SUPPRESS)
+
+    def changelog(self, store: str) -> str:
+        """Changelog of a store."""
+        return f"{self.application_id}-{store}-changelog"
 
     @property
     def repartition(self) -> str:
@@ -62,7 +90,7 @@ class WideTopics:
 
     @property
     def application(self) -> StreamsApplication:
-        """The application as this project sees it."""
+        """The application as this project sees it, without joins."""
         roles = {
             self.readings: _only(TopicRole.INPUT),
             self.raised: _only(TopicRole.INPUT, TopicRole.OUTPUT),
@@ -74,9 +102,24 @@ class WideTopics:
         found = tuple(AppTopic(name, roles[name]) for name in sorted(roles))
         return StreamsApplication(self.application_id, found)
 
+    def discovered(self, cluster: KafkaCluster) -> StreamsApplication:
+        """The optimised application by its topology text and the topics that it has by now."""
+        described = PROGRAM.run(
+            # It connects to nothing.
+            ["--bootstrap", "127.0.0.1:1", *self.arguments, "--describe", "true"],
+            timeout_s=_DESCRIBE_S,
+        )
+        confirmed = {name: StoreDeclaration(source_topic=self.prefix + name) for name in _TABLES}
+        return application_from_topology(
+            self.application_id,
+            parse_topology(described),
+            declarations=Declarations(stores=confirmed),
+            cluster_topics=cluster.topics(),
+        )
+
     def create(self, cluster: KafkaCluster, *, partitions: int) -> None:
         """Create what the application does not create itself."""
-        names = (self.readings, self.raised, *self.outputs)
+        names = (self.readings, *self.tables, self.raised, *self.outputs)
         cluster.create_topics([TopicSpec(name, partitions) for name in names])
 
 
@@ -99,8 +142,7 @@ class WideApp(StreamsProcess):
     ) -> None:
         arguments = [
             *("--bootstrap", bootstrap_servers),
-            *("--application-id", topics.application_id),
-            *("--topic-prefix", topics.prefix),
+            *topics.arguments,
             *("--state-dir", str(state_dir.absolute())),
             *("--commit-interval-ms", str(commit_interval_ms)),
             *("--threads", str(threads)),
@@ -109,6 +151,13 @@ class WideApp(StreamsProcess):
             arguments += ["--config", f"{key}={value}"]
         log_file = state_dir.parent / f"{state_dir.name}-wide-app.log"
         super().__init__(PROGRAM, arguments, log_file=log_file, heap_mb=heap_mb)
+
+    @property
+    def tasks(self) -> tuple[int, int]:
+        """How many active and how many standby tasks the instance has now."""
+        said = _TASKS.findall(self.log_file.read_text("utf-8"))
+        active, standby = said[-1] if said else (0, 0)
+        return int(active), int(standby)
 
 
 def _only(*roles: TopicRole) -> TopicRoles:
