@@ -10,6 +10,7 @@ with `unthrottled_time`, which stands still meanwhile.
 
 import atexit
 import fcntl
+import logging
 import os
 import shutil
 import struct
@@ -31,6 +32,10 @@ QUOTA_REASON: Final = (
     "a quota of the cluster throttled every answer; raise consumer_byte_rate or"
     " request_percentage for this user or client"
 )
+_TOLD_EVERY_S: Final = 60.0
+_TOLD_S: Final = 1.0
+"""A quota that costs less in a minute is not worth a line."""
+_log = logging.getLogger(__name__)
 _waited = threading.local()
 _elsewhere: dict[str, float] = {}
 """The accounts of this process where it has no folder with the others: on another machine."""
@@ -51,6 +56,7 @@ def wait_throttled(seconds: float) -> None:
 
 def wait_throttle_time(throttle_time_ms: int) -> None:
     """Wait until a broker reads again from a connection, after an answer with this time."""
+    report_quota(throttle_time_ms)
     wait_throttled(min(throttle_time_ms / 1000, QUOTA_PATIENCE_S))
 
 
@@ -67,6 +73,43 @@ def set_throttled(seconds: float) -> None:
 def throttled_s() -> float:
     """How many seconds this thread has waited for limits so far."""
     return getattr(_waited, "seconds", 0.0)
+
+
+class _QuotaReport:
+    """What quotas have cost this process since the last line about it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._since, self._delayed_s, self._is_logged = float("-inf"), 0.0, False
+
+    def is_due(self, delay_s: float) -> bool:
+        """Take a delay; whether a line is due, as one is in each minute that quotas cost much."""
+        with self._lock:
+            now = time.monotonic()
+            if now - self._since >= _TOLD_EVERY_S:
+                self._since, self._delayed_s, self._is_logged = now, 0.0, False
+            self._delayed_s += delay_s
+            if self._is_logged or self._delayed_s < _TOLD_S:
+                return False
+            self._is_logged = True
+            return True
+
+
+_report = _QuotaReport()
+
+
+def report_quota(throttle_time_ms: int) -> None:
+    """Log, once a minute, that brokers delay answers because of a quota."""
+    if throttle_time_ms > 0 and _report.is_due(throttle_time_ms / 1000):
+        from kstreams_assets.kafka.wire import CLIENT_ID
+
+        _log.warning(
+            "A quota of the cluster delays answers to client %s, now by %.1f s. Backups and"
+            " restores wait meanwhile. To make them faster, raise consumer_byte_rate,"
+            " producer_byte_rate or request_percentage for this client or its user.",
+            CLIENT_ID,
+            throttle_time_ms / 1000,
+        )
 
 
 class QuotaPatience:

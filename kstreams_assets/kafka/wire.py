@@ -48,6 +48,7 @@ from kstreams_assets.kafka.connection import (
 from kstreams_assets.kafka.throttle import (
     QUOTA_PATIENCE_S,
     count_throttled,
+    report_quota,
     unthrottled_time,
     wait_throttled,
 )
@@ -288,7 +289,9 @@ class _Manager(KafkaConnectionManager):
         return found
 
     def _note_muted(self, node_id: Any, throttle: Callable[[Any], None], response: Any) -> None:  # noqa: ANN401
-        for_s = min(getattr(response, "throttle_time_ms", 0) / 1000, QUOTA_PATIENCE_S)
+        throttle_time_ms = getattr(response, "throttle_time_ms", 0)
+        report_quota(throttle_time_ms)
+        for_s = min(throttle_time_ms / 1000, QUOTA_PATIENCE_S)
         if for_s > 0:
             until = time.monotonic() + for_s + _UNMUTED_S
             self._muted_until[node_id] = max(until, self._muted_until.get(node_id, 0.0))

@@ -25,7 +25,12 @@ from kstreams_assets.kafka.raw_batch import RawBatch
 from kstreams_assets.kafka.raw_log import RawLogReader
 from kstreams_assets.kafka.record_columns import COLUMNS
 from kstreams_assets.kafka.record_writer import RecordWriter, WriterLimits
-from kstreams_assets.kafka.throttle import count_throttled, throttled_s, unthrottled_time
+from kstreams_assets.kafka.throttle import (
+    count_throttled,
+    report_quota,
+    throttled_s,
+    unthrottled_time,
+)
 from kstreams_assets.kafka.topics import TopicSpec
 from kstreams_assets.local.cluster import LocalCluster
 from kstreams_assets.offsets import OffsetRange, TopicPartitionId
@@ -96,6 +101,22 @@ def test_the_clock_stands_still_in_the_thread_that_waits(clock: Clock) -> None:
     assert throttled_s() >= 5.2
 
 
+def test_a_quota_is_reported_once_a_minute(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(throttle, "_report", throttle._QuotaReport())
+    for _ in range(5):
+        report_quota(300)
+    assert "delays answers to client kstreams-assets, now by 0.3 s" in caplog.text
+    assert "consumer_byte_rate" in caplog.text
+    assert len(caplog.records) == 1
+    monkeypatch.setattr(throttle, "_TOLD_EVERY_S", 0.0)
+    report_quota(900)  # a new minute, in which it has cost little
+    assert len(caplog.records) == 1
+    report_quota(2_000)
+    assert len(caplog.records) == 2
+
+
 def _answer(body: bytes) -> FetchAnswer:
     """What is made of an answer to a Fetch request for orders-0."""
     ours, theirs = socket.socketpair()
@@ -117,7 +138,7 @@ def test_an_answer_without_topic_and_time_cannot_be_read() -> None:
 
 
 @contextmanager
-def _quota(cluster: LocalCluster, client: str, **quotas: float) -> Iterator[None]:
+def quota(cluster: LocalCluster, client: str, **quotas: float) -> Iterator[None]:
     """Quotas of one client id while the block runs."""
     connection = KafkaConnection(
         bootstrap_servers=cluster.bootstrap_servers, request_timeout_seconds=20
@@ -247,7 +268,7 @@ class TestBroker:
                 time.sleep(0.05)
 
         with (
-            _quota(kafka_cluster, client, consumer_byte_rate=RATE),
+            quota(kafka_cluster, client, consumer_byte_rate=RATE),
             KafkaCluster(connection) as cluster,
             ThreadPoolExecutor(3) as pool,
         ):
@@ -268,7 +289,7 @@ class TestBroker:
         partition: TopicPartitionId,
         client: str,
     ) -> None:
-        with _quota(kafka_cluster, client, producer_byte_rate=RATE / 2):
+        with quota(kafka_cluster, client, producer_byte_rate=RATE / 2):
             began = time.monotonic()
             assert self._write(connection, partition) == COUNT
             assert time.monotonic() - began > 2
@@ -282,7 +303,7 @@ class TestBroker:
         client: str,
     ) -> None:
         with (
-            _quota(kafka_cluster, client, request_percentage=0.01),
+            quota(kafka_cluster, client, request_percentage=0.01),
             KafkaCluster(connection) as cluster,
         ):
             before, deadline = throttled_s(), time.monotonic() + 60
@@ -296,7 +317,7 @@ class TestBroker:
     ) -> None:
         specs = [TopicSpec(unique_name("throttled"), 1) for _ in range(8)]
         with (
-            _quota(kafka_cluster, client, controller_mutation_rate=0.5),
+            quota(kafka_cluster, client, controller_mutation_rate=0.5),
             KafkaCluster(connection) as cluster,
         ):
             before = throttled_s()
