@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
     from pyspark.sql.connect.client import DefaultChannelBuilder
+    from pyspark.sql.connect.client.retries import RetryPolicy
 
 
 _RETRIES: Final = 5
@@ -170,14 +171,11 @@ class LazySession:
 
     def _connected(self, url: str) -> "SparkSession":
         """A session of the server at `url`, with the settings that this one has."""
-        from pyspark.sql.connect.client.retries import DefaultPolicy
-
         session = _session_at(url, is_engine=self._lease is not None)
         close_at_exit(session)
         try:
             if self._lease is not None:
-                # On this host a server that does not answer is gone: not ten minutes of retries.
-                session.client.set_retry_policies([DefaultPolicy(max_retries=_RETRIES)])
+                session.client.set_retry_policies([_retry_policy(self._lease)])
             configure(session, self._settings.session_settings())
             if self._settings.remote:
                 _send_packages(session)
@@ -200,6 +198,17 @@ class LazySession:
             most = max(cores, self._settings.shuffle_partitions)
             fitting["spark.sql.shuffle.partitions"] = str(most)
         configure(session, fitting)
+
+
+def _retry_policy(held: Lease) -> "RetryPolicy":
+    """Ask an engine again while it runs; one that has died does not come back at its address."""
+    from pyspark.sql.connect.client.retries import DefaultPolicy
+
+    class WhileAlive(DefaultPolicy):
+        def can_retry(self, e: BaseException) -> bool:
+            return super().can_retry(e) and held.is_alive()
+
+    return WhileAlive(max_retries=_RETRIES)
 
 
 def _session_at(url: str, *, is_engine: bool) -> "SparkSession":
