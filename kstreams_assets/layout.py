@@ -179,7 +179,8 @@ class Warehouse:
     def lock_file(self, name: str) -> StorePath:
         """What a holder of the named lock keeps locked (`lease.warehouse_lock`)."""
         folder, _, last = f".locks/{name}".rpartition("/")
-        return self.noted / folder / f"{disk_name(last)}.lock"
+        file = self.noted / folder / f"{disk_name(last)}.lock"
+        return file.prompt() if isinstance(file, ObjectPath) else file
 
     def staging(self, name: str) -> StorePath:
         """A folder for files that Spark's tasks need for the time of a run."""

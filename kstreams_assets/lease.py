@@ -27,6 +27,7 @@ from kstreams_assets.errors import KStreamsAssetsError
 from kstreams_assets.home import NoHomeError, user_cache
 from kstreams_assets.private import private_folder
 from kstreams_assets.store import (
+    RENEWALS,
     ConditionError,
     ObjectPath,
     StorePath,
@@ -37,8 +38,6 @@ from kstreams_assets.store import (
 P = TypeVar("P", bound=StorePath)
 
 _POLL_S: Final = 0.2
-_RENEWALS: Final = 4
-"""How often a lease is renewed in its time."""
 _AGAIN_S: Final = 1.0
 _SAFE: Final = 0.75
 """The part of a lease's time after which its holder takes it for lost."""
@@ -290,6 +289,10 @@ def _holder(facts: Mapping[str, Any] | None) -> str:
         return "another process"
 
 
+_tokens: set[str] = set()
+"""Those of the leases that this process holds, or is about to take."""
+
+
 class _Lease:
     """An object that its holder renews; renewals are made by a thread."""
 
@@ -309,7 +312,20 @@ class _Lease:
         self._thread = threading.Thread(target=self._renew, name=f"lease {path.name}", daemon=True)
 
     def take(self, e_tag: str | None) -> bool:
-        """Whether the lease is held now: nobody else had changed it since it was looked at."""
+        """Whether the lease is held now: nobody else had changed it since it was looked at.
+
+        A request that failed may be done later: who holds it then has given it up.
+        """
+        is_held = False
+        _tokens.add(self._token)
+        try:
+            is_held = self._take(e_tag)
+        finally:
+            if not is_held:
+                _tokens.discard(self._token)
+        return is_held
+
+    def _take(self, e_tag: str | None) -> bool:
         began = time.monotonic()
         try:
             if e_tag is None:
@@ -353,7 +369,7 @@ class _Lease:
 
     def _next_s(self) -> float:
         """After a failure at once: when the store is back, its holder waits for this."""
-        every_s = self._duration_s / _RENEWALS
+        every_s = self._duration_s / RENEWALS
         return min(every_s, _AGAIN_S) if self._failure else every_s
 
     def _write(self) -> None:
@@ -363,16 +379,23 @@ class _Lease:
                 return
             self._count += 1
             began = time.monotonic()
-            try:
-                self._e_tag = self._path.replace_version(self._data(), self._e_tag)
-            except ConditionError:
-                found = _look(self._path)
-                if found is None or found[0].get("token") != self._token:
-                    holder = "nobody" if found is None else _holder(found[0])
-                    self._lost = f"{holder} has taken it over"
-                    raise LeaseLostError(path=self._path, reason=self._lost) from None
-                self._e_tag = found[1]
+            while not self._replace():
+                pass
             self._renewed, self._failure = began, ""
+
+    def _replace(self) -> bool:
+        """Whether this renewal is there; else an earlier one is, whose answer did not come."""
+        try:
+            self._e_tag = self._path.replace_version(self._data(), self._e_tag)
+        except ConditionError:
+            found = _look(self._path)
+            if found is None or found[0].get("token") != self._token:
+                holder = "nobody" if found is None else _holder(found[0])
+                self._lost = f"{holder} has taken it over"
+                raise LeaseLostError(path=self._path, reason=self._lost) from None
+            self._e_tag = found[1]
+            return found[0].get("renewals") == self._count
+        return True
 
     def _left_s(self) -> float:
         return self._renewed + self._duration_s * _SAFE - time.monotonic()
@@ -401,14 +424,17 @@ class _Lease:
     def release(self) -> None:
         """Let others have it at once; the epoch stays."""
         self._ended.set()
-        with self._lock, suppress(OSError, ConditionError):
+        with self._lock:
             if self._lost is None:
                 free = json.dumps({"epoch": self.epoch, "free": True}).encode()
-                self._path.replace_version(free, self._e_tag)
+                with suppress(OSError, ConditionError):
+                    self._path.replace_version(free, self._e_tag)
+            _tokens.discard(self._token)
 
 
 @contextmanager
 def _leased(path: ObjectPath, purpose: str, wait_s: float) -> Iterator[LockHandle]:
+    path = path.prompt()
     require_conditions(_root_of(path))
     duration_s = path.access.settings.lease_s
     deadline = time.monotonic() + wait_s
@@ -507,8 +533,13 @@ def _is_here(facts: Mapping[str, Any]) -> bool:
 
 
 def _has_ended(facts: Mapping[str, Any]) -> bool:
-    """Whether the holder is a process of this machine that is no more; nobody need wait for it."""
+    """Whether the holder is a process of this machine that is no more; nobody need wait for it.
+
+    Nor for this process, where it has given the lease up but the store did not learn of that.
+    """
     if not facts.get("machine") or facts["machine"] != _machine():
         return False
     told = _process(facts["pid"])
-    return told is None or told[1] == "Z" or told[2] != facts.get("began")
+    if told is None or told[1] == "Z" or told[2] != facts.get("began"):
+        return True
+    return facts["pid"] == os.getpid() and facts.get("token") not in _tokens

@@ -32,14 +32,19 @@ from kstreams_assets.home import NoHomeError, expanded, home
 if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.fs as pafs
-    from obstore.store import S3Store
+    from obstore.store import ClientConfig, S3Store
 
 _VARIABLE: Final = "KSTREAMS_ASSETS_S3_"
 _SCHEMES: Final = ("s3://", "s3a://")
 _CONNECT_S: Final = 5
 _REQUEST_S: Final = 30
+_SILENCE_S: Final = 7.5
+"""So long a store may send nothing while it answers a request that carries no data."""
 _RETRIES: Final = 4
 _RETRY_S: Final = 20
+RENEWALS: Final = 4
+"""How often a lease is renewed in its time; a request for it takes no longer than one part."""
+_LEAST_REQUEST_S: Final = 1.0
 _CREDENTIALS_S: Final = 300.0
 """How long credentials of a role are used before they are asked for again."""
 _PIECE: Final = 8 * 1024**2
@@ -134,6 +139,15 @@ class StoreAccess:
 
     settings: ObjectStoreSettings
     credentials: Credentials | None = field(default=None, compare=False, repr=False)
+    is_prompt: bool = False
+    """Whether a request must end soon, as those for leases: they carry little."""
+
+    @property
+    def request_s(self) -> float:
+        """The longest time for one request, and for the tries after it."""
+        if not self.is_prompt:
+            return _REQUEST_S
+        return min(_REQUEST_S, max(_LEAST_REQUEST_S, self.settings.lease_s / RENEWALS))
 
     def carried(self) -> "StoreAccess":
         """With its credentials, for tasks in other processes."""
@@ -309,6 +323,13 @@ class ObjectPath:
         """With another ending."""
         return replace(self, key=str(self._pure.with_suffix(suffix)))
 
+    def prompt(self) -> Self:
+        """The same place for small objects that are asked for again and again.
+
+        A store that comes back may have taken a request that it never answers.
+        """
+        return replace(self, access=replace(self.access, is_prompt=True))
+
     def relative_to(self, other: Self) -> PurePosixPath:
         """The path from another place to this one."""
         return self._pure.relative_to(other.key)
@@ -325,12 +346,17 @@ class ObjectPath:
     def _store(self) -> "S3Store":
         return _client(self.bucket, self.access, self.access.keys())
 
+    @property
+    def _reader(self) -> "S3Store":
+        """For requests that carry no data; those that do are silent while it is sent."""
+        return _client(self.bucket, self.access, self.access.keys(), silence_s=_SILENCE_S)
+
     def stat(self) -> ObjectStat:
         """What the store says of the object. Raises OSError, as all that asks the store."""
         import obstore
 
         with self._asked():
-            return _stat_of(obstore.head(self._store, self.key))
+            return _stat_of(obstore.head(self._reader, self.key))
 
     def exists(self) -> bool:
         """Whether it is an object, or something lies below it."""
@@ -364,7 +390,7 @@ class ObjectPath:
 
         prefix = f"{self.key}/" if self.key else None
         with self._asked():
-            for lot in obstore.list(self._store, prefix, chunk_size=1000):
+            for lot in obstore.list(self._reader, prefix, chunk_size=1000):
                 for one in lot:
                     yield replace(self, key=one["path"]), _stat_of(one)
 
@@ -374,7 +400,7 @@ class ObjectPath:
 
         prefix = f"{self.key}/" if self.key else None
         with self._asked():
-            found = obstore.list_with_delimiter(self._store, prefix)
+            found = obstore.list_with_delimiter(self._reader, prefix)
         names = [*found["common_prefixes"], *(one["path"] for one in found["objects"])]
         yield from (replace(self, key=name.rstrip("/")) for name in sorted(names))
 
@@ -401,7 +427,7 @@ class ObjectPath:
         import obstore
 
         with self._asked():
-            found = obstore.get(self._store, self.key)
+            found = obstore.get(self._reader, self.key)
             return found.bytes().to_bytes(), found.meta["e_tag"] or ""
 
     def read_text(self, encoding: str = "utf-8") -> str:
@@ -413,7 +439,7 @@ class ObjectPath:
         import obstore
 
         with self._asked():
-            for piece in obstore.get(self._store, self.key).stream(min_chunk_size=_PIECE):
+            for piece in obstore.get(self._reader, self.key).stream(min_chunk_size=_PIECE):
                 yield bytes(piece)
 
     def write_bytes(self, data: bytes) -> str:
@@ -459,7 +485,7 @@ class ObjectPath:
         import obstore
 
         with self._asked():
-            obstore.delete(self._store, self.key)
+            obstore.delete(self._reader, self.key)
 
     def touch(self) -> None:
         """Make it if it is not there, and note the time."""
@@ -544,8 +570,9 @@ _REASONS: Final = (
     ("AccessDenied", _DENIED),
     ("403 Forbidden", _DENIED),
     ("dns error", "its endpoint is not known (DNS)"),
-    ("error sending request", "its endpoint does not answer"),
     ("operation timed out", "its endpoint does not answer in time"),
+    ("TimedOut", "its endpoint does not answer in time"),
+    ("error sending request", "its endpoint does not answer"),
 )
 
 
@@ -565,7 +592,9 @@ def _stat_of(meta: Any) -> ObjectStat:  # noqa: ANN401 (obstore's)
 
 
 @lru_cache(maxsize=64)
-def _client(bucket: str, access: StoreAccess, keys: Credentials) -> "S3Store":
+def _client(
+    bucket: str, access: StoreAccess, keys: Credentials, silence_s: float | None = None
+) -> "S3Store":
     from datetime import timedelta
 
     from obstore.store import S3Store
@@ -583,14 +612,20 @@ def _client(bucket: str, access: StoreAccess, keys: Credentials) -> "S3Store":
     if endpoint:
         told["endpoint"] = endpoint
     told |= {f"aws_{name}": value for name, value in _encryption(settings).items()}
+    client_options: ClientConfig = {
+        "allow_http": bool(endpoint and endpoint.startswith("http://")),
+        "connect_timeout": timedelta(seconds=min(_CONNECT_S, access.request_s)),
+        "timeout": timedelta(seconds=access.request_s),
+    }
+    if silence_s is not None:
+        client_options["read_timeout"] = timedelta(seconds=silence_s)
     return S3Store(
         bucket,
-        client_options={
-            "allow_http": bool(endpoint and endpoint.startswith("http://")),
-            "connect_timeout": timedelta(seconds=_CONNECT_S),
-            "timeout": timedelta(seconds=_REQUEST_S),
+        client_options=client_options,
+        retry_config={
+            "max_retries": _RETRIES,
+            "retry_timeout": timedelta(seconds=min(_RETRY_S, access.request_s)),
         },
-        retry_config={"max_retries": _RETRIES, "retry_timeout": timedelta(seconds=_RETRY_S)},
         **told,
     )
 
@@ -652,7 +687,7 @@ def _arrow_store(access: StoreAccess, keys: Credentials) -> "pafs.FileSystem":
         scheme=endpoint.scheme or "https",
         force_virtual_addressing=bool(settings.endpoint) and not access.is_path_style,
         connect_timeout=_CONNECT_S,
-        request_timeout=_REQUEST_S,
+        request_timeout=_SILENCE_S,
         retry_strategy=pafs.AwsStandardS3RetryStrategy(max_attempts=_RETRIES),
     )
 

@@ -1,5 +1,6 @@
 """A follower outlives what may happen around it for two minutes, and is exact soon after it."""
 
+import logging
 import os
 import signal
 import subprocess
@@ -21,8 +22,9 @@ from kstreams_assets.lease import warehouse_lock
 from kstreams_assets.local.cluster import LocalCluster
 from kstreams_assets.store import ObjectPath
 from spark_resources.engine import ENGINES_VARIABLE, engines, stop
-from tests.backup import spark_follower
+from tests.backup import spark_follower, throttled_follower
 from tests.backup.following import Following, new_following
+from tests.kafka.test_quotas import quota
 from tests.recovery.trial import (
     NO_PURGE,
     QUICK_SESSIONS,
@@ -40,6 +42,7 @@ __all__ = ["seaweed", "store"]
 
 pytestmark = [pytest.mark.kafka, pytest.mark.e2e, pytest.mark.drill, pytest.mark.alone]
 
+_log = logging.getLogger(__name__)
 _OUTAGE_S = 120.0
 _BACK_S = 15.0
 _RATE = 150.0
@@ -98,12 +101,14 @@ class _Followed:
                 stack.enter_context(outage())
             time.sleep(_OUTAGE_S)
         over_ms = time.time_ns() // 1_000_000
-        deadline = time.monotonic() + _BACK_S
-        for following in self.followings.values():
+        over = time.monotonic()
+        deadline = over + _BACK_S
+        for name, following in self.followings.items():
             following.wait_for(
                 lambda s: s.covered_at_ms is not None and s.covered_at_ms > over_ms,
                 max(0.1, deadline - time.monotonic()),
             )
+            _log.info("%s: covered again after %.1f s", name, time.monotonic() - over)
 
     def end(self) -> None:
         """Stop all; every covered point of each is what it says."""
@@ -256,6 +261,20 @@ def test_the_brokers_are_down_for_two_minutes(tmp_path: Path) -> None:
             followed.end()
         finally:
             following.end_if_it_runs()
+
+
+def test_a_quota_throttles_for_two_minutes(
+    followed: _Followed, kafka_cluster: LocalCluster
+) -> None:
+    """It lets through less than is written."""
+    following = followed.add("throttled")
+    following.program = throttled_follower.__name__
+    most = {"consumer_byte_rate": 10_000.0, "request_percentage": 0.1}
+    with followed.load():
+        following.start()
+        followed.outlive(lambda: quota(kafka_cluster, throttled_follower.CLIENT, **most))
+    followed.end()
+    assert f"delays answers to client {throttled_follower.CLIENT}" in following.log.read_text()
 
 
 @pytest.mark.store
