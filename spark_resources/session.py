@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 _RETRIES: Final = 5
 """From 50 ms on, each four times as late as the one before: 17 s."""
+_REMOTE_RETRIES: Final = 125
+_REMOTE_PAUSE_MS: Final = 5_000
 _ATTEMPTS: Final = 3
 """Engines that are tried: one may die while a session begins."""
 _LOOK_S: Final = 1.0
@@ -174,8 +176,7 @@ class LazySession:
         session = _session_at(url, is_engine=self._lease is not None)
         close_at_exit(session)
         try:
-            if self._lease is not None:
-                session.client.set_retry_policies([_retry_policy(self._lease)])
+            session.client.set_retry_policies([_retry_policy(self._lease)])
             configure(session, self._settings.session_settings())
             if self._settings.remote:
                 _send_packages(session)
@@ -200,9 +201,16 @@ class LazySession:
         configure(session, fitting)
 
 
-def _retry_policy(held: Lease) -> "RetryPolicy":
-    """Ask an engine again while it runs; one that has died does not come back at its address."""
+def _retry_policy(held: Lease | None) -> "RetryPolicy":
+    """Ask an engine again while it runs; one that has died does not come back at its address.
+
+    Another server may come back there, and is asked for 10 minutes: Spark itself waits for up to a
+    minute between two tries, and then finds out late.
+    """
     from pyspark.sql.connect.client.retries import DefaultPolicy
+
+    if held is None:
+        return DefaultPolicy(max_retries=_REMOTE_RETRIES, max_backoff=_REMOTE_PAUSE_MS)
 
     class WhileAlive(DefaultPolicy):
         def can_retry(self, e: BaseException) -> bool:

@@ -1,4 +1,4 @@
-"""An engine that dies while a session begins is not asked again and again."""
+"""A server that does not answer: a dead engine is not asked again, another one comes back."""
 
 import socket
 import time
@@ -9,7 +9,7 @@ import pytest
 from kstreams_assets.errors import EngineError
 from spark_resources import session as module
 from spark_resources.engine import Engine
-from spark_resources.session import LazySession
+from spark_resources.session import LazySession, _retry_policy
 from spark_resources.settings import SparkSettings
 
 _SOON_S = 10.0
@@ -33,7 +33,14 @@ class _Gone:
         """Nothing to let go."""
 
 
-def test_another_is_tried_at_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_another_server_is_asked_often_and_for_ten_minutes() -> None:
+    state = _retry_policy(None).to_state()
+    pauses_ms = list(iter(state.next_attempt, None))
+    assert max(pauses_ms) < 6_000
+    assert sum(pauses_ms) > 600_000
+
+
+def test_another_engine_is_tried_at_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     tried: list[_Gone] = []
 
     def lease(_: object) -> _Gone:
