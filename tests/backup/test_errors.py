@@ -239,7 +239,7 @@ class TestCluster:
         write_spans = BackupRun._write
         monkeypatch.setattr(BackupRun, "_write", without_broker)
         try:
-            with refused(bench, ClusterUnavailableError, "127.0.0.1", within_s=45):
+            with refused(bench, ClusterUnavailableError, "127.0.0.1", within_s=90):
                 bench.back_up()
         finally:
             monkeypatch.undo()

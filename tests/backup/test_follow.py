@@ -39,6 +39,7 @@ from tests.recovery.trial import (
 )
 from tests.store.place import warehouse_at
 from tests.streams.cluster import unique_name
+from tests.timing import eventually
 
 pytestmark = [pytest.mark.kafka, pytest.mark.e2e, pytest.mark.cluster, pytest.mark.on_store]
 
@@ -111,16 +112,16 @@ def test_what_a_probe_and_prometheus_see_when_the_brokers_go_and_come(tmp_path: 
             following.start("--listen", "127.0.0.1:0")
             following.wait_until_it_has_all()
             url = following.log.read_text().split("health on ")[1].split()[0]
-            assert _get(url) == (200, "ok\n")
+            assert eventually(lambda: _get(url) == (200, "ok\n"))
             metrics = _get(url.replace("/health", "/metrics"))[1]
             assert 'kstreams_follower_failures{application_id="shop"} 0.0' in metrics
             local.stop_node(0)
             following.wait_for(lambda status: status.failures)
+            assert eventually(lambda: _get(url)[0] == 503)
             assert re.match(r"shop: The newest covered point is \d+ s old, over 12", _get(url)[1])
-            assert _get(url)[0] == 503
             local.start_node(0)
             following.wait_until_it_has_all()
-            assert _get(url) == (200, "ok\n")
+            assert eventually(lambda: _get(url) == (200, "ok\n"))
             assert following.end() == 0
         finally:
             following.end_if_it_runs()

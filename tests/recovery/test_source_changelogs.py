@@ -20,6 +20,7 @@ from tests.restore.control import read
 from tests.streams.cluster import unique_name
 from tests.streams.feed import Feed, Record
 from tests.streams.table_app import TableApp, TableTopics
+from tests.timing import eventually
 
 pytestmark = [pytest.mark.kafka, pytest.mark.alone]
 
@@ -45,6 +46,12 @@ def change(index: int) -> Record:
     return Record(customer % _PARTITIONS, -1, _BEGAN_MS + index, b"c%d" % customer, b"%d" % index)
 
 
+def _is_committed(cluster: KafkaCluster, topics: TableTopics) -> bool:
+    """The application has read of both of its topics."""
+    committed = cluster.group_offsets(topics.application.application_id)
+    return {topics.changes, topics.customers} <= {partition.topic for partition in committed}
+
+
 def test_what_was_written_and_not_yet_read_belongs_to_the_point(
     cluster: KafkaCluster, tmp_path: Path
 ) -> None:
@@ -58,6 +65,7 @@ def test_what_was_written_and_not_yet_read_belongs_to_the_point(
         TableApp(servers, topics, state_dir=tmp_path / "state"),
         Feed(servers, topics.changes, change, rate=3_000),
     ):
+        assert eventually(lambda: _is_committed(cluster, topics))
         time.sleep(3)
         for _ in range(_POINTS):
             points.append(recorder.take())
@@ -104,6 +112,7 @@ def test_a_table_s_source_that_the_application_writes_undeclared_is_noticed(
         TableApp(servers, topics, state_dir=tmp_path / "state"),
         Feed(servers, topics.changes, change, rate=1_000),
     ):
+        assert eventually(lambda: _is_committed(cluster, topics))
         time.sleep(3)
         point = Recorder(by_hand, cluster, Warehouse(tmp_path / "by-hand")).take()
         whole = Recorder(application, cluster, Warehouse(tmp_path / "whole")).take()

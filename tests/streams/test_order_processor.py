@@ -21,6 +21,7 @@ from examples.order_processor.orders import CustomerTotal, OrderGenerator, custo
 from kstreams_assets.errors import ProcessError
 from kstreams_assets.local.cluster import LocalCluster
 from tests.streams.cluster import unique_name
+from tests.timing import DEADLINE_S
 
 pytestmark = pytest.mark.kafka
 
@@ -39,7 +40,7 @@ def read_topic(cluster: LocalCluster, topic: str) -> Iterator[Message]:
     )
     consumer.assign([TopicPartition(topic, partition, 0) for partition in range(PARTITIONS)])
     open_partitions = set(range(PARTITIONS))
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + DEADLINE_S
     while open_partitions:
         assert time.monotonic() < deadline
         message = consumer.poll(1.0)

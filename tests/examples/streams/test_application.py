@@ -15,6 +15,7 @@ from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.local.cluster import LocalCluster
 from tests.streams.cluster import unique_name
 from tests.streams.feed import Record, produce
+from tests.timing import eventually
 
 pytestmark = pytest.mark.kafka
 
@@ -87,11 +88,8 @@ def answer(
     application: ExampleApplication, store: str, *, count: int, keys: Sequence[str] = ()
 ) -> list[Mapping[str, Any]]:
     """What a store answers once all records can have been processed, sorted."""
-    deadline = time.monotonic() + 30
+    assert eventually(lambda: len(application.query(store, keys=keys)) == count)
     found = application.query(store, keys=keys)
-    while time.monotonic() < deadline and len(found) != count:
-        time.sleep(0.2)
-        found = application.query(store, keys=keys)
     return sorted(found, key=lambda entry: (entry["key"], entry.get("start", 0)))
 
 
@@ -112,10 +110,8 @@ def entry(
 @pytest.fixture(scope="module")
 def processed(application: ExampleApplication) -> ExampleApplication:
     """The last number has been processed."""
-    deadline = time.monotonic() + 60
-    while {e["key"]: e["value"] for e in application.query("sums")} != {"a": 16, "b": 2}:
-        assert time.monotonic() < deadline
-        time.sleep(0.2)
+    sums = {"a": 16, "b": 2}
+    assert eventually(lambda: {e["key"]: e["value"] for e in application.query("sums")} == sums)
     return application
 
 

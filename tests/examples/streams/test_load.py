@@ -49,9 +49,9 @@ def test_records_of_an_index_go_out_together(kafka_cluster: LocalCluster) -> Non
 def test_it_keeps_the_rate_and_ends_in_time(kafka_cluster: LocalCluster) -> None:
     prefix = topic_of(kafka_cluster, "one", "two")
     servers = kafka_cluster.bootstrap_servers
-    sent = send(servers, numbered, rate=100, seconds=1, topic_prefix=prefix)
-    assert 50 <= sent.indices <= 101
-    assert sent.seconds >= 1
+    sent = send(servers, numbered, rate=100, seconds=4, topic_prefix=prefix)
+    assert 100 <= sent.indices <= 401  # it may pause at the end, with the machine
+    assert sent.seconds >= 4
 
 
 def test_it_stops_when_told(kafka_cluster: LocalCluster) -> None:
