@@ -333,8 +333,8 @@ def misread_buffers(
         if format_of(store.name, formats).kind is StoreKind.JOIN_BUFFER:
             yield (
                 f"Store {store.name} buffers a stream-table join with a grace period. Its log is"
-                " restored as it was, but Kafka Streams (4.3.1) misreads such a log whenever it"
-                " reads it back, also on the source after a lost state directory: records that"
+                " restored as it was, but Kafka Streams (4.3.1, 4.4.0) misreads such a log whenever"
+                " it reads it back, also on the source after a lost state directory: records that"
                 " waited at the point are never joined, later ones are joined without waiting."
                 f" With {store.changelog} excluded, later ones wait as they should; what waited"
                 " must then be sent again, before anything new: the store's KTable has it."
