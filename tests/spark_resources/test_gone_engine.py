@@ -12,7 +12,8 @@ from spark_resources.engine import Engine
 from spark_resources.session import LazySession, _retry_policy
 from spark_resources.settings import SparkSettings
 
-_SOON_S = 10.0
+_SOON_S = 30.0
+"""Three dead engines: each was given up after 17 s once."""
 
 
 class _Gone:

@@ -18,8 +18,8 @@ __all__ = ["seaweed", "store"]
 pytestmark = pytest.mark.store
 
 _LEASE_S = 4.0
-_SOON_S = 4.0
-"""Shorter than a request that carries data may take."""
+_SOON_S = 12.0
+"""Far shorter than the 30 s that a request which carries data may take."""
 
 
 @pytest.fixture
