@@ -81,11 +81,14 @@ def _print(store: str, key: Key, states: Sequence[KeyState]) -> None:
     parts = list(next((row.parts for row in of_key), {}))
     headings = [name.removesuffix("_ms").replace("_", " ") for name in parts]
     columns = ["window", "recovery point", "proved", *headings, "value", "timestamp"]
-    rows = [_cells(state, row, parts) for state in states for row in state.rows or (None,)]
+    shown = [(state, row) for state in states for row in state.rows or (None,)]
+    rows = [_cells(state, row, parts) for state, row in shown]
     if any(row.headers for row in of_key):
         columns.append("headers")
-        shown = [row and _headers(row) for state in states for row in state.rows or (None,)]
-        rows = [[*cells, text or ""] for cells, text in zip(rows, shown, strict=True)]
+        rows = [
+            [*cells, "" if row is None else _headers(row)]
+            for cells, (_, row) in zip(rows, shown, strict=True)
+        ]
     print_table(f"Store {store}, key {key.shown}", columns, rows)
     for state in states:
         if not state.snapshot.proved:

@@ -4,13 +4,11 @@ A case that passes is written to `releases.json`, from which docs/reference/rele
 """
 
 import time
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from kstreams_assets.kafka.cluster import KafkaCluster
-from kstreams_assets.kafka.connection import KafkaConnection
 from kstreams_assets.local.cluster import LocalCluster
 from kstreams_assets.warehouse.point import Guarantee, Method
 from spark_resources.jars import verify_jars
@@ -95,9 +93,7 @@ def _go_on(release: Release, trial: Trial, restored: Restored) -> None:
     """The restored application, to the end of the input."""
     name = restored.plan.group
     topics = OracleTopics(name, f"{name}.{trial.topics.prefix}")
-    with ExitStack() as stack:
-        for instance in _instances(release, trial, topics, "r"):
-            stack.enter_context(instance)
+    with running(_instances(release, trial, topics, "r")):
         assert restored.replay() > 0
         restored.drain()
 
@@ -113,8 +109,7 @@ def test_cuts_are_exact_and_a_restore_goes_on(
         with KafkaCluster(connection_to(servers)) as cluster:
             run = _run(release, trial, cluster, spark)
             half = run.points["half"]
-            target = KafkaConnection(bootstrap_servers=servers, request_timeout_seconds=30)
-            restored = restore(run, target, spark, own_names("restored", half))
+            restored = restore(run, connection_to(servers), spark, own_names("restored", half))
             restored.commit()
 
             _go_on(release, trial, restored)
